@@ -1,0 +1,122 @@
+# The project's commands. `make help` lists them; CONTRIBUTING.md says when to use which.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Assertions state the store's invariants: nothing here runs with them switched off.
+unexport PYTHONOPTIMIZE
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+STAMP := $(VENV)/.setup-done
+PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
+PACKAGES := broker nameserver trovemq_daemon proto clients/python
+TYPED := $(PACKAGES) deploy bench docs tests
+PROJECTS := pyproject.toml proto/pyproject.toml clients/python/pyproject.toml
+PROTO_OUT ?= proto
+
+.PHONY: help
+help: ## List the commands
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+	  printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+# --- the environment --------------------------------------------------------------------------------
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with everything in it (nothing to do when it is there)
+
+# uv is installed first, by pip and with hashes; it then installs the rest. Where Python comes without
+# ensurepip (a Debian python3 alone), the machine's own pip installs into the new environment.
+$(STAMP): requirements-uv.lock requirements-dev.lock $(PROJECTS)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("TroveMQ needs Python 3.11 or newer, \
+	and $(PYTHON) is %d.%d. Name another one: make setup PYTHON=python3.12" % (v[0], v[1]))'
+	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
+	  || $(PYTHON) -m venv --clear --without-pip $(VENV)
+	@if ! $(UV) --version 2>/dev/null | grep -q "^uv $$(sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements-uv.lock)"; then \
+	  echo 'setup: uv'; \
+	  if $(RUN) -m pip --version >/dev/null 2>&1; then pip=($(RUN) -m pip); \
+	  else pip=($(PYTHON) -m pip --python $(RUN)); fi; \
+	  "$${pip[@]}" install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock; \
+	fi
+	@echo 'setup: the locked dependencies'
+	@$(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements-dev.lock
+	@echo 'setup: the three packages of this tree'
+	@$(UV) pip install --quiet --python $(RUN) --no-build-isolation --no-deps -e proto -e . -e clients/python
+	@touch $@
+
+# --- running ----------------------------------------------------------------------------------------
+.PHONY: run
+run: setup ## Start nameserver and broker, load the demo data, answer five look-ups, serve until Ctrl-C
+	@exec $(RUN) -m deploy.demo $(ARGS)
+
+.PHONY: bench
+bench: setup ## Measure produce, consume and queries; prints a table and writes JSON
+	@exec $(RUN) -m bench.run $(ARGS)
+
+# --- tests ------------------------------------------------------------------------------------------
+.PHONY: test
+test: setup ## Every test (ARGS="-k name" chooses)
+	@$(PYTEST) $(ARGS)
+
+.PHONY: quick
+quick: setup ## The fast tests, under 2 minutes
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+# --- checks -----------------------------------------------------------------------------------------
+.PHONY: check
+check: lint types imports generated ## Everything below: lint, types, imports, generated
+
+.PHONY: lint
+lint: setup ## ruff: rules and format
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+.PHONY: types
+types: setup ## mypy --strict
+	@$(RUN) -m mypy --strict $(TYPED)
+
+.PHONY: imports
+imports: setup ## import-linter: imports point inwards, the engine knows no event loop
+	@$(VENV)/bin/lint-imports
+
+.PHONY: generated
+generated: setup ## Generated code and pages are what their sources give
+	@$(RUN) -m pytest -q tests/unit/project/test_generated.py
+
+# --- things that are made ---------------------------------------------------------------------------
+.PHONY: proto
+proto: setup ## Generate the protocol's Python code from the .proto files
+	@$(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) \
+	  --pyi_out=$(PROTO_OUT) $(wildcard proto/trovemq_proto/v1/*.proto)
+
+.PHONY: docs
+docs: setup ## Generate docs/settings.md and docs/errors.md
+	@$(RUN) docs/generate.py
+
+.PHONY: format
+format: setup ## Format the code and sort the imports
+	@$(RUN) -m ruff check --select I --fix --quiet .
+	@$(RUN) -m ruff format .
+
+# Hashes and versions only: a lock file names no host. UPGRADE=1 takes the newest versions.
+COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
+  $(if $(UPGRADE),--upgrade)
+OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-broker
+
+.PHONY: lock
+lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: newest versions)
+	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) -o requirements-dev.lock >/dev/null
+	@$(COMPILE) $(PROJECTS) --extra cli $(OURS) -c requirements-dev.lock -o requirements.lock >/dev/null
+	@echo 'hatchling>=1.27' | $(COMPILE) - -c requirements-dev.lock -o requirements-build.lock >/dev/null
+	@echo 'uv$(if $(UPGRADE),,==$(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements-uv.lock))' \
+	  | $(COMPILE) - -o requirements-uv.lock >/dev/null
+
+.PHONY: clean
+clean: ## Remove caches and build output (not .venv, not the store in data/)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -path ./$(VENV) -prune -o -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
