@@ -1,0 +1,285 @@
+"""One table of errors for every process and client: symbol, code, gRPC status, retriable, advice.
+
+Codes are stable: a row may be added, never renumbered. Codes 1xx are the caller's input, 2xx something
+that is not there, 3xx the store's state, 4xx the cluster, 5xx the service. `trovemq errors NAME` prints a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSpec:
+    """One row of the table.
+
+    `grpc_status` is the name of a grpc.StatusCode; `retriable` says whether the same call may
+    succeed later without a change by the caller; `exit_hint` tells the reader what to do.
+    """
+
+    symbol: str
+    code: int
+    grpc_status: str
+    retriable: bool
+    meaning: str
+    what_to_do: str
+
+
+class TroveError(Exception):
+    """An operating error with a row in the table. Raised by the engine, the servers and the SDK alike."""
+
+    def __init__(self, spec: ErrorSpec, message: str = "", **fields: object) -> None:
+        self.spec: Final = spec
+        self.message: Final = message or spec.meaning
+        self.fields: Final[dict[str, str]] = {name: str(value) for name, value in fields.items()}
+        super().__init__(f"{spec.symbol} ({spec.code}): {self.message}")
+
+    @property
+    def symbol(self) -> str:
+        return self.spec.symbol
+
+    @property
+    def retriable(self) -> bool:
+        return self.spec.retriable
+
+
+@dataclass(slots=True)
+class _Table:
+    by_symbol: dict[str, ErrorSpec] = field(default_factory=dict)
+    by_code: dict[int, ErrorSpec] = field(default_factory=dict)
+
+    def add(
+        self, symbol: str, code: int, grpc_status: str, retriable: bool, meaning: str, what_to_do: str
+    ) -> ErrorSpec:
+        spec = ErrorSpec(symbol, code, grpc_status, retriable, meaning, what_to_do)
+        assert symbol not in self.by_symbol, symbol
+        assert code not in self.by_code, code
+        self.by_symbol[symbol] = spec
+        self.by_code[code] = spec
+        return spec
+
+
+_table: Final = _Table()
+_add = _table.add
+
+# --- 1xx: the caller's input ------------------------------------------------------------------------
+REQUEST_ILLEGAL = _add(
+    "REQUEST_ILLEGAL", 100, "INVALID_ARGUMENT", False,
+    "The request has a field that is missing or out of its range.",
+    "Correct the field that the message names.",
+)  # fmt: skip
+TOPIC_ILLEGAL = _add(
+    "TOPIC_ILLEGAL", 101, "INVALID_ARGUMENT", False,
+    "The topic name is empty, longer than 127 characters, reserved, or has a character other than letters, digits, %, |, - and _.",
+    "Choose a name of 1 to 127 of those characters that does not begin with %RETRY%, %DLQ% or rmq_sys_.",
+)  # fmt: skip
+GROUP_ILLEGAL = _add(
+    "GROUP_ILLEGAL", 102, "INVALID_ARGUMENT", False,
+    "The consumer group's name is empty, longer than 255 characters, or has an illegal character.",
+    "Choose a name of letters, digits, %, |, - and _.",
+)  # fmt: skip
+KEY_ILLEGAL = _add(
+    "KEY_ILLEGAL", 103, "INVALID_ARGUMENT", False,
+    "A key is empty or has a space, 0x01 or 0x02.",
+    "Keys are joined by one space on disk: give several keys as several arguments.",
+)  # fmt: skip
+TAG_ILLEGAL = _add(
+    "TAG_ILLEGAL", 104, "INVALID_ARGUMENT", False,
+    "The tag has a |, 0x01 or 0x02, or only white space.",
+    "Choose another tag; one message has one tag.",
+)  # fmt: skip
+PROPERTY_ILLEGAL = _add(
+    "PROPERTY_ILLEGAL", 105, "INVALID_ARGUMENT", False,
+    "A property's name is empty or reserved, its value is empty, or one of them has 0x01 or 0x02.",
+    "Rename the property; the reserved names are RocketMQ's own (KEYS, TAGS, UNIQ_KEY, …).",
+)  # fmt: skip
+MESSAGE_SIZE_EXCEEDED = _add(
+    "MESSAGE_SIZE_EXCEEDED", 106, "INVALID_ARGUMENT", False,
+    "The body, or the whole record, is larger than the broker takes.",
+    "Send a smaller body, or raise maxMessageSize on the broker.",
+)  # fmt: skip
+PROPERTIES_SIZE_EXCEEDED = _add(
+    "PROPERTIES_SIZE_EXCEEDED", 107, "INVALID_ARGUMENT", False,
+    "Keys, tag and properties together take more than 32,767 bytes.",
+    "Put large values into the body.",
+)  # fmt: skip
+BATCH_ILLEGAL = _add(
+    "BATCH_ILLEGAL", 108, "INVALID_ARGUMENT", False,
+    "A record of the batch has a wrong size, CRC, magic, topic, queue or host form; the batch was rejected whole.",
+    "Encode the batch with trovemq_proto.records and for the route's present settings.",
+)  # fmt: skip
+BATCH_SIZE_EXCEEDED = _add(
+    "BATCH_SIZE_EXCEEDED", 109, "INVALID_ARGUMENT", False,
+    "The batch is larger than the broker takes, or than one commit-log segment holds.",
+    "Split the batch; the route names the limit (batch_size_max).",
+)  # fmt: skip
+MESSAGE_ID_ILLEGAL = _add(
+    "MESSAGE_ID_ILLEGAL", 110, "INVALID_ARGUMENT", False,
+    "The text is no message identifier.",
+    "Give an offsetMsgId (32 or 56 hex digits), a unique key, or TOPIC QUEUE OFFSET.",
+)  # fmt: skip
+CURSOR_ILLEGAL = _add(
+    "CURSOR_ILLEGAL", 111, "INVALID_ARGUMENT", False,
+    "The cursor is damaged or belongs to another query.",
+    "Use a cursor only with the query that returned it, or start again without one.",
+)  # fmt: skip
+OFFSET_OUT_OF_RANGE = _add(
+    "OFFSET_OUT_OF_RANGE", 112, "OUT_OF_RANGE", False,
+    "The queue offset is below the queue's first message or above its end.",
+    "Use an offset of the range that the reply names (min_offset, max_offset).",
+)  # fmt: skip
+MESSAGE_TYPE_UNSUPPORTED = _add(
+    "MESSAGE_TYPE_UNSUPPORTED", 113, "INVALID_ARGUMENT", False,
+    "The topic's message type is unknown or not built yet.",
+    "Use NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED.",
+)  # fmt: skip
+UNIQUE_KEY_ILLEGAL = _add(
+    "UNIQUE_KEY_ILLEGAL", 114, "INVALID_ARGUMENT", False,
+    "The unique key is longer than 255 bytes or has a space, 0x01 or 0x02.",
+    "Leave it out (one is made), or choose a shorter one without those characters.",
+)  # fmt: skip
+
+# --- 2xx: something is not there, or is there already -----------------------------------------------
+TOPIC_NOT_FOUND = _add(
+    "TOPIC_NOT_FOUND", 200, "NOT_FOUND", False,
+    "The topic does not exist here.",
+    "Create it: trovemq topic create NAME (topics are not made by sending unless autoCreateTopicEnable is on).",
+)  # fmt: skip
+TOPIC_EXISTS = _add(
+    "TOPIC_EXISTS", 201, "ALREADY_EXISTS", False,
+    "The topic exists already.",
+    "Use another name, or `trovemq topic alter`.",
+)  # fmt: skip
+QUEUE_NOT_FOUND = _add(
+    "QUEUE_NOT_FOUND", 202, "NOT_FOUND", False,
+    "The topic has no queue of that number here.",
+    "Use a queue number below the topic's queue count (trovemq topic describe NAME).",
+)  # fmt: skip
+MESSAGE_NOT_FOUND = _add(
+    "MESSAGE_NOT_FOUND", 203, "NOT_FOUND", False,
+    "No visible message has that identifier.",
+    "Check the identifier; the message may have expired, or never have been acknowledged.",
+)  # fmt: skip
+RECORD_DAMAGED = _add(
+    "RECORD_DAMAGED", 204, "DATA_LOSS", False,
+    "The record's bytes on disk are damaged.",
+    "Read the neighbours as usual; find the damage with `python -m broker.tools verify`.",
+)  # fmt: skip
+
+COMPRESSION_UNSUPPORTED = _add(
+    "COMPRESSION_UNSUPPORTED", 205, "FAILED_PRECONDITION", False,
+    "The message's body is compressed by a method that this installation cannot read.",
+    "Install the Python package that the message names (lz4 or zstandard); the stored bytes are intact.",
+)  # fmt: skip
+
+# --- 3xx: the store's state -------------------------------------------------------------------------
+INDEX_DISABLED = _add(
+    "INDEX_DISABLED", 300, "FAILED_PRECONDITION", False,
+    "Key look-ups are switched off (messageIndexEnable=false).",
+    "Look up by offsetMsgId, queue offset or time, or switch the index on; it is then rebuilt from the log.",
+)  # fmt: skip
+CREATE_MAPPED_FILE_FAILED = _add(
+    "CREATE_MAPPED_FILE_FAILED", 301, "UNAVAILABLE", True,
+    "No new commit-log segment could be made; nothing was written.",
+    "Check the broker's disk and its log, then send again.",
+)  # fmt: skip
+DISK_FULL = _add(
+    "DISK_FULL", 302, "RESOURCE_EXHAUSTED", True,
+    "The broker's disk has no room for the write; nothing was written. Reads go on.",
+    "Free space on the broker's disk, then send again.",
+)  # fmt: skip
+FLUSH_DISK_TIMEOUT = _add(
+    "FLUSH_DISK_TIMEOUT", 303, "DEADLINE_EXCEEDED", False,
+    "The message is in the log, but its sync did not end within syncFlushTimeout.",
+    "Treat it as sent with durability MEMORY; sending again makes a second message.",
+)  # fmt: skip
+STORE_FAILED = _add(
+    "STORE_FAILED", 304, "UNAVAILABLE", False,
+    "A sync or a write of the store failed; the broker no longer acknowledges anything and stops.",
+    "Check the disk and restart the broker: it recovers everything that was acknowledged as on disk.",
+)  # fmt: skip
+STORE_LOCKED = _add(
+    "STORE_LOCKED", 305, "FAILED_PRECONDITION", False,
+    "Another broker (or a RocketMQ broker) has this store open.",
+    "Stop the other process or choose another --store.",
+)  # fmt: skip
+STORE_SETTINGS_MISMATCH = _add(
+    "STORE_SETTINGS_MISMATCH", 306, "FAILED_PRECONDITION", False,
+    "The files of the store have other sizes than the settings say.",
+    "Start with the sizes that the message names (--set mappedFileSizeCommitLog=…).",
+)  # fmt: skip
+STORE_NEWER = _add(
+    "STORE_NEWER", 307, "FAILED_PRECONDITION", False,
+    "A file of the store was written by a newer TroveMQ, or depends on a store form that is not supported.",
+    "Use that version or a newer one.",
+)  # fmt: skip
+SERVICE_NOT_AVAILABLE = _add(
+    "SERVICE_NOT_AVAILABLE", 308, "UNAVAILABLE", True,
+    "The broker is starting or stopping, or its store takes no writes.",
+    "Try again, or send to another broker.",
+)  # fmt: skip
+
+# --- 4xx: the cluster -------------------------------------------------------------------------------
+BROKER_NAME_TAKEN = _add(
+    "BROKER_NAME_TAKEN", 400, "ALREADY_EXISTS", False,
+    "Another live broker is registered under this name.",
+    "Give each broker its own --name.",
+)  # fmt: skip
+BROKER_NOT_FOUND = _add(
+    "BROKER_NOT_FOUND", 401, "NOT_FOUND", True,
+    "No live broker of that name, or none that has the topic, is in the routes.",
+    "List the brokers: trovemq cluster.",
+)  # fmt: skip
+BROKER_AMBIGUOUS = _add(
+    "BROKER_AMBIGUOUS", 402, "FAILED_PRECONDITION", False,
+    "Several brokers have this queue.",
+    "Choose one of those that the message lists with --broker NAME.",
+)  # fmt: skip
+BROKER_UNREACHABLE = _add(
+    "BROKER_UNREACHABLE", 403, "UNAVAILABLE", True,
+    "The server did not answer.",
+    "Check that it runs and that the address is right.",
+)  # fmt: skip
+
+# --- 5xx: the service -------------------------------------------------------------------------------
+UNKNOWN_ERROR = _add(
+    "UNKNOWN_ERROR", 500, "INTERNAL", False,
+    "An error that the broker did not expect; its log has the details.",
+    "Report it with the log line.",
+)  # fmt: skip
+LIMIT_EXCEEDED = _add(
+    "LIMIT_EXCEEDED", 501, "RESOURCE_EXHAUSTED", True,
+    "A limit of the broker is reached; the message names the limit and its setting.",
+    "Send less at a time, or raise the setting.",
+)  # fmt: skip
+REQUEST_TIMEOUT = _add(
+    "REQUEST_TIMEOUT", 502, "DEADLINE_EXCEEDED", True,
+    "No answer came in time; a send may or may not have been stored.",
+    "Try again; look a send up by its unique key first.",
+)  # fmt: skip
+OS_PAGE_CACHE_BUSY = _add(
+    "OS_PAGE_CACHE_BUSY", 503, "RESOURCE_EXHAUSTED", True,
+    "More is waiting for the disk than the broker may hold in memory.",
+    "Send again after a moment; the disk is the limit.",
+)  # fmt: skip
+
+ERRORS: Final[tuple[ErrorSpec, ...]] = tuple(_table.by_symbol.values())
+
+
+def by_symbol(symbol: str) -> ErrorSpec:
+    """The row of a symbol (any case). Raises KeyError."""
+    return _table.by_symbol[symbol.upper()]
+
+
+def by_code(code: int) -> ErrorSpec:
+    """The row of a code. Raises KeyError."""
+    return _table.by_code[code]
+
+
+def from_wire(symbol: str, message: str, fields: dict[str, str] | None = None) -> TroveError:
+    """The error that a peer sent; a symbol that this version does not know becomes UNKNOWN_ERROR."""
+    spec = _table.by_symbol.get(symbol)
+    if spec is None:
+        return TroveError(UNKNOWN_ERROR, f"{symbol}: {message}", **(fields or {}))
+    return TroveError(spec, message, **(fields or {}))

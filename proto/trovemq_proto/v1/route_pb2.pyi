@@ -1,0 +1,82 @@
+from trovemq_proto.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ServerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SERVER_ROLE_UNSPECIFIED: _ClassVar[ServerRole]
+    NAMESERVER: _ClassVar[ServerRole]
+    BROKER: _ClassVar[ServerRole]
+SERVER_ROLE_UNSPECIFIED: ServerRole
+NAMESERVER: ServerRole
+BROKER: ServerRole
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ServerInfo(_message.Message):
+    __slots__ = ("role", "version", "name")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    role: ServerRole
+    version: str
+    name: str
+    def __init__(self, role: _Optional[_Union[ServerRole, str]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class GetRouteRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class RouteReply(_message.Message):
+    __slots__ = ("brokers",)
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ...) -> None: ...
+
+class GetClusterRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterReply(_message.Message):
+    __slots__ = ("brokers", "version")
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
+    version: int
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class WatchRoutesRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("broker", "topics", "data_version", "leaving")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    broker: _common_pb2.BrokerInfo
+    topics: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicRoute]
+    data_version: int
+    leaving: bool
+    def __init__(self, broker: _Optional[_Union[_common_pb2.BrokerInfo, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicRoute, _Mapping]]] = ..., data_version: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ("error", "data_version")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    error: _common_pb2.Error
+    data_version: int
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., data_version: _Optional[int] = ...) -> None: ...
