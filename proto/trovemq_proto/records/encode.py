@@ -1,0 +1,109 @@
+"""One record from one message: the readable form of what batch_encoder.py does for many.
+
+Property order: UNIQ_KEY, KEYS, TAGS, the user's, then the reserved CRC property. WAIT is never written.
+What only the broker knows (offsets, store time, store host) is zero until patch_batch fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isal.isal_zlib import crc32
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.check import CRC_MASK
+from trovemq_proto.records.layout import (
+    BLANK_SIZE,
+    CRC_PROPERTY_EMPTY,
+    HEADERS,
+    HOST_SIZE_IPV4,
+    HOST_SIZE_IPV6,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    SYS_FLAG_BORN_HOST_IPV6,
+    SYS_FLAG_STORE_HOST_IPV6,
+    TOPIC_SIZE_MAX_V2,
+    host_bits,
+    magic_of_topic,
+)
+from trovemq_proto.records.properties import check_block_size, encode_properties
+
+
+def encode_record(
+    topic: str,
+    body: bytes,
+    *,
+    queue_id: int = 0,
+    properties: Mapping[str, str] | bytes = b"",
+    flag: int = 0,
+    sys_flag: int = 0,
+    queue_offset: int = 0,
+    physical_offset: int = 0,
+    born_timestamp: int = 0,
+    born_host: bytes = bytes(HOST_SIZE_IPV4),
+    store_timestamp: int = 0,
+    store_host: bytes = bytes(HOST_SIZE_IPV4),
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+    body_crc: int | None = None,
+    magic: int | None = None,
+    append_property_crc: bool = False,
+) -> bytes:
+    """One record. `body` is written as it is (compress it before and say so in sys_flag).
+
+    properties: a mapping (written in its order, unchecked) or a ready block; the hosts' sizes (8 or 20)
+    decide the IPv6 bits of sys_flag; body_crc and magic default to the right ones. Raises TroveError
+    TOPIC_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL.
+    """
+    block = properties if isinstance(properties, bytes) else encode_properties(properties)
+    if append_property_crc:
+        block += CRC_PROPERTY_EMPTY
+    check_block_size(len(block))
+    magic = magic_of_topic(topic) if magic is None else magic
+    sys_flag = host_flags(sys_flag, len(born_host) == HOST_SIZE_IPV6, len(store_host) == HOST_SIZE_IPV6)
+    tail = topic_field(topic, magic) + len(block).to_bytes(2) + block
+    header = HEADERS[host_bits(sys_flag)]
+    head = header.pack(
+        header.size + len(body) + len(tail),
+        magic - (1 << 32),
+        crc32(body) & CRC_MASK if body_crc is None else body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        len(body),
+    )
+    return b"".join((head, body, tail))
+
+
+def blank_record(remaining: int) -> bytes:
+    """The 8 bytes that end a segment with `remaining` bytes left."""
+    assert remaining >= BLANK_SIZE, f"{remaining} bytes left"
+    return remaining.to_bytes(4) + MAGIC_BLANK.to_bytes(4)
+
+
+def host_flags(sys_flag: int, born_host_ipv6: bool, store_host_ipv6: bool) -> int:
+    """sys_flag with its two host bits set as said."""
+    sys_flag &= ~(SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6)
+    return (
+        sys_flag
+        | (SYS_FLAG_BORN_HOST_IPV6 if born_host_ipv6 else 0)
+        | (SYS_FLAG_STORE_HOST_IPV6 if store_host_ipv6 else 0)
+    )
+
+
+def topic_field(topic: str, magic: int) -> bytes:
+    """The topic with its length before it. Raises TroveError TOPIC_ILLEGAL."""
+    raw = topic.encode("utf-8", "replace")
+    size_max = 127 if magic == MAGIC_V1 else TOPIC_SIZE_MAX_V2
+    if not 0 < len(raw) <= size_max:
+        raise TroveError(errors.TOPIC_ILLEGAL, f"the topic has {len(raw)} bytes, expected 1..{size_max}")
+    return len(raw).to_bytes(1 if magic == MAGIC_V1 else 2) + raw

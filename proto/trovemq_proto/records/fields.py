@@ -1,0 +1,80 @@
+"""One record's fields, read in plain Python: the readable form of what geometry.py does for many."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from trovemq_proto.records.layout import (
+    BODY_AT,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V1_BYTES,
+    MAGIC_V2,
+    MAGIC_V2_BYTES,
+    PROPERTIES_SIZE_MAX,
+    RECORD_SIZE_MIN,
+    SYS_FLAG_AT,
+    header_shift,
+)
+
+Bytes = bytes | memoryview
+
+_SIZE_MAGIC_SYS_FLAG: Final = Struct(f">iI{SYS_FLAG_AT - MAGIC_AT - 4}xi")
+_INT: Final = Struct(">i")
+_SHORT: Final = Struct(">h")
+_UNSIGNED_SHORT: Final = Struct(">H")
+_BYTE: Final = Struct(">b")
+
+
+class RecordFields(NamedTuple):
+    """Where the parts of a record lie (positions in its buffer) and its first few header fields."""
+
+    position: int
+    size: int
+    sys_flag: int
+    body_position: int
+    body_size: int
+    topic_position: int
+    topic_size: int
+    property_position: int
+    property_size: int
+
+
+def read_fields(
+    data: Bytes, position: int, limit: int, property_size_max: int = PROPERTIES_SIZE_MAX
+) -> RecordFields | None:
+    """The record at `position`, or None when no well-formed v1 or v2 record lies within [position, limit).
+
+    Well formed: TOTALSIZE of at least 91 fits, the magic is v1 or v2, and the lengths of body, topic and
+    properties add up to TOTALSIZE exactly. limit <= len(data).
+    """
+    if limit - position < RECORD_SIZE_MIN:
+        return None
+    size, magic, sys_flag = _SIZE_MAGIC_SYS_FLAG.unpack_from(data, position)
+    if not RECORD_SIZE_MIN <= size <= limit - position or magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    end = position + size
+    topic_length_size = 1 if magic == MAGIC_V1 else 2
+    body = position + BODY_AT + header_shift(sys_flag)
+    if body + topic_length_size + 2 > end:
+        return None
+    (body_size,) = _INT.unpack_from(data, body - 4)
+    topic = body + body_size + topic_length_size
+    if body_size < 0 or topic + 2 > end:
+        return None
+    (topic_size,) = (_BYTE if magic == MAGIC_V1 else _SHORT).unpack_from(data, topic - topic_length_size)
+    properties = topic + topic_size + 2
+    if topic_size < 0 or properties > end:
+        return None
+    (property_size,) = _UNSIGNED_SHORT.unpack_from(data, properties - 2)
+    if property_size > property_size_max or properties + property_size != end:
+        return None
+    return RecordFields(
+        position, size, sys_flag, body, body_size, topic, topic_size, properties, property_size
+    )
+
+
+def magic_bytes(magic: int) -> bytes:
+    assert magic in (MAGIC_V1, MAGIC_V2), hex(magic)
+    return MAGIC_V1_BYTES if magic == MAGIC_V1 else MAGIC_V2_BYTES

@@ -1,0 +1,222 @@
+"""What the consume queues and the key index take of a batch of records.
+
+tagsCode: the Java hash of TAGS, sign-extended; 0 without a tag; for the schedule topic's records with a
+delay level the time of delivery. Key index, per record in this order: `topic#UNIQ_KEY`, `topic#key` for each
+non-empty piece of KEYS, `topic#T#tags`. Source: RocketMQ 5.4.0, CommitLog, IndexService.buildIndex.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto.records.hashes import POWERS, fold_hashes, index_hash, java_hash, row_hashes, utf16_units
+from trovemq_proto.records.layout import (
+    DELAY_LEVELS_SECONDS,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    SCHEDULE_TOPIC,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_TRANSACTION_MASK,
+    SYS_FLAG_TRANSACTION_ROLLBACK,
+    born_shift,
+)
+from trovemq_proto.records.properties import parse_properties
+from trovemq_proto.records.property_scan import PropertyScan, Slices
+from trovemq_proto.records.uniform_properties import Span, UniformProperties
+
+if TYPE_CHECKING:
+    from trovemq_proto.records.batch import RecordBatch
+    from trovemq_proto.records.fields import RecordFields
+
+SMALL_BATCH_MAX: Final = 4
+"""Up to so many records plain Python is faster than NumPy's overhead."""
+Prefixes = np.uint32 | NDArray[np.uint32]
+
+_UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
+_KEYS: Final = PROPERTY_KEYS.encode()
+_TAGS: Final = PROPERTY_TAGS.encode()
+_INT32_MAX: Final = (1 << 31) - 1
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
+
+
+class IndexEntries(NamedTuple):
+    """record_index: int64[m], ascending; hashes: int32[m], 0..2**31-1."""
+
+    record_index: NDArray[np.int64]
+    hashes: NDArray[np.int32]
+
+
+def tags_codes(batch: RecordBatch) -> NDArray[np.int64]:
+    """int64[n]."""
+    if len(batch) <= SMALL_BATCH_MAX:
+        return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
+    uniform = batch.uniform_properties
+    if uniform is not None and batch.only_topic != SCHEDULE_TOPIC:
+        span = uniform.values.get(_TAGS)
+        if span is None:
+            return np.zeros(len(batch), np.int64)
+        if uniform.is_ascii(span):
+            return _column_hashes(uniform, span).view(np.int32).astype(np.int64)
+    codes = np.zeros(len(batch), np.int64)
+    for scan in batch.property_scans:
+        tags = scan.find(_TAGS)
+        codes[tags.records] = _hashes(scan, tags, np.uint32(0)).view(np.int32)
+    for topic, records in batch.topic_groups():
+        if topic == SCHEDULE_TOPIC:
+            rows = [batch.row(index) for index in records.tolist()]
+            codes[records] = [plain_tags_code(batch, row) for row in rows]
+    return codes
+
+
+def index_entries(batch: RecordBatch, tags: bool) -> IndexEntries:
+    """All records' entries, in the records' order and in each record in the order above."""
+    if len(batch) <= SMALL_BATCH_MAX:
+        found = [(i, h) for i, row in enumerate(batch.rows) for h in plain_index_hashes(batch, row, tags)]
+        return IndexEntries(
+            np.array([i for i, _ in found], np.int64), np.array([h for _, h in found], np.int32)
+        )
+    hashes = _uniform_hashes(batch, tags)
+    if hashes is not None:
+        records = np.repeat(np.arange(len(batch)), hashes.shape[1])
+        return IndexEntries(records, fold_hashes(hashes.ravel()))
+    return _scanned_entries(batch, tags)
+
+
+def _uniform_hashes(batch: RecordBatch, tags: bool) -> NDArray[np.uint32] | None:
+    """uint32[n, m]: m hashes of each record; None when the records are not alike enough."""
+    uniform = batch.uniform_properties
+    if uniform is None or batch.only_topic is None:
+        return None
+    spans: list[tuple[Span, str]] = []
+    if _UNIQ_KEY in uniform.values:
+        spans.append((uniform.values[_UNIQ_KEY], "#"))
+    if _KEYS in uniform.values:
+        words = uniform.words(uniform.values[_KEYS])
+        if words is None:
+            return None
+        spans += [(word, "#") for word in words]
+    if tags and _TAGS in uniform.values:
+        spans.append((uniform.values[_TAGS], "#T#"))
+    if not all(uniform.is_ascii(span) for span, _ in spans):
+        return None
+    if batch.sys_flags[0] & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
+        spans = []
+    hashes = np.empty((len(batch), len(spans)), np.uint32)
+    for column, (span, separator) in enumerate(spans):
+        prefix = java_hash(batch.only_topic + separator) * int(POWERS[span.end - span.start])
+        hashes[:, column] = _column_hashes(uniform, span) + np.uint32(prefix & 0xFFFFFFFF)
+    return hashes
+
+
+def _column_hashes(uniform: UniformProperties, span: Span) -> NDArray[np.uint32]:
+    return row_hashes(uniform.rows[:, span.start : span.end])
+
+
+def _scanned_entries(batch: RecordBatch, tags: bool) -> IndexEntries:
+    key_prefixes = _prefixes(batch, "#")
+    tag_prefixes = _prefixes(batch, "#T#") if tags else key_prefixes
+    parts = [_scan_entries(scan, key_prefixes, tag_prefixes, tags) for scan in batch.property_scans]
+    records = np.concatenate([part.record_index for part in parts])
+    hashes = np.concatenate([part.hashes for part in parts])
+    rolled_back = batch.sys_flags & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK
+    if rolled_back.any():
+        kept = ~rolled_back[records]
+        return IndexEntries(records[kept], hashes[kept])
+    return IndexEntries(records, hashes)
+
+
+def _scan_entries(
+    scan: PropertyScan, key_prefixes: Prefixes, tag_prefixes: Prefixes, tags: bool
+) -> IndexEntries:
+    found = [(scan.find(_UNIQ_KEY), key_prefixes), (scan.words(scan.find(_KEYS)), key_prefixes)]
+    if tags:
+        found.append((scan.find(_TAGS), tag_prefixes))
+    records = np.concatenate([slices.records for slices, _ in found])
+    hashes = np.concatenate([_hashes(scan, slices, prefixes) for slices, prefixes in found])
+    order = np.argsort(records, kind="stable")
+    return IndexEntries(records[order], fold_hashes(hashes[order]))
+
+
+def _hashes(scan: PropertyScan, slices: Slices, prefixes: Prefixes) -> NDArray[np.uint32]:
+    """Java hashes (modulo 2 ** 32) of prefix + slice; prefixes: their hashes, one for all or one a record."""
+    sizes = slices.ends - slices.starts
+    hashes = scan.hashes(slices)
+    if scan.high_bytes is not None:
+        sizes = sizes.copy()
+        _hash_wide(scan, slices, hashes, sizes)
+    own = prefixes if isinstance(prefixes, np.uint32) else prefixes[slices.records]
+    hashes += own * POWERS[sizes]
+    return hashes
+
+
+def _hash_wide(
+    scan: PropertyScan, slices: Slices, hashes: NDArray[np.uint32], sizes: NDArray[np.int64]
+) -> None:
+    """Replaces hash and size (in UTF-16 units) of the slices that are not ASCII."""
+    high = scan.high_bytes
+    assert high is not None, "asked for only when there are high bytes"
+    wide = np.searchsorted(high, slices.starts) != np.searchsorted(high, slices.ends)
+    for i in np.flatnonzero(wide).tolist():
+        text = scan.joined[int(slices.starts[i]) : int(slices.ends[i])].decode("utf-8", "replace")
+        hashes[i] = java_hash(text) & 0xFFFFFFFF
+        sizes[i] = len(utf16_units(text))
+
+
+def _prefixes(batch: RecordBatch, separator: str) -> Prefixes:
+    groups = batch.topic_groups()
+    if len(groups) == 1:
+        return np.uint32(java_hash(groups[0][0] + separator) & 0xFFFFFFFF)
+    prefixes = np.zeros(len(batch), np.uint32)
+    for topic, records in groups:
+        prefixes[records] = java_hash(topic + separator) & 0xFFFFFFFF
+    return prefixes
+
+
+def plain_topic(batch: RecordBatch, row: RecordFields) -> str:
+    if batch.topic is not None:
+        return batch.topic
+    return str(batch.data[row.topic_position : row.topic_position + row.topic_size], "utf-8", "replace")
+
+
+def plain_properties(batch: RecordBatch, row: RecordFields) -> dict[str, str]:
+    return parse_properties(
+        bytes(batch.data[row.property_position : row.property_position + row.property_size])
+    )
+
+
+def plain_tags_code(batch: RecordBatch, row: RecordFields) -> int:
+    properties = plain_properties(batch, row)
+    if plain_topic(batch, row) == SCHEDULE_TOPIC:
+        at = row.position + STORE_TIMESTAMP_AT + born_shift(row.sys_flag)
+        delivered = deliver_time(
+            properties.get(PROPERTY_DELAY), int.from_bytes(batch.data[at : at + 8], signed=True)
+        )
+        if delivered is not None:
+            return delivered
+    tag = properties.get(PROPERTY_TAGS)
+    return java_hash(tag) if tag else 0
+
+
+def plain_index_hashes(batch: RecordBatch, row: RecordFields, tags: bool) -> list[int]:
+    if row.sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
+        return []
+    topic, properties = plain_topic(batch, row), plain_properties(batch, row)
+    keys = [properties[PROPERTY_UNIQ_KEY]] if PROPERTY_UNIQ_KEY in properties else []
+    keys += [key for key in properties.get(PROPERTY_KEYS, "").split(" ") if key]
+    if tags and PROPERTY_TAGS in properties:
+        keys.append("T#" + properties[PROPERTY_TAGS])
+    return [index_hash(topic, key) for key in keys]
+
+
+def deliver_time(level: str | None, store_timestamp: int) -> int | None:
+    """When a record of the schedule topic is due (epoch ms); None when its level is no level above 0."""
+    if level is None or not _INTEGER.fullmatch(level) or int(level) > _INT32_MAX:
+        return None
+    number = min(int(level), len(DELAY_LEVELS_SECONDS))
+    return store_timestamp + 1000 * DELAY_LEVELS_SECONDS[number - 1] if number > 0 else None

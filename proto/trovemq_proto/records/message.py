@@ -1,0 +1,176 @@
+"""One record, decoded: what consumers and queries hand to the application."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.compression import inflate_body
+from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_proto.records.hosts import format_host, pack_host
+from trovemq_proto.records.ids import encode_offset_msg_id
+from trovemq_proto.records.layout import (
+    BODY_SIZE_MAX_DEFAULT,
+    HEADERS,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    SYS_FLAG_COMPRESSED,
+    host_bits,
+)
+from trovemq_proto.records.properties import parse_properties
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record's fields. Timestamps are epoch ms, offsets and sizes as stored, magic_code is signed.
+
+    `body` is as the application gave it, `stored_body` as it lies in the record (compressed, perhaps);
+    `record` is the whole record's bytes.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_size: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    magic_code: int
+    properties: dict[str, str]
+    body: bytes
+    stored_body: bytes
+    record: bytes
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The user's keys, without empty ones, in order."""
+        return tuple(key for key in self.properties.get(PROPERTY_KEYS, "").split(" ") if key)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(PROPERTY_TAGS)
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get(PROPERTY_UNIQ_KEY)
+
+    @property
+    def offset_msg_id(self) -> str:
+        """Where the message lies: its store host and physical offset."""
+        return encode_offset_msg_id(pack_host(self.store_host), self.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """The unique key, or the offsetMsgId of a message without one."""
+        return self.unique_key or self.offset_msg_id
+
+    def to_manifest(self) -> dict[str, object]:
+        """The message as JSON-ready data, with names and types as the golden manifests have them."""
+        manifest: dict[str, object] = {
+            "topic": self.topic,
+            "queueId": self.queue_id,
+            "queueOffset": self.queue_offset,
+            "commitLogOffset": self.physical_offset,
+            "storeSize": self.store_size,
+            "msgId": self.message_id,
+            "offsetMsgId": self.offset_msg_id,
+            "uniqKey": self.unique_key,
+            "keys": self.properties.get(PROPERTY_KEYS),
+            "tags": self.tags,
+            "flag": self.flag,
+            "sysFlag": self.sys_flag,
+            "bornTimestamp": self.born_timestamp,
+            "bornHost": self.born_host,
+            "storeTimestamp": self.store_timestamp,
+            "storeHost": self.store_host,
+            "reconsumeTimes": self.reconsume_times,
+            "preparedTransactionOffset": self.prepared_transaction_offset,
+            "bodyCRC": self.body_crc,
+            "magicCode": self.magic_code,
+            "properties": dict(sorted(self.properties.items())),
+            "body": b64encode(self.body).decode(),
+        }
+        if self.stored_body != self.body:
+            manifest["storedBody"] = b64encode(self.stored_body).decode()
+        return manifest | {"recordSha256": sha256(self.record).hexdigest()}
+
+
+def decode_message(
+    record: bytes | bytearray | memoryview,
+    *,
+    queue_offset: int | None = None,
+    body_size_max: int = BODY_SIZE_MAX_DEFAULT,
+) -> Message:
+    """Decodes the bytes of exactly one record.
+
+    queue_offset replaces the record's own. Raises TroveError RECORD_DAMAGED (not well formed, CRC wrong, or
+    a body that inflates to more than body_size_max bytes) and COMPRESSION_UNSUPPORTED.
+    """
+    data = bytes(record)
+    fields = read_fields(data, 0, len(data))
+    if fields is None or fields.size != len(data):
+        raise TroveError(errors.RECORD_DAMAGED, f"the {len(data)} bytes are no well-formed record")
+    if fields.body_size and not body_crc_matches(data, fields):
+        raise TroveError(errors.RECORD_DAMAGED, "the body does not have the CRC that its record states")
+    return build_message(data, fields, queue_offset, body_size_max)
+
+
+def build_message(
+    data: bytes,
+    fields: RecordFields,
+    queue_offset: int | None = None,
+    body_size_max: int = BODY_SIZE_MAX_DEFAULT,
+) -> Message:
+    """The message of a well-formed record whose CRC has been checked; `fields` are positions in `data`."""
+    _, _, sys_flag, body_at, body_size, topic_at, topic_size, properties_at, _ = fields
+    (
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        stored_queue_offset,
+        physical_offset,
+        _,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        _,
+    ) = HEADERS[host_bits(sys_flag)].unpack_from(data)
+    stored_body = data[body_at : body_at + body_size]
+    return Message(
+        data[topic_at : topic_at + topic_size].decode("utf-8", "replace"),
+        queue_id,
+        stored_queue_offset if queue_offset is None else queue_offset,
+        physical_offset,
+        size,
+        flag,
+        sys_flag,
+        born_timestamp,
+        format_host(born_host),
+        store_timestamp,
+        format_host(store_host),
+        reconsume_times,
+        prepared_offset,
+        body_crc,
+        magic,
+        parse_properties(data[properties_at:]),
+        inflate_body(stored_body, sys_flag, body_size_max) if sys_flag & SYS_FLAG_COMPRESSED else stored_body,
+        stored_body,
+        data,
+    )

@@ -1,0 +1,135 @@
+"""What the broker writes into a client's records when it appends them: offsets, store time, hosts, CRC."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from isal.isal_zlib import crc32
+from numpy.typing import NDArray
+
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.check import CRC_MASK
+from trovemq_proto.records.fields import RecordFields
+from trovemq_proto.records.geometry import sliding
+from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
+from trovemq_proto.records.layout import (
+    BORN_HOST_AT,
+    CRC_PROPERTY_DIGITS,
+    CRC_PROPERTY_SIZE,
+    HOST_SIZE_IPV4,
+    HOST_SIZE_IPV6,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_BORN_HOST_IPV6,
+    SYS_FLAG_STORE_HOST_IPV6,
+    born_shift,
+)
+
+_POWERS_OF_TEN: Final = 10 ** np.arange(CRC_PROPERTY_DIGITS)
+
+
+def patch_batch(
+    buffer: bytearray | memoryview,
+    batch: RecordBatch,
+    *,
+    first_queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    born_host: bytes | None,
+    append_property_crc: bool,
+) -> RecordBatch:
+    """Fills in a validated batch in place; `buffer` holds the batch's bytes at the batch's positions.
+
+    Record i gets the queue offset first_queue_offset + i and the physical offset physical_offset +
+    positions[i]; the store host's form must be the records' own; born_host is written into those records
+    that have its form, others keep the client's. Returns the batch over the patched buffer.
+    """
+    assert len(buffer) == len(batch.data), f"buffer of {len(buffer)} bytes for a batch over {len(batch.data)}"
+    view = memoryview(buffer)
+    if len(batch) <= SMALL_BATCH_MAX:
+        for index, row in enumerate(batch.rows):
+            at = physical_offset + row.position
+            _patch_record(view, row, first_queue_offset + index, at, store_timestamp, store_host, born_host)
+            if append_property_crc:
+                _fill_crc(view, row)
+    else:
+        _patch_all(view, batch, first_queue_offset, physical_offset, store_timestamp, store_host, born_host)
+        if append_property_crc:
+            _fill_crcs(view, batch)
+    return batch.over(view)
+
+
+def _patch_all(
+    view: memoryview,
+    batch: RecordBatch,
+    first_queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    born_host: bytes | None,
+) -> None:
+    positions, sys_flags = batch.positions, batch.sys_flags
+    longs = sliding(view, ">i8")
+    longs[positions + QUEUE_OFFSET_AT] = np.arange(first_queue_offset, first_queue_offset + len(batch))
+    longs[positions + PHYSICAL_OFFSET_AT] = physical_offset + positions
+    if born_host is not None:
+        has_form = (sys_flags & SYS_FLAG_BORN_HOST_IPV6 != 0) == (len(born_host) == HOST_SIZE_IPV6)
+        _write_host(view, positions[has_form] + BORN_HOST_AT, born_host)
+    has_form = (sys_flags & SYS_FLAG_STORE_HOST_IPV6 != 0) == (len(store_host) == HOST_SIZE_IPV6)
+    assert has_form.all(), "store host of another form"
+    store_timestamps_at = positions + STORE_TIMESTAMP_AT + batch.geometry.born_shifts
+    longs[store_timestamps_at] = store_timestamp
+    _write_host(view, store_timestamps_at + 8, store_host)
+
+
+def _write_host(view: memoryview, at: NDArray[np.int64], host: bytes) -> None:
+    """Writes the same host at each of these positions, as one or two i64 and, for IPv6, an i32."""
+    longs = sliding(view, ">i8")
+    longs[at] = int.from_bytes(host[:8], signed=True)
+    if len(host) == HOST_SIZE_IPV6:
+        longs[at + 8] = int.from_bytes(host[8:16], signed=True)
+        sliding(view, ">i4")[at + 16] = int.from_bytes(host[16:], signed=True)
+
+
+def _fill_crcs(view: memoryview, batch: RecordBatch) -> None:
+    ends = batch.positions + batch.sizes
+    spans = zip(batch.positions.tolist(), (ends - CRC_PROPERTY_SIZE).tolist(), strict=True)
+    crcs = np.array([crc32(view[start:end]) & CRC_MASK for start, end in spans], np.int64)
+    digits = (crcs[:, None] // _POWERS_OF_TEN % 10 + ord("0")).astype(np.uint8)
+    buffer = np.frombuffer(view, np.uint8)
+    buffer[(ends - 1 - CRC_PROPERTY_DIGITS)[:, None] + np.arange(CRC_PROPERTY_DIGITS)] = digits
+
+
+def _patch_record(
+    view: memoryview,
+    row: RecordFields,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    born_host: bytes | None,
+) -> None:
+    position = row.position
+    view[position + QUEUE_OFFSET_AT : position + QUEUE_OFFSET_AT + 8] = queue_offset.to_bytes(8, signed=True)
+    at = position + PHYSICAL_OFFSET_AT
+    view[at : at + 8] = physical_offset.to_bytes(8, signed=True)
+    if born_host is not None and len(born_host) == host_size(row.sys_flag, SYS_FLAG_BORN_HOST_IPV6):
+        view[position + BORN_HOST_AT : position + BORN_HOST_AT + len(born_host)] = born_host
+    assert len(store_host) == host_size(row.sys_flag, SYS_FLAG_STORE_HOST_IPV6), "store host of another form"
+    at = position + STORE_TIMESTAMP_AT + born_shift(row.sys_flag)
+    view[at : at + 8 + len(store_host)] = store_timestamp.to_bytes(8, signed=True) + store_host
+
+
+def host_size(sys_flag: int, flag: int) -> int:
+    return HOST_SIZE_IPV6 if sys_flag & flag else HOST_SIZE_IPV4
+
+
+def _fill_crc(view: memoryview, row: RecordFields) -> None:
+    """Digits least significant first, of the CRC of all bytes before the CRC property."""
+    end = row.position + row.size
+    crc = crc32(view[row.position : end - CRC_PROPERTY_SIZE]) & CRC_MASK
+    digits = f"{crc:0{CRC_PROPERTY_DIGITS}}"[::-1]
+    view[end - 1 - CRC_PROPERTY_DIGITS : end - 1] = digits.encode()

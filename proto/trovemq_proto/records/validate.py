@@ -1,0 +1,169 @@
+"""Everything that a broker checks of a batch of a client before it appends it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import Buffer, RecordBatch
+from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.fields import RecordFields, magic_bytes, read_fields
+from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
+from trovemq_proto.records.layout import (
+    COMPRESSION_ZLIB,
+    CRC_PROPERTY_PREFIX,
+    CRC_PROPERTY_SIZE,
+    MAGIC_AT,
+    PROPERTIES_SIZE_MAX,
+    QUEUE_ID_AT,
+    SYS_FLAG_BORN_HOST_IPV6,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_MULTI_TAGS,
+    SYS_FLAG_STORE_HOST_IPV6,
+    VALUE_END,
+    magic_of_topic,
+)
+
+SYS_FLAGS_ALLOWED: Final = (
+    SYS_FLAG_COMPRESSED
+    | SYS_FLAG_MULTI_TAGS
+    | SYS_FLAG_BORN_HOST_IPV6
+    | SYS_FLAG_STORE_HOST_IPV6
+    | COMPRESSION_ZLIB
+)
+"""What a client may set: no transaction bits, no inner batches."""
+
+
+def validate_batch(
+    data: Buffer,
+    *,
+    topic: str,
+    queue_id: int,
+    body_size_max: int,
+    store_host_ipv6: bool,
+    append_property_crc: bool,
+) -> RecordBatch:
+    """The records of `data`, each fit to be patched and appended to this queue.
+
+    Raises TroveError BATCH_ILLEGAL, MESSAGE_SIZE_EXCEEDED, PROPERTIES_SIZE_EXCEEDED; never anything else.
+    """
+    batch = _split(data, topic)
+    if not len(batch):
+        raise TroveError(errors.BATCH_ILLEGAL, "the batch is empty")
+    expected = Expected(topic, queue_id, body_size_max, store_host_ipv6, append_property_crc)
+    if len(batch) <= SMALL_BATCH_MAX:
+        for index, row in enumerate(batch.rows):
+            expected.check(batch.data, index, row)
+        return batch
+    unfit = expected.unfit(batch)
+    if unfit.any():
+        index = int(np.argmax(unfit))
+        expected.check(batch.data, index, batch.row(index))
+        raise AssertionError(f"record {index} is unfit for no reason")
+    return batch
+
+
+def _split(data: Buffer, topic: str) -> RecordBatch:
+    """RecordBatch.split, but properties that are too long for their i16 are named as such."""
+    try:
+        return RecordBatch.split(data, topic=topic)
+    except TroveError as error:
+        position = int(error.fields.get("position", len(data)))
+        record = memoryview(data)[position:]
+        if read_fields(record, 0, len(record), property_size_max=0xFFFF) is None:
+            raise
+        raise TroveError(
+            errors.PROPERTIES_SIZE_EXCEEDED,
+            f"record {error.fields['record']} has more than {PROPERTIES_SIZE_MAX} bytes of properties",
+            record=error.fields["record"],
+        ) from error
+
+
+class Expected:
+    """What each record of a batch must say."""
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        body_size_max: int,
+        store_host_ipv6: bool,
+        append_property_crc: bool,
+    ) -> None:
+        self.topic: Final = topic.encode()
+        self.magic: Final = magic_bytes(magic_of_topic(topic))
+        self.queue_id: Final = queue_id.to_bytes(4, signed=True)
+        self.body_size_max: Final = body_size_max
+        self.store_host_flag: Final = SYS_FLAG_STORE_HOST_IPV6 if store_host_ipv6 else 0
+        self.append_property_crc: Final = append_property_crc
+
+    def unfit(self, batch: RecordBatch) -> NDArray[np.bool_]:
+        """bool[n]: the records for which check() raises."""
+        unfit: NDArray[np.bool_] = (batch.body_sizes > self.body_size_max) | (
+            batch.topic_sizes != len(self.topic)
+        )
+        unfit |= batch.magic != int.from_bytes(self.magic, signed=True)
+        unfit |= batch.queue_ids != int.from_bytes(self.queue_id, signed=True)
+        own_flags = batch.sys_flags & ~(SYS_FLAGS_ALLOWED & ~SYS_FLAG_STORE_HOST_IPV6)
+        unfit |= own_flags != self.store_host_flag
+        if unfit.any():
+            return unfit  # the topic's width is read below: it must be there
+        topics = batch.bytes_at(batch.topic_positions, len(self.topic))
+        unfit |= (topics != np.frombuffer(self.topic, np.uint8)).any(axis=1)
+        unfit |= self._unfit_properties(batch)
+        unfit |= batch.crcs() != batch.body_crcs
+        return unfit
+
+    def _unfit_properties(self, batch: RecordBatch) -> NDArray[np.bool_]:
+        ends = batch.property_positions + batch.property_sizes
+        unfit: NDArray[np.bool_] = batch.bytes_at(ends - 1, 1)[:, 0] != VALUE_END
+        unfit &= batch.property_sizes > 0
+        prefixes = batch.bytes_at(ends - CRC_PROPERTY_SIZE, len(CRC_PROPERTY_PREFIX))
+        has_crc = (prefixes == np.frombuffer(CRC_PROPERTY_PREFIX, np.uint8)).all(axis=1)
+        has_crc &= batch.property_sizes >= CRC_PROPERTY_SIZE
+        unfit |= has_crc != self.append_property_crc
+        return unfit
+
+    def check(self, data: memoryview, index: int, row: RecordFields) -> None:
+        """Raises for the first thing that is wrong with this record."""
+        position = row.position
+        if row.body_size > self.body_size_max:
+            raise TroveError(
+                errors.MESSAGE_SIZE_EXCEEDED,
+                f"the body of record {index} has {row.body_size} bytes, more than {self.body_size_max}",
+                size=row.body_size,
+                size_max=self.body_size_max,
+            )
+        if data[position + MAGIC_AT : position + MAGIC_AT + 4] != self.magic:
+            raise _illegal(index, "its magic is not that of the topic's length")
+        if data[row.topic_position : row.topic_position + row.topic_size] != self.topic:
+            raise _illegal(index, f"its topic is not {self.topic.decode()}")
+        if data[position + QUEUE_ID_AT : position + QUEUE_ID_AT + 4] != self.queue_id:
+            raise _illegal(index, f"its queue is not {int.from_bytes(self.queue_id)}")
+        if row.sys_flag & ~SYS_FLAGS_ALLOWED:
+            raise _illegal(index, f"its sys flag {row.sys_flag:#x} has bits that no client may set")
+        if row.sys_flag & SYS_FLAG_STORE_HOST_IPV6 != self.store_host_flag:
+            raise _illegal(index, "its store host has another form than the broker's address")
+        self._check_properties(data, index, row)
+        if not body_crc_matches(data, row):
+            raise _illegal(index, "its body does not have the CRC that it states")
+
+    def _check_properties(self, data: memoryview, index: int, row: RecordFields) -> None:
+        end = row.property_position + row.property_size
+        if row.property_size and data[end - 1] != VALUE_END:
+            raise _illegal(index, "its property block does not end with 0x02")
+        has_crc = row.property_size >= CRC_PROPERTY_SIZE and (
+            data[end - CRC_PROPERTY_SIZE : end - CRC_PROPERTY_SIZE + len(CRC_PROPERTY_PREFIX)]
+            == CRC_PROPERTY_PREFIX
+        )
+        if has_crc != self.append_property_crc:
+            wanted = "needs a" if self.append_property_crc else "may not have a"
+            raise _illegal(index, f"its property block {wanted} CRC property at its end")
+
+
+def _illegal(index: int, what: str) -> TroveError:
+    return TroveError(errors.BATCH_ILLEGAL, f"record {index} cannot be appended: {what}", record=index)

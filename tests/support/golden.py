@@ -1,0 +1,52 @@
+"""The golden stores: folders that Apache RocketMQ 5.4.0 wrote, each with RocketMQ's own answers about it.
+
+See tests/golden/README.md for what they hold and for the members of a manifest.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import tarfile
+from pathlib import Path
+from typing import Any, Final
+
+from broker.store_settings import StoreSettings
+
+GOLDEN_DIRECTORY: Final = Path(__file__).parents[1] / "golden"
+GOLDEN_NAMES: Final = ("collide", "crashed", "ipv6", "rollover", "small")
+CLEAN_NAMES: Final = tuple(name for name in GOLDEN_NAMES if name != "crashed")
+
+Manifest = dict[str, Any]
+
+
+@functools.cache
+def load_manifest(name: str) -> Manifest:
+    """The manifest of one store; shared, so not to be changed."""
+    manifest: Manifest = json.loads(
+        gzip.decompress((GOLDEN_DIRECTORY / f"{name}.manifest.json.gz").read_bytes())
+    )
+    return manifest
+
+
+def unpack(name: str, directory: Path) -> Path:
+    """A fresh copy of one store below `directory`; returns its root. Sparse entries stay sparse."""
+    with tarfile.open(GOLDEN_DIRECTORY / f"{name}.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+    return directory / name
+
+
+def settings_of(manifest: Manifest, **changes: Any) -> StoreSettings:
+    """The settings with which RocketMQ wrote the store."""
+    config = manifest["brokerConfig"]
+    values = {
+        "commit_log_file_size": int(config["mappedFileSizeCommitLog"]),
+        "consume_queue_file_size": int(config["mappedFileSizeConsumeQueue"]),
+        "index_slot_count": int(config["maxHashSlotNum"]),
+        "index_item_count": int(config["maxIndexNum"]),
+        "store_host": manifest["messages"][0]["storeHost"],
+        "cluster": config["brokerClusterName"],
+        "broker": config["brokerName"],
+    }
+    return StoreSettings(**(values | changes))
