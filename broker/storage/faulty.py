@@ -1,0 +1,148 @@
+"""The seam with faults, for tests: every call is recorded and may be made to fail.
+
+`decide(operation, path)` is asked before each call and returns the errno to fail with, or None. Operations
+are named as the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic, rename,
+remove, truncate, sync_directory, lock, list, read_bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.storage.files import Buffer, File, FileSystem, StorageError, WritableMap
+
+Decide = Callable[[str, str], int | None]
+
+
+def fail_at(operation: str, nth: int, error_number: int, path_part: str = "") -> Decide:
+    """Fails the nth call (from 1) of one operation on paths that contain `path_part`; later ones succeed."""
+    seen = 0
+
+    def decide(called: str, path: str) -> int | None:
+        nonlocal seen
+        if called != operation or path_part not in path:
+            return None
+        seen += 1
+        return error_number if seen == nth else None
+
+    return decide
+
+
+def fail_always(operation: str, error_number: int, path_part: str = "") -> Decide:
+    """Fails every call of one operation on paths that contain `path_part`."""
+    return lambda called, path: error_number if called == operation and path_part in path else None
+
+
+class FaultyFile:
+    def __init__(self, owner: FaultyFileSystem, inner: WritableMap | File) -> None:
+        self._owner = owner
+        self._inner = inner
+
+    @property
+    def path(self) -> str:
+        return self._inner.path
+
+    @property
+    def size(self) -> int:
+        return self._inner.size
+
+    def view(self) -> memoryview:
+        return self._inner.view()
+
+    def write(self, offset: int, data: Buffer) -> None:
+        self._owner.check("write", self.path)
+        self._inner.write(offset, data)
+
+    def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
+        self._owner.check("scatter", self.path)
+        self._inner.scatter(offsets, values)  # type: ignore[union-attr]
+
+    def prefault(self, offset: int, size: int) -> None:
+        self._inner.prefault(offset, size)
+
+    def sync(self) -> None:
+        self._owner.check("sync", self.path)
+        self._inner.sync()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyFileSystem:
+    """Wraps another file system; `decide` may be replaced at any time, `calls` lists what was asked."""
+
+    def __init__(self, inner: FileSystem, decide: Decide = lambda operation, path: None) -> None:
+        self.inner = inner
+        self.decide = decide
+        self.calls: list[tuple[str, str]] = []
+
+    def check(self, operation: str, path: str) -> None:
+        self.calls.append((operation, path))
+        error_number = self.decide(operation, path)
+        if error_number is not None:
+            raise StorageError(operation, path, error_number, "injected")
+
+    def create(self, path: str, size: int, *, preallocate: bool) -> File:
+        self.check("create", path)
+        return FaultyFile(self, self.inner.create(path, size, preallocate=preallocate))
+
+    def open(self, path: str) -> File:
+        self.check("open", path)
+        return FaultyFile(self, self.inner.open(path))
+
+    def open_writable_map(self, path: str, size: int) -> WritableMap:
+        self.check("open_writable_map", path)
+        return FaultyFile(self, self.inner.open_writable_map(path, size))
+
+    def list(self, directory: str) -> Sequence[str]:
+        self.check("list", directory)
+        return self.inner.list(directory)
+
+    def is_directory(self, path: str) -> bool:
+        return self.inner.is_directory(path)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
+    def file_size(self, path: str) -> int:
+        return self.inner.file_size(path)
+
+    def read_bytes(self, path: str) -> bytes:
+        self.check("read_bytes", path)
+        return self.inner.read_bytes(path)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self.check("write_atomic", path)
+        self.inner.write_atomic(path, data)
+
+    def truncate(self, path: str, size: int) -> None:
+        self.check("truncate", path)
+        self.inner.truncate(path, size)
+
+    def rename(self, source: str, target: str) -> None:
+        self.check("rename", source)
+        self.inner.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self.check("remove", path)
+        self.inner.remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        self.inner.remove_directory(path)
+
+    def sync_directory(self, directory: str) -> None:
+        self.check("sync_directory", directory)
+        self.inner.sync_directory(directory)
+
+    def lock(self, path: str) -> None:
+        self.check("lock", path)
+        self.inner.lock(path)
+
+    def unlock(self, path: str) -> None:
+        self.inner.unlock(path)
+
+    def free_bytes(self) -> int:
+        return self.inner.free_bytes()

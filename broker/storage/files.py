@@ -1,0 +1,140 @@
+"""The seam to the disk: the only way in which the engine touches files.
+
+Appends go through `File.write`, reads through `File.view` (the mapping), so that a fake disk sees every
+write. `WritableMap` exists for the index files alone, whose writes are scattered; it too records what is
+written. Paths are relative to the store's root, with `/`; the seam refuses a path that leaves it.
+
+Invariants
+- A write either happens whole or raises `StorageError`; `write` loops over short writes and EINTR.
+- What is mapped for writing was preallocated, so a full disk is an error code and never SIGBUS.
+- `write_atomic` leaves the old content or the new one, also over a power cut.
+- A view stays valid until its file is closed *and* the view is released; closing never unmaps under a reader.
+
+Implementations: `RealFileSystem` (real.py), `MemoryFileSystem` (memory.py) and, for tests,
+`FaultyFileSystem` (faulty.py) around either.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview
+
+
+class StorageError(Exception):
+    """A file operation failed. `errno` tells why; `operation` and `path` tell where."""
+
+    def __init__(self, operation: str, path: str, error_number: int, message: str = "") -> None:
+        self.operation = operation
+        self.path = path
+        self.errno = error_number
+        super().__init__(f"{operation} {path}: {message or errno.errorcode.get(error_number, error_number)}")
+
+    @property
+    def disk_full(self) -> bool:
+        return self.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class File(Protocol):
+    """One open file of a fixed size, written by position and read through its mapping."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def view(self) -> memoryview:
+        """The whole file, read-only, always showing what was written last."""
+        ...
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Writes all of `data` at `offset`; offset + len(data) <= size."""
+        ...
+
+    def prefault(self, offset: int, size: int) -> None:
+        """Brings a range into the page cache without making it dirty. May run in any thread."""
+        ...
+
+    def sync(self) -> None:
+        """Returns when everything written (also through a WritableMap) is on disk. May run in any thread."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class WritableMap(File, Protocol):
+    """A preallocated file mapped for writing in scattered places (index files)."""
+
+    def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
+        """Writes values[i] (its own bytes; the dtype is big-endian already) at offsets[i].
+
+        Where an offset occurs twice the last value stays.
+        """
+        ...
+
+
+@runtime_checkable
+class FileSystem(Protocol):
+    """A directory tree; all paths are relative to its root."""
+
+    def create(self, path: str, size: int, *, preallocate: bool) -> File:
+        """Makes a new file of zeros (its directory too) and opens it. Fails if it exists (EEXIST).
+
+        With `preallocate` its blocks are reserved, so later writes cannot meet a full disk.
+        The new name itself is durable after `sync_directory`.
+        """
+        ...
+
+    def open(self, path: str) -> File:
+        """Opens an existing file at its present size."""
+        ...
+
+    def open_writable_map(self, path: str, size: int) -> WritableMap:
+        """Opens a file for scattered writes; made, or grown, and preallocated to `size` where needed."""
+        ...
+
+    def list(self, directory: str) -> Sequence[str]:
+        """Names of the entries of a directory, sorted; empty where there is none."""
+        ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replaces a small file: temporary, sync, rename, sync of the directory."""
+        ...
+
+    def truncate(self, path: str, size: int) -> None:
+        """Sets the size of a file that is not open (cut or grown by a hole)."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Removes a file; no error where it is missing."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory; no error where it is missing."""
+        ...
+
+    def sync_directory(self, directory: str) -> None: ...
+
+    def lock(self, path: str) -> None:
+        """Takes the exclusive POSIX lock on byte 0 of `path` (made if missing). EAGAIN where it is held."""
+        ...
+
+    def unlock(self, path: str) -> None: ...
+
+    def free_bytes(self) -> int: ...

@@ -1,0 +1,183 @@
+"""The seam in memory, which also knows what a power cut would leave.
+
+Every file keeps its present content and the content of its last sync; every directory keeps the names that
+its last sync saw. `after_power_cut()` gives the tree of synced names and contents only: the state in which a
+store that acknowledged nothing unsynced must still have every acknowledged message.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.paths import checked_path, parent_directory
+from broker.storage.real import scatter_into
+
+
+class _Content:
+    """The bytes of one file, shared by everyone who has it open."""
+
+    def __init__(self, size: int, data: bytes | None = None) -> None:
+        self.data = bytearray(size) if data is None else bytearray(data)
+        self.synced: bytes = b""
+
+
+class MemoryFile:
+    def __init__(self, path: str, content: _Content) -> None:
+        self._path = path
+        self._content = content
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return len(self._content.data)
+
+    def view(self) -> memoryview:
+        return memoryview(self._content.data).toreadonly()
+
+    def write(self, offset: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        assert 0 <= offset <= offset + len(view) <= self.size, "a write stays inside its file"
+        self._content.data[offset : offset + len(view)] = view
+
+    def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
+        scatter_into(np.frombuffer(self._content.data, dtype=np.uint8), offsets, values)
+
+    def prefault(self, offset: int, size: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        self._content.synced = bytes(self._content.data)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryFileSystem:
+    """A tree of files in memory. `capacity` bounds the bytes of all files together (ENOSPC beyond it)."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self._files: dict[str, _Content] = {}
+        self._synced_names: dict[str, _Content] = {}
+        self._locked: set[str] = set()
+
+    def after_power_cut(self) -> MemoryFileSystem:
+        """A new tree of the synced names, each with the content of its last sync (else zeros)."""
+        survivor = MemoryFileSystem(self.capacity)
+        for path, content in self._synced_names.items():
+            size = len(content.data)
+            kept = _Content(size, content.synced[:size].ljust(size, b"\0"))
+            kept.synced = bytes(kept.data)
+            survivor._files[path] = survivor._synced_names[path] = kept
+        return survivor
+
+    def after_process_kill(self) -> MemoryFileSystem:
+        """The tree as another process finds it after this one was killed: everything written, no lock."""
+        survivor = MemoryFileSystem(self.capacity)
+        copies: dict[int, _Content] = {}
+        for content in [*self._files.values(), *self._synced_names.values()]:
+            copy = copies.setdefault(id(content), _Content(0, bytes(content.data)))
+            copy.synced = content.synced
+        survivor._files = {path: copies[id(content)] for path, content in self._files.items()}
+        survivor._synced_names = {path: copies[id(c)] for path, c in self._synced_names.items()}
+        return survivor
+
+    def _reserve(self, path: str, size: int) -> None:
+        used = sum(len(content.data) for content in self._files.values())
+        if self.capacity is not None and used + size > self.capacity:
+            raise StorageError("create", path, errno.ENOSPC)
+
+    def _content(self, operation: str, path: str) -> _Content:
+        content = self._files.get(checked_path(path))
+        if content is None:
+            raise StorageError(operation, path, errno.ENOENT)
+        return content
+
+    def create(self, path: str, size: int, *, preallocate: bool) -> File:
+        if checked_path(path) in self._files:
+            raise StorageError("create", path, errno.EEXIST)
+        self._reserve(path, size)
+        content = self._files[path] = _Content(size)
+        return MemoryFile(path, content)
+
+    def open(self, path: str) -> File:
+        return MemoryFile(path, self._content("open", path))
+
+    def open_writable_map(self, path: str, size: int) -> WritableMap:
+        if checked_path(path) not in self._files:
+            self._reserve(path, size)
+            self._files[path] = _Content(size)
+        content = self._files[path]
+        if len(content.data) < size:
+            content.data.extend(bytes(size - len(content.data)))
+        return MemoryFile(path, content)
+
+    def list(self, directory: str) -> list[str]:
+        prefix = f"{checked_path(directory)}/" if directory else ""
+        return sorted({path[len(prefix) :].split("/")[0] for path in self._files if path.startswith(prefix)})
+
+    def is_directory(self, path: str) -> bool:
+        return any(name.startswith(f"{path}/") for name in self._files)
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or self.is_directory(path)
+
+    def file_size(self, path: str) -> int:
+        return len(self._content("stat", path).data)
+
+    def read_bytes(self, path: str) -> bytes:
+        return bytes(self._content("read", path).data)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        old = self._files.get(checked_path(path))
+        self._reserve(path, len(data) - (len(old.data) if old else 0))
+        content = _Content(0, data)
+        content.synced = bytes(data)
+        self._files[path] = content
+        self.sync_directory(parent_directory(path))
+
+    def truncate(self, path: str, size: int) -> None:
+        data = self._content("truncate", path).data
+        if size < len(data):
+            del data[size:]
+        else:
+            data.extend(bytes(size - len(data)))
+
+    def rename(self, source: str, target: str) -> None:
+        self._files[checked_path(target)] = self._content("rename", source)
+        del self._files[source]
+
+    def remove(self, path: str) -> None:
+        self._files.pop(checked_path(path), None)
+
+    def remove_directory(self, path: str) -> None:
+        checked_path(path)
+
+    def sync_directory(self, directory: str) -> None:
+        """Makes present names of the directory durable. (Directories themselves are always durable here.)"""
+
+        def inside(path: str) -> bool:
+            return parent_directory(path) == directory
+
+        self._synced_names = {path: c for path, c in self._synced_names.items() if not inside(path)}
+        self._synced_names.update({path: c for path, c in self._files.items() if inside(path)})
+
+    def lock(self, path: str) -> None:
+        if checked_path(path) in self._locked:
+            raise StorageError("lock", path, errno.EAGAIN)
+        self._locked.add(path)
+        self._files.setdefault(path, _Content(0, b"lock"))
+
+    def unlock(self, path: str) -> None:
+        self._locked.discard(path)
+
+    def free_bytes(self) -> int:
+        used = sum(len(content.data) for content in self._files.values())
+        return (1 << 40) if self.capacity is None else max(0, self.capacity - used)

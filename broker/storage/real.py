@@ -1,0 +1,268 @@
+"""The seam over a real directory: pwrite for appends, a mapping for reads, fdatasync for durability.
+
+Files are preallocated by `posix_fallocate` before anything is mapped, so that a full disk is an ENOSPC of
+that call. Appends go by `pwrite` because a write through a fresh mapping costs a page fault every 4 KiB.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.paths import checked_path, parent_directory
+
+_OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
+_PREFAULT_STEP = 1 << 18
+
+
+@contextmanager
+def _storage_errors(operation: str, path: str) -> Iterator[None]:
+    """Turns OSError into StorageError, keeping its errno."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
+
+
+class RealFile:
+    """An open file: its descriptor, and a shared read-only mapping made at the first view()."""
+
+    def __init__(self, descriptor: int, path: str, size: int) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._size = size
+        self._map: mmap.mmap | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def view(self) -> memoryview:
+        if self._map is None:
+            with _storage_errors("mmap", self._path):
+                self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
+        return memoryview(self._map)
+
+    def write(self, offset: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        assert 0 <= offset <= offset + len(view) <= self._size, "a write stays inside its file"
+        with _storage_errors("write", self._path):
+            written = 0
+            while written < len(view):
+                written += os.pwrite(self._descriptor, view[written:], offset + written)
+
+    def prefault(self, offset: int, size: int) -> None:
+        # Reading preallocated blocks gives clean zero pages; a later pwrite finds them there. (A read
+        # releases the GIL, madvise() does not.)
+        buffer = bytearray(_PREFAULT_STEP)
+        with _storage_errors("read", self._path):
+            for position in range(offset, min(offset + size, self._size), _PREFAULT_STEP):
+                os.preadv(self._descriptor, [buffer], position)
+
+    def sync(self) -> None:
+        with _storage_errors("sync", self._path):
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor < 0:
+            return
+        os.close(self._descriptor)
+        self._descriptor = -1
+        mapping, self._map = self._map, None
+        if mapping is not None:
+            try:
+                mapping.close()
+            except BufferError:
+                pass  # a reader still holds a view: the mapping goes with the last of them
+
+
+class RealWritableMap(RealFile):
+    """A preallocated file whose mapping is writable, for scattered small writes (index files)."""
+
+    def __init__(self, descriptor: int, path: str, size: int) -> None:
+        super().__init__(descriptor, path, size)
+        with _storage_errors("mmap", path):
+            self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE)
+        self._bytes: NDArray[np.uint8] | None = np.frombuffer(self._map, dtype=np.uint8)
+
+    def view(self) -> memoryview:
+        assert self._map is not None, "the file is open"
+        return memoryview(self._map).toreadonly()
+
+    def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
+        assert self._bytes is not None, "the file is open"
+        scatter_into(self._bytes, offsets, values)
+
+    def close(self) -> None:
+        self._bytes = None
+        super().close()
+
+
+def scatter_into(
+    target: NDArray[np.uint8], offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]
+) -> None:
+    """target[offsets[i] : offsets[i] + itemsize] = bytes of values[i], the last one winning."""
+    if len(offsets) == 0:
+        return
+    width = values.dtype.itemsize
+    assert int(offsets.min()) >= 0, "a write stays inside its file"
+    assert int(offsets.max()) + width <= len(target), "a write stays inside its file"
+    if width == 4 and not np.any(offsets & 3):
+        target[: len(target) & ~3].view(np.uint32)[offsets >> 2] = values.view(np.uint32)
+        return
+    matrix = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
+    target[offsets[:, None] + np.arange(width)] = matrix
+
+
+class RealFileSystem:
+    """A directory tree on disk. `root` is made where it is missing."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(root)
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._locks: dict[str, int] = {}
+
+    def _absolute(self, path: str) -> str:
+        return str(self._root / checked_path(path))
+
+    def create(self, path: str, size: int, *, preallocate: bool) -> File:
+        assert size > 0, "an empty file cannot be mapped"
+        descriptor = self._make(path, size, preallocate, exclusive=True)
+        return RealFile(descriptor, path, size)
+
+    def _make(self, path: str, size: int, preallocate: bool, *, exclusive: bool) -> int:
+        """Opens (making it) a file of at least `size` bytes; a file that we made goes again on failure."""
+        absolute = self._absolute(path)
+        flags = _OPEN_FLAGS | os.O_CREAT | (os.O_EXCL if exclusive else 0)
+        with _storage_errors("create", path):
+            os.makedirs(os.path.dirname(absolute), exist_ok=True)
+            existed = os.path.exists(absolute)
+            descriptor = os.open(absolute, flags, 0o644)
+            try:
+                if os.fstat(descriptor).st_size < size:
+                    if preallocate:
+                        os.posix_fallocate(descriptor, 0, size)
+                    else:
+                        os.ftruncate(descriptor, size)
+            except OSError:
+                os.close(descriptor)
+                if not existed:
+                    os.unlink(absolute)
+                raise
+        return descriptor
+
+    def open(self, path: str) -> File:
+        with _storage_errors("open", path):
+            descriptor = os.open(self._absolute(path), _OPEN_FLAGS)
+            return RealFile(descriptor, path, os.fstat(descriptor).st_size)
+
+    def open_writable_map(self, path: str, size: int) -> WritableMap:
+        descriptor = self._make(path, size, True, exclusive=False)
+        return RealWritableMap(descriptor, path, os.fstat(descriptor).st_size)
+
+    def list(self, directory: str) -> list[str]:
+        with _storage_errors("list", directory):
+            try:
+                return sorted(os.listdir(self._absolute(directory)))
+            except FileNotFoundError:
+                return []
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(self._absolute(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._absolute(path))
+
+    def file_size(self, path: str) -> int:
+        with _storage_errors("stat", path):
+            return os.stat(self._absolute(path)).st_size
+
+    def read_bytes(self, path: str) -> bytes:
+        with _storage_errors("read", path):
+            return Path(self._absolute(path)).read_bytes()
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        absolute = self._absolute(path)
+        temporary = absolute + ".tmp"
+        directory = parent_directory(path)
+        with _storage_errors("write", path):
+            if directory and not self.is_directory(directory):
+                os.makedirs(os.path.dirname(absolute), exist_ok=True)
+                self.sync_directory(parent_directory(directory))
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(temporary, absolute)
+        self.sync_directory(directory)
+
+    def truncate(self, path: str, size: int) -> None:
+        with _storage_errors("truncate", path):
+            os.truncate(self._absolute(path), size)
+
+    def rename(self, source: str, target: str) -> None:
+        absolute = self._absolute(target)
+        with _storage_errors("rename", source):
+            os.makedirs(os.path.dirname(absolute), exist_ok=True)
+            os.rename(self._absolute(source), absolute)
+
+    def remove(self, path: str) -> None:
+        with _storage_errors("remove", path):
+            try:
+                os.unlink(self._absolute(path))
+            except FileNotFoundError:
+                pass
+
+    def remove_directory(self, path: str) -> None:
+        with _storage_errors("rmdir", path):
+            try:
+                os.rmdir(self._absolute(path))
+            except FileNotFoundError:
+                pass
+
+    def sync_directory(self, directory: str) -> None:
+        with _storage_errors("sync", directory):
+            descriptor = os.open(self._absolute(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: str) -> None:
+        absolute = self._absolute(path)
+        with _storage_errors("lock", path):
+            descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                # Java's FileChannel.tryLock is a POSIX record lock; flock() would not conflict with it.
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                os.pwrite(descriptor, b"lock", 0)
+            except OSError:
+                os.close(descriptor)
+                raise
+        self._locks[path] = descriptor
+
+    def unlock(self, path: str) -> None:
+        descriptor = self._locks.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self._root)
+        return status.f_bavail * status.f_frsize
