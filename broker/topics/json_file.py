@@ -1,0 +1,75 @@
+"""One small JSON file of the store with its second copy `X.bak`, replaced as a whole.
+
+Invariants
+- `X` is always whole on disk: each copy is replaced atomically, and never both at once.
+- A damaged `X` is survived by reading `X.bak`; where both are damaged the store does not open, rather
+  than start without its topics or offsets.
+
+RocketMQ keeps the content before the last change in `X.bak` (ConfigManager) and reads ours the same way.
+"""
+
+from __future__ import annotations
+
+from broker.storage.files import FileSystem, StorageError
+from broker.topics import lax_json
+from broker.topics.lax_json import JsonObject
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class JsonFile:
+    """`path` and `path`.bak. With `mirror` the second copy has the same content, else the one before."""
+
+    def __init__(self, files: FileSystem, path: str, *, mirror: bool = False) -> None:
+        self.path = path
+        self._files = files
+        self._mirror = mirror
+        self._content: bytes | None = None
+
+    @property
+    def backup_path(self) -> str:
+        return f"{self.path}.bak"
+
+    def load(self) -> JsonObject | None:
+        """The document; None where neither copy exists. TroveError STORE_FAILED where no copy can be read."""
+        faults: list[str] = []
+        for path in (self.path, self.backup_path):
+            try:
+                if (content := self._read(path)) is None:
+                    continue
+                document = lax_json.parse(content)
+            except (ValueError, StorageError) as error:
+                faults.append(f"{path}: {error}")
+                continue
+            self._content = content
+            return document
+        if faults:
+            raise TroveError(
+                errors.STORE_FAILED, f"{self.path} cannot be read ({'; '.join(faults)})", file=self.path
+            )
+        return None
+
+    def save(self, document: JsonObject) -> None:
+        """Durable when it returns. TroveError DISK_FULL or STORE_FAILED; the old content then stays."""
+        self.save_content(lax_json.render(document))
+
+    def save_content(self, content: bytes) -> None:
+        """save() for a rendered document; may run in another thread, one call at a time."""
+        if content == self._content:
+            return
+        try:
+            if not self._mirror and self._content is not None:
+                self._files.write_atomic(self.backup_path, self._content)
+            self._files.write_atomic(self.path, content)
+            if self._mirror:
+                self._files.write_atomic(self.backup_path, content)
+        except StorageError as error:
+            spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+            raise TroveError(spec, f"{self.path} was not saved: {error}", file=self.path) from error
+        self._content = content
+
+    def _read(self, path: str) -> bytes | None:
+        """An empty file counts as missing: RocketMQ leaves one if it dies while it makes it."""
+        if not self._files.exists(path):
+            return None
+        return self._files.read_bytes(path) or None

@@ -1,0 +1,58 @@
+"""Reads JSON as RocketMQ writes it: standard JSON, except that object keys may stand without quotes.
+
+fastjson writes a map with integer keys as `{0:5,1:7}`. Such keys become strings here ("0", "1"), as
+they would be in standard JSON, which is what we write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final, NoReturn
+
+JsonObject = dict[str, object]
+
+JSON_SIZE_MAX: Final = 64 * 1024 * 1024
+
+# A string (skipped as it is; also one that never ends), or a bare key with what surrounds it. A word
+# between `{` or `,` and `:` is always a key, because no value is followed by a colon.
+_STRING_OR_BARE_KEY: Final = re.compile(
+    r'"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)|([{,]\s*)([-+.\w]+)(?=\s*:)', re.DOTALL
+)
+
+
+def parse(data: bytes) -> JsonObject:
+    """The object in `data` (UTF-8). ValueError where it is not one JSON object, or over JSON_SIZE_MAX."""
+    if len(data) > JSON_SIZE_MAX:
+        raise ValueError(f"{len(data)} bytes, more than {JSON_SIZE_MAX}")
+    text = data.decode("utf-8")
+    try:
+        document = _loads(text)
+    except ValueError:
+        document = _loads(_STRING_OR_BARE_KEY.sub(_quoted, text))
+    if not isinstance(document, dict):
+        raise ValueError(f"an object was expected, found {type(document).__name__}")
+    return document
+
+
+def render(document: JsonObject) -> bytes:
+    """Standard JSON, indented by tabs as RocketMQ's own files are."""
+    text = json.dumps(document, indent="\t", separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _loads(text: str) -> object:
+    try:
+        return json.loads(text, strict=False, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _quoted(match: re.Match[str]) -> str:
+    if match[2] is None:
+        return match[0]
+    return f'{match[1]}"{match[2]}"'

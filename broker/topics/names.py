@@ -1,0 +1,76 @@
+"""Which names topics and consumer groups may have, and which are RocketMQ's own.
+
+Source of the character set, the lengths and the reserved names: RocketMQ 5.4.0's TopicValidator and
+Validators. Names are case-sensitive. Only creating and sending are checked: whatever topic a store
+already has can be read and queried.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+TOPIC_NAME_SIZE_MAX: Final = 127  # the length is one signed byte in a version-1 record
+GROUP_NAME_SIZE_MAX: Final = 255
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        SCHEDULE_TOPIC,
+    }
+)
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_PRINTED_SIZE_MAX: Final = 160  # an error message never repeats a whole hostile name
+
+
+def is_system_topic(name: str) -> bool:
+    """True for topics that no user creates: RocketMQ's fixed names, rmq_sys_…, %RETRY%… and %DLQ%…."""
+    return name in SYSTEM_TOPICS or name.startswith((SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def check_topic_name(name: str) -> None:
+    """Raises TroveError TOPIC_ILLEGAL unless a user may create, and send to, a topic of this name."""
+    fault = _fault(name, TOPIC_NAME_SIZE_MAX)
+    if fault is None and is_system_topic(name):
+        fault = "is reserved for the broker itself"
+    if fault is not None:
+        raise TroveError(errors.TOPIC_ILLEGAL, f"topic {_printed(name)} {fault}", topic=_printed(name))
+
+
+def check_group_name(name: str) -> None:
+    """Raises TroveError GROUP_ILLEGAL unless the name may stand for a consumer group."""
+    fault = _fault(name, GROUP_NAME_SIZE_MAX)
+    if fault is not None:
+        raise TroveError(errors.GROUP_ILLEGAL, f"group {_printed(name)} {fault}", group=_printed(name))
+
+
+def _fault(name: str, size_max: int) -> str | None:
+    if not name:
+        return "is empty"
+    if len(name) > size_max:
+        return f"has {len(name)} characters, more than {size_max}"
+    if not _NAME.fullmatch(name):
+        return "has a character other than letters, digits, %, |, - and _"
+    return None
+
+
+def _printed(name: str) -> str:
+    return ascii(name if len(name) <= _PRINTED_SIZE_MAX else name[:_PRINTED_SIZE_MAX] + "…")

@@ -1,0 +1,285 @@
+"""The topics of this broker: `config/topics.json` in RocketMQ's shape.
+
+    {"dataVersion": {"counter": n, "stateVersion": 0, "timestamp": ms},
+     "topicConfigTable": {"T": {"attributes": {"message.type": "NORMAL"}, "order": false, "perm": 6,
+                                "readQueueNums": 8, "topicFilterType": "SINGLE_TAG", "topicName": "T",
+                                "topicSysFlag": 0, "writeQueueNums": 8}}}
+
+Invariants
+- A change is on disk before the call that makes it returns; a change that cannot be saved is not made.
+- `data_version` grows with every change.
+- Members that we do not know are written back as they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.storage.files import FileSystem
+from broker.topics.json_file import JsonFile
+from broker.topics.lax_json import JsonObject
+from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+TOPICS_PATH: Final = "config/topics.json"
+
+QUEUE_COUNT_DEFAULT: Final = 8
+QUEUE_COUNT_MAX: Final = 1024
+TOPIC_COUNT_MAX: Final = 65_536
+
+PERM_INHERIT: Final = 1
+PERM_WRITE: Final = 2
+PERM_READ: Final = 4
+PERM_PRIORITY: Final = 8
+
+MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic. Queues 0 .. queue_count-1 may be read, 0 .. write_queue_count-1 written."""
+
+    name: str
+    queue_count: int = QUEUE_COUNT_DEFAULT
+    write_queue_count: int = QUEUE_COUNT_DEFAULT
+    perm: int = PERM_READ | PERM_WRITE
+    message_type: str = "NORMAL"
+    order: bool = False
+    topic_sys_flag: int = 0
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & PERM_WRITE)
+
+    @property
+    def system(self) -> bool:
+        return is_system_topic(self.name)
+
+    def with_message_type(self, message_type: str) -> TopicConfig:
+        attributes = {**self.attributes, MESSAGE_TYPE_ATTRIBUTE: message_type}
+        return replace(self, message_type=message_type, attributes=attributes)
+
+    def to_json(self, base: Mapping[str, object]) -> JsonObject:
+        """RocketMQ's object for the topic; members of `base` that we do not know stay."""
+        known: JsonObject = {
+            "attributes": self.attributes,
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.queue_count,
+            "topicFilterType": base.get("topicFilterType", "SINGLE_TAG"),
+            "topicName": self.name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_count,
+        }
+        return dict(sorted({**base, **known}.items()))
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, object]) -> TopicConfig:
+        """Missing members have RocketMQ's defaults (4.x wrote no attributes). Raises ValueError."""
+        attributes = value.get("attributes") or {}
+        if not isinstance(attributes, Mapping):
+            raise ValueError(f"attributes of topic {name!r} are no object")
+        texts = {str(key): str(text) for key, text in attributes.items()}
+        return cls(
+            name=name,
+            queue_count=_integer(value, "readQueueNums", 16),
+            write_queue_count=_integer(value, "writeQueueNums", 16),
+            perm=_integer(value, "perm", PERM_READ | PERM_WRITE),
+            message_type=texts.get(MESSAGE_TYPE_ATTRIBUTE, "NORMAL"),
+            order=bool(value.get("order", False)),
+            topic_sys_flag=_integer(value, "topicSysFlag", 0),
+            attributes=texts,
+        )
+
+
+class TopicTable:
+    """The topics by name. Changes are durable when they return; used from one thread."""
+
+    def __init__(self, file: JsonFile, document: JsonObject, *, reserved: Collection[str] = ()) -> None:
+        self._file = file
+        self._document = document
+        self._reserved = frozenset(reserved)
+        self._values = _object(document, "topicConfigTable")
+        self._configs = {
+            name: TopicConfig.from_json(name, _object(self._values, name)) for name in self._values
+        }
+        self._listeners: list[Callable[[], None]] = []
+
+    @classmethod
+    def load(cls, files: FileSystem, *, reserved: Collection[str] = ()) -> TopicTable:
+        """Reads the table; empty where there is none. `reserved`: further names that no user may create
+        (RocketMQ takes the cluster's and the broker's). TroveError STORE_FAILED where it cannot be read."""
+        file = JsonFile(files, TOPICS_PATH)
+        document = file.load() or {}
+        try:
+            return cls(file, document, reserved=reserved)
+        except ValueError as error:
+            raise TroveError(errors.STORE_FAILED, f"{TOPICS_PATH}: {error}", file=TOPICS_PATH) from error
+
+    @property
+    def data_version(self) -> int:
+        """RocketMQ's dataVersion.counter."""
+        return _integer(_object(self._document, "dataVersion"), "counter", 0)
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._configs
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._configs.get(name)
+
+    def require(self, name: str) -> TopicConfig:
+        """TroveError TOPIC_NOT_FOUND where there is none."""
+        config = self._configs.get(name)
+        if config is None:
+            raise TroveError(
+                errors.TOPIC_NOT_FOUND, f"topic {name[:200]!r} does not exist here", topic=name[:200]
+            )
+        return config
+
+    def names(self, include_system: bool = False) -> list[str]:
+        """Sorted; without `include_system` only those that users made."""
+        return sorted(name for name in self._configs if include_system or not self._is_system(name))
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        """`listener()` is called after every change."""
+        self._listeners.append(listener)
+
+    def create(
+        self,
+        name: str,
+        queue_count: int = QUEUE_COUNT_DEFAULT,
+        message_type: str = "NORMAL",
+        *,
+        now_ms: int | None = None,
+    ) -> TopicConfig:
+        """Makes a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
+        MESSAGE_TYPE_UNSUPPORTED, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED."""
+        check_topic_name(name)
+        if name in self._configs:
+            raise TroveError(errors.TOPIC_EXISTS, f"topic {name} exists already", topic=name)
+        if name in self._reserved:
+            raise TroveError(
+                errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name
+            )
+        _check_queue_count(name, queue_count)
+        _check_message_type(message_type)
+        if len(self._configs) >= TOPIC_COUNT_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
+        config = TopicConfig(name, queue_count, queue_count).with_message_type(message_type)
+        self._put(config, now_ms)
+        return config
+
+    def alter(
+        self,
+        name: str,
+        *,
+        queue_count: int | None = None,
+        message_type: str | None = None,
+        perm: int | None = None,
+        now_ms: int | None = None,
+    ) -> TopicConfig:
+        """Changes what is given; queues are only ever added. TroveError as create(), and TOPIC_NOT_FOUND."""
+        before = self.require(name)
+        check_topic_name(name)
+        after = before
+        if queue_count is not None:
+            _check_queue_count(
+                name, queue_count, queue_count_min=max(before.queue_count, before.write_queue_count)
+            )
+            after = replace(after, queue_count=queue_count, write_queue_count=queue_count)
+        if message_type is not None:
+            _check_message_type(message_type)
+            after = after.with_message_type(message_type)
+        if perm is not None:
+            if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
+                raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
+            after = replace(after, perm=perm)
+        if after != before:
+            self._put(after, now_ms)
+        return after
+
+    def check_deletable(self, name: str) -> None:
+        """Raises what delete() would refuse the name with: TOPIC_NOT_FOUND, TOPIC_ILLEGAL."""
+        self.require(name)
+        if self._is_system(name) and not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is the broker's own", topic=name)
+
+    def delete(self, name: str, *, now_ms: int | None = None) -> None:
+        """Forgets the topic. TroveError TOPIC_NOT_FOUND; TOPIC_ILLEGAL for one that the broker needs."""
+        self.check_deletable(name)
+        values = {key: value for key, value in self._values.items() if key != name}
+        self._save(values, now_ms)
+        del self._configs[name]
+        self._notify()
+
+    def _is_system(self, name: str) -> bool:
+        return name in self._reserved or is_system_topic(name)
+
+    def _put(self, config: TopicConfig, now_ms: int | None) -> None:
+        base = _object(self._values, config.name)
+        self._save({**self._values, config.name: config.to_json(base)}, now_ms)
+        self._configs[config.name] = config
+        self._notify()
+
+    def _save(self, values: JsonObject, now_ms: int | None) -> None:
+        """Only when the file holds the change does the table: a failed save leaves both as they were."""
+        version = _object(self._document, "dataVersion")
+        changed: JsonObject = {
+            "counter": _integer(version, "counter", 0) + 1,
+            "stateVersion": _integer(version, "stateVersion", 0),
+            "timestamp": _integer(version, "timestamp", 0) if now_ms is None else now_ms,
+        }
+        document = {**self._document, "dataVersion": changed, "topicConfigTable": values}
+        self._file.save(document)
+        self._document, self._values = document, values
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _check_queue_count(name: str, queue_count: int, *, queue_count_min: int = 1) -> None:
+    if not queue_count_min <= queue_count <= QUEUE_COUNT_MAX:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL,
+            f"topic {name}: {queue_count} queues; it may have {queue_count_min} to {QUEUE_COUNT_MAX}",
+            field="queue_count",
+        )
+
+
+def _check_message_type(message_type: str) -> None:
+    if message_type not in MESSAGE_TYPES:
+        raise TroveError(
+            errors.MESSAGE_TYPE_UNSUPPORTED,
+            f"message type {message_type[:40]!r} is not one of {', '.join(MESSAGE_TYPES)}",
+            field="message_type",
+        )
+
+
+def _object(parent: Mapping[str, object], name: str) -> JsonObject:
+    """The member as an object, empty where missing or null. ValueError where it is something else."""
+    value = parent.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{name!r} is no object")
+    return value
+
+
+def _integer(value: Mapping[str, object], name: str, default: int) -> int:
+    number = value.get(name, default)
+    if not isinstance(number, int):
+        raise ValueError(f"{name!r} is no integer")
+    return number
