@@ -60,9 +60,6 @@ class FaultyFile:
         self._owner.check("scatter", self.path)
         self._inner.scatter(offsets, values)  # type: ignore[union-attr]
 
-    def prefault(self, offset: int, size: int) -> None:
-        self._inner.prefault(offset, size)
-
     def sync(self) -> None:
         self._owner.check("sync", self.path)
         self._inner.sync()

@@ -57,10 +57,6 @@ class File(Protocol):
         """Writes all of `data` at `offset`; offset + len(data) <= size."""
         ...
 
-    def prefault(self, offset: int, size: int) -> None:
-        """Brings a range into the page cache without making it dirty. May run in any thread."""
-        ...
-
     def sync(self) -> None:
         """Returns when everything written (also through a WritableMap) is on disk. May run in any thread."""
         ...

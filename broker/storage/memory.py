@@ -49,9 +49,6 @@ class MemoryFile:
     def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
         scatter_into(np.frombuffer(self._content.data, dtype=np.uint8), offsets, values)
 
-    def prefault(self, offset: int, size: int) -> None:
-        pass
-
     def sync(self) -> None:
         self._content.synced = bytes(self._content.data)
 
