@@ -1,0 +1,359 @@
+"""One consume queue: where in the log each message of one (topic, queue id) lies.
+
+Unit n of the queue (20 bytes, big-endian) is at byte 20 * n of the row of its files:
+
+| offset | width | field     | notes                                                                    |
+|--------|-------|-----------|--------------------------------------------------------------------------|
+| 0      | i64   | phy       | physical offset of the record                                            |
+| 8      | i32   | size      | of the record; 0: not written; 0x7FFFFFFF: a blank                       |
+| 12     | i64   | tags_code | Java hash of TAGS, sign-extended; deliver time in the schedule topic     |
+
+Files `consumequeue/<topic>/<queueId>/<20 digits>` are named by the byte offset at which they begin, all of
+one size, sparse, in a row without gaps. A queue that begins above offset 0 has blanks from the start of its
+first file up to its first unit. Source: RocketMQ 5.4.0, ConsumeQueue, MappedFileQueue.
+
+Invariants
+- The index of a unit is the message's queue offset, whatever the record's own QUEUEOFFSET says.
+- Units [first file, max_offset) are written; behind max_offset the last file is zero.
+- phy + size of a unit never passes the phy of the next one; blanks stand only in front of all units.
+- min_offset <= max_offset; below min_offset there may be blanks and units whose records are gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from struct import Struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.index.dirty_files import DirtyFiles
+from broker.index.open_files import OpenFiles
+from broker.storage.files import File, FileSystem
+from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+UNIT_SIZE: Final = CONSUME_QUEUE_UNIT_SIZE
+UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert UNIT_DTYPE.itemsize == UNIT_SIZE
+BLANK_SIZE: Final = 0x7FFFFFFF
+BLANK_UNIT: Final = np.array([(0, BLANK_SIZE, 0)], UNIT_DTYPE)
+ROOT_DIRECTORY: Final = "consumequeue"
+
+_UNIT: Final = Struct(">qiq")
+_CHECKED_UNITS: Final = 1024
+_SCANNED_UNITS: Final = 4096
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class ConsumeQueue:
+    """Made and fed by ConsumeQueues. An offset counts units of the queue, a physical one bytes of the log."""
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        files: FileSystem,
+        open_files: OpenFiles,
+        dirty: DirtyFiles,
+        file_size: int,
+    ) -> None:
+        self.topic: Final = topic
+        self.queue_id: Final = queue_id
+        self._directory = f"{ROOT_DIRECTORY}/{topic}/{queue_id}"
+        self._files = files
+        self._open_files = open_files
+        self._dirty = dirty
+        self._file_size = file_size
+        self._bases: list[int] = []
+        self._end = 0
+        self._first_unit = 0  # behind the blanks; == _end while there is no unit
+        self._min = 0
+
+    @property
+    def min_offset(self) -> int:
+        """The first message that can still be read, by the log's minimum given to trim()."""
+        return self._min
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last message: the next one gets this offset."""
+        return self._end
+
+    @property
+    def has_units(self) -> bool:
+        return self._first_unit < self._end
+
+    @property
+    def last_physical_end(self) -> int:
+        """phy + size of the last unit; -1 where there is none."""
+        if not self.has_units:
+            return -1
+        physical_offset, size, _ = self.unit(self._end - 1)
+        return physical_offset + size
+
+    @property
+    def file_offsets(self) -> list[int]:
+        """The offset of the first unit of each file."""
+        return [base // UNIT_SIZE for base in self._bases]
+
+    @property
+    def units_per_file(self) -> int:
+        return self._file_size // UNIT_SIZE
+
+    # --- reading ------------------------------------------------------------------------------------
+    def unit(self, offset: int) -> tuple[int, int, int]:
+        """(physical offset, size, tags code) of one written unit, blanks as they are."""
+        base, position = self._place(offset)
+        fields: tuple[int, int, int] = _UNIT.unpack_from(
+            self._open_files.get(self._path(base)).view(), position
+        )
+        return fields
+
+    def units(self, offset: int, count: int) -> NDArray[np.void]:
+        """A copy of up to `count` units from `offset` on (UNIT_DTYPE), cut at max_offset, blanks as they are.
+
+        Raises TroveError OFFSET_OUT_OF_RANGE for an offset below the first file or above max_offset.
+        """
+        first = self._bases[0] // UNIT_SIZE if self._bases else self._end
+        if not first <= offset <= self._end:
+            raise TroveError(
+                errors.OFFSET_OUT_OF_RANGE,
+                f"queue offset {offset} of {self.topic}-{self.queue_id} is not in [{self._min}, {self._end}]",
+                min_offset=self._min,
+                max_offset=self._end,
+            )
+        pieces = []
+        end = min(offset + count, self._end)
+        while offset < end:
+            piece = self._units_of_file(offset, end)
+            pieces.append(piece)
+            offset += len(piece)
+        return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
+
+    def find(self, physical_offset: int, expected: int = -1) -> int | None:
+        """The offset of the message whose record begins there; `expected` is tried first."""
+        if self._first_unit <= expected < self._end and self.unit(expected)[0] == physical_offset:
+            return expected
+        offset = self.lower_bound(physical_offset)
+        if offset < self._end and self.unit(offset)[0] == physical_offset:
+            return offset
+        return None
+
+    def lower_bound(self, physical_offset: int) -> int:
+        """The first offset whose record begins at or after physical_offset; max_offset where none does."""
+        written = range(self._first_unit, self._end)
+        return self._first_unit + bisect_left(
+            written, physical_offset, key=lambda offset: self.unit(offset)[0]
+        )
+
+    # --- writing ------------------------------------------------------------------------------------
+    def missing_from(self, offset: int) -> bool:
+        """Whether a unit at `offset` would leave a gap behind the units that are there."""
+        return offset > self._end and self.has_units
+
+    def append(self, offset: int, units: NDArray[np.void]) -> None:
+        """Writes a run of units at max_offset; the first run of a queue may begin above.
+
+        Raises StorageError, and then the queue is as before: the same run may be appended again.
+        """
+        assert len(units) > 0
+        assert not self.missing_from(offset), "units follow each other"
+        if not self.has_units:
+            self._begin_at(offset)
+        assert offset == self._end, "units follow each other"
+        self._write(offset, units)
+        self._end += len(units)
+
+    def truncate_to(self, physical_offset: int) -> None:
+        """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
+
+        Files are checked unit by unit, as after a crash: what lies behind the cut may be anything.
+        """
+        count = 0
+        while self._bases:
+            count = self._valid_count(self._bases[-1], physical_offset)
+            if count or len(self._bases) == 1:
+                break
+            self._remove_file(self._bases.pop())
+        if self._bases:
+            self._end = self._bases[-1] // UNIT_SIZE + count
+            self._zero_behind_end()
+        self._find_first_unit()
+        self._min = min(max(self._min, self._first_unit), self._end)
+
+    def trim(self, physical_offset: int) -> None:
+        """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
+        while len(self._bases) > 1 and self.unit(self._bases[1] // UNIT_SIZE - 1)[0] < physical_offset:
+            self._remove_file(self._bases.pop(0))
+            self._first_unit = max(self._first_unit, self._bases[0] // UNIT_SIZE)
+        if not self.has_units or self.unit(self._end - 1)[0] < physical_offset:
+            self._min = self._end
+        else:
+            self._min = self.lower_bound(physical_offset)
+
+    def delete(self) -> None:
+        while self._bases:
+            self._remove_file(self._bases.pop())
+        self._files.remove_directory(self._directory)
+        self._end = self._first_unit = self._min = 0
+
+    # --- opening ------------------------------------------------------------------------------------
+    def load(self, trusted_position: int | None) -> None:
+        """Finds the queue's files and its end. trusted_position: see ConsumeQueues.load.
+
+        Raises TroveError STORE_SETTINGS_MISMATCH.
+        """
+        self._bases = self._listed_files(drop_behind_gap=trusted_position is not None)
+        if trusted_position is not None:
+            self.truncate_to(trusted_position)
+        elif self._bases:
+            self._find_end()
+            self._find_first_unit()
+        self._min = self._first_unit
+
+    def _listed_files(self, *, drop_behind_gap: bool) -> list[int]:
+        names = [
+            n
+            for n in self._files.list(self._directory)
+            if not self._files.is_directory(f"{self._directory}/{n}")
+        ]
+        while names and self._files.file_size(f"{self._directory}/{names[-1]}") == 0:
+            self._files.remove(f"{self._directory}/{names.pop()}")
+        bases: list[int] = []
+        for name in names:
+            base = self._checked_base(name)
+            if bases and base != bases[-1] + self._file_size:
+                if not drop_behind_gap:
+                    raise self._mismatch(name, f"does not follow {bases[-1]:020d}")
+                # Files made since the last sync: a power cut may keep any of their names.
+                self._files.remove(f"{self._directory}/{name}")
+                continue
+            bases.append(base)
+        return bases
+
+    def _checked_base(self, name: str) -> int:
+        if not (len(name) == 20 and name.isascii() and name.isdigit()):
+            raise self._mismatch(name, "is no file of a consume queue")
+        size = self._files.file_size(f"{self._directory}/{name}")
+        if size != self._file_size:
+            raise self._mismatch(
+                name, f"has {size} bytes instead of {self._file_size} (mappedFileSizeConsumeQueue)"
+            )
+        if int(name) % self._file_size:
+            raise self._mismatch(name, f"is not named by a multiple of {self._file_size}")
+        return int(name)
+
+    def _mismatch(self, name: str, what: str) -> TroveError:
+        return TroveError(errors.STORE_SETTINGS_MISMATCH, f"{self._directory}/{name} {what}", path=name)
+
+    def _find_end(self) -> None:
+        """The end of a queue that was closed cleanly: the last unit that is written, by binary search."""
+        base = self._bases[-1]
+        units = self._file_units(base)
+        count = bisect_left(range(len(units)), 1, key=lambda n: int(units["size"][n] <= 0))
+        tail = units[max(0, count - _CHECKED_UNITS) : count]
+        if _valid_prefix(tail, _OFFSET_MAX, blank_before=True) < len(tail):
+            count = self._valid_count(base, _OFFSET_MAX)
+            self._end = base // UNIT_SIZE + count
+            self._zero_behind_end()
+        self._end = base // UNIT_SIZE + count
+
+    def _find_first_unit(self) -> None:
+        """Blanks stand only in the first file."""
+        if not self._bases:
+            self._first_unit = self._end = 0
+            return
+        first = self._bases[0] // UNIT_SIZE
+        written = range(first, min(self._end, first + self.units_per_file))
+        self._first_unit = first + bisect_left(written, 1, key=lambda n: int(self.unit(n)[1] != BLANK_SIZE))
+
+    def _valid_count(self, base: int, physical_offset: int) -> int:
+        """How many units of a file, from its start, are those of records below physical_offset."""
+        units = self._file_units(base)
+        blank_before = base == self._bases[0]
+        for start in range(0, len(units), _SCANNED_UNITS):
+            # One unit more, so that the first of this piece is compared with the one before it.
+            overlap = min(start, 1)
+            piece = units[start - overlap : start + _SCANNED_UNITS]
+            count = _valid_prefix(piece, physical_offset, blank_before=blank_before) - overlap
+            if count < len(piece) - overlap:
+                return start + count
+        return len(units)
+
+    # --- files --------------------------------------------------------------------------------------
+    def _path(self, base: int) -> str:
+        return f"{self._directory}/{base:020d}"
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        position = offset * UNIT_SIZE
+        within = position % self._file_size
+        return position - within, within
+
+    def _file_units(self, base: int) -> NDArray[np.void]:
+        """All units of a file, not copied: for use before any other file is opened."""
+        return np.frombuffer(self._open_files.get(self._path(base)).view(), UNIT_DTYPE)
+
+    def _units_of_file(self, offset: int, end: int) -> NDArray[np.void]:
+        base, position = self._place(offset)
+        first = position // UNIT_SIZE
+        return self._file_units(base)[first : first + end - offset].copy()
+
+    def _write(self, offset: int, units: NDArray[np.void]) -> None:
+        data = memoryview(units.tobytes())
+        while data:
+            base, position = self._place(offset)
+            piece = data[: self._file_size - position]
+            self._file_for_writing(base).write(position, piece)
+            self._dirty.mark(self._path(base))
+            data = data[len(piece) :]
+            offset += len(piece) // UNIT_SIZE
+
+    def _file_for_writing(self, base: int) -> File:
+        path = self._path(base)
+        if self._bases and base <= self._bases[-1]:
+            return self._open_files.get(path)
+        assert not self._bases or base == self._bases[-1] + self._file_size, "files follow each other"
+        file = self._open_files.create(path, self._file_size)
+        self._bases.append(base)
+        self._dirty.mark_created(path)
+        return file
+
+    def _begin_at(self, offset: int) -> None:
+        """A queue without units takes any first offset, with blanks from its file's start up to there."""
+        base, position = self._place(offset)
+        if self._bases != [base]:
+            while self._bases:
+                self._remove_file(self._bases.pop())
+        if position:
+            self._write(base // UNIT_SIZE, np.repeat(BLANK_UNIT, position // UNIT_SIZE))
+        self._end = self._first_unit = self._min = offset
+
+    def _zero_behind_end(self) -> None:
+        base = self._bases[-1]
+        first = self._end - base // UNIT_SIZE
+        behind = np.frombuffer(self._open_files.get(self._path(base)).view(), np.uint8)[first * UNIT_SIZE :]
+        written = np.flatnonzero(behind)
+        if len(written):
+            self._open_files.get(self._path(base)).write(first * UNIT_SIZE, bytes(int(written[-1]) + 1))
+            self._dirty.mark(self._path(base))
+
+    def _remove_file(self, base: int) -> None:
+        # A removal that is not on disk must not bring an old topic's queue back beside synced new ones.
+        self._open_files.remove(self._path(base))
+        self._dirty.mark_directory(self._directory)
+
+
+def _valid_prefix(units: NDArray[np.void], physical_offset: int, *, blank_before: bool) -> int:
+    """How many units, from the first, are written, below physical_offset and each behind the one before."""
+    physical = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    blank = sizes == BLANK_SIZE
+    valid = (sizes > 0) & (physical >= 0) & (physical < physical_offset)
+    if not blank_before:
+        valid &= ~blank
+    ends = physical + np.where(blank, 0, sizes)
+    valid[1:] &= (physical[1:] >= ends[:-1]) & (blank[:-1] | ~blank[1:])
+    return len(units) if valid.all() else int(valid.argmin())

@@ -1,0 +1,325 @@
+"""One key index file: a hash table from key hashes to physical offsets, chained through its items.
+
+All integers are big-endian. S slots (maxHashSlotNum) and I items (maxIndexNum) are settings, not in the file,
+whose size is 40 + 4 S + 20 I.
+
+| offset     | width | field           | notes                                                               |
+|------------|-------|-----------------|---------------------------------------------------------------------|
+| 0          | i64   | beginTimestamp  | store time of the first item's record, epoch ms                     |
+| 8          | i64   | endTimestamp    | store time of the item put last (not the maximum)                   |
+| 16         | i64   | beginPhyoffset  | physical offset of the first item's record                          |
+| 24         | i64   | endPhyoffset    | of the item put last                                                |
+| 32         | i32   | hashSlotCount   | items without a predecessor: slots in use (not the capacity)        |
+| 36         | i32   | indexCount      | the next free item number; 0 reads as 1                             |
+| 40 + 4 s   | i32   | slot s          | the newest item of the slot's chain, 0: none                        |
+| 40 + 4 S + 20 k: item k, 1 <= k < I (item 0 is never used)                                                 |
+| + 0        | i32   | hash            | of `topic#key`, 0..2**31-1; its slot is hash % S                    |
+| + 4        | i64   | phy             |                                                                     |
+| + 12       | i32   | seconds         | store time since beginTimestamp, in whole seconds, not below 0      |
+| + 16       | i32   | previous        | the next older item of the slot's chain, 0: none                    |
+
+Quirk of RocketMQ, kept: a file begun because the one before was full starts with that one's end values in
+its header, and the seconds of item 1 count from there; then beginTimestamp becomes item 1's own. So the
+seconds of item 1 mean nothing. Source: RocketMQ 5.4.0, IndexFile, IndexHeader.
+
+Invariants
+- Items are append-only and in log order: phy never falls with the item number.
+- previous < its own item number, so a chain ends.
+- A put writes items, then slots, then the header; what the header does not count is not there.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.storage.files import FileSystem, StorageError, WritableMap
+
+HEADER_SIZE: Final = 40
+SLOT_SIZE: Final = 4
+ITEM_DTYPE: Final = np.dtype([("hash", ">i4"), ("phy", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ITEM_SIZE: Final = ITEM_DTYPE.itemsize
+assert ITEM_SIZE == 20
+
+_HEADER: Final = Struct(">qqqqii")
+_ITEM: Final = Struct(">iqii")
+_SECONDS_MAX: Final = (1 << 31) - 1
+_SCANNED_ITEMS: Final = 1 << 16
+_FEW: Final = 8
+_NO_ITEM: Final = (0, 0, 0, 0)
+
+_Header = tuple[int, int, int, int, int, int]
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+
+def file_size(slot_count: int, item_count: int) -> int:
+    return HEADER_SIZE + SLOT_SIZE * slot_count + ITEM_SIZE * item_count
+
+
+class IndexFile:
+    """An open index file. Times in epoch ms; `count` is the number of the next free item."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_physical: int
+    end_physical: int
+    hash_slot_count: int
+    count: int
+
+    def __init__(self, files: FileSystem, path: str, slot_count: int, item_count: int) -> None:
+        """Opens an existing file of the right size. Raises StorageError."""
+        self.path: Final = path
+        self._slot_count = slot_count
+        self._item_count = item_count
+        self._map: WritableMap = files.open_writable_map(path, file_size(slot_count, item_count))
+        view = self._map.view()
+        self._view = view
+        self._slots = np.frombuffer(view, ">i4", slot_count, HEADER_SIZE)
+        self._items_at = HEADER_SIZE + SLOT_SIZE * slot_count
+        self._items = np.frombuffer(view, ITEM_DTYPE, item_count, self._items_at)
+        header: _Header = _HEADER.unpack_from(view, 0)
+        self._set_header(header)
+        # A put that failed half-way leaves items, and slots that point to them, behind what is counted.
+        self._slots_doubtful = not self.full and self.item(self.count) != _NO_ITEM
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self._item_count
+
+    # --- writing ------------------------------------------------------------------------------------
+    def continue_from(self, full_file: IndexFile) -> None:
+        """Makes this empty file the one after a full file (see the quirk above). Raises StorageError."""
+        assert self.count == 1, "only an empty file can be begun"
+        self.begin_timestamp = self.end_timestamp = max(0, full_file.end_timestamp)
+        self.begin_physical = self.end_physical = max(0, full_file.end_physical)
+        self._write_header()
+
+    def put(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
+        """Adds as many of these entries as fit, in order: hashes >= 0, physical ascending, times in epoch ms.
+
+        Returns how many. Raises StorageError; then the file has none of them and they may be put again.
+        """
+        if self._slots_doubtful:
+            self._rebuild(self.count)
+        taken = min(len(hashes), self._item_count - self.count)
+        if taken <= 0:
+            return 0
+        hashes, physical, timestamps = hashes[:taken], physical[:taken], timestamps[:taken]
+        header = (
+            self.begin_timestamp if self.count > 1 else int(timestamps[0]),
+            int(timestamps[-1]),
+            self.begin_physical if self.count > 1 else int(physical[0]),
+            int(physical[-1]),
+        )
+        put = self._put_few if taken <= _FEW else self._put_many
+        self._slots_doubtful = True
+        chains_begun = put(hashes, physical, timestamps)
+        whole_header = (*header, self.hash_slot_count + chains_begun, self.count + taken)
+        self._map.write(0, _HEADER.pack(*whole_header))
+        self._set_header(whole_header)
+        self._slots_doubtful = False
+        return taken
+
+    def _put_many(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
+        """Writes items and slots. Returns how many items have no predecessor."""
+        slots, previous, newest = self._chained(hashes)
+        items = np.empty(len(hashes), ITEM_DTYPE)
+        items["hash"] = hashes
+        items["phy"] = physical
+        items["seconds"] = self._seconds(timestamps)
+        items["previous"] = previous
+        self._map.write(self._items_at + ITEM_SIZE * self.count, items.tobytes())
+        self._map.scatter(HEADER_SIZE + SLOT_SIZE * slots[newest], (self.count + newest).astype(">i4"))
+        return int(np.count_nonzero(previous == 0))
+
+    def _put_few(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
+        """_put_many one by one: the readable form, and the faster one for a single message."""
+        slots: dict[int, int] = {}
+        items, begun, begin = b"", 0, self.begin_timestamp
+        entries = zip(hashes.tolist(), physical.tolist(), timestamps.tolist(), strict=True)
+        for number, (key_hash, phy, timestamp) in enumerate(entries, self.count):
+            slot = key_hash % self._slot_count
+            previous = slots[slot] if slot in slots else self.newest_item(slot)
+            seconds = min(max(0, (timestamp - begin) // 1000), _SECONDS_MAX) if begin > 0 else 0
+            begin = timestamp if number == 1 else begin
+            items += _ITEM.pack(key_hash, phy, seconds, previous)
+            slots[slot] = number
+            begun += previous == 0
+        self._map.write(self._items_at + ITEM_SIZE * self.count, items)
+        for slot, number in slots.items():
+            self._map.write(HEADER_SIZE + SLOT_SIZE * slot, number.to_bytes(SLOT_SIZE))
+        return begun
+
+    def _chained(self, hashes: Int32s) -> tuple[Int64s, Int64s, Int64s]:
+        """For entries put at `count` and on: their slots, their previous items, and the indexes of those
+        that are the newest of their slot afterwards."""
+        slots = hashes.astype(np.int64) % self._slot_count
+        # One sort of (slot, index) pairs: stable, and faster than a stable argsort.
+        pairs = np.sort(slots * (1 << 32) + np.arange(len(slots)))
+        order = pairs & 0xFFFFFFFF
+        ordered_slots = pairs >> 32
+        begins = np.empty(len(slots), np.bool_)
+        begins[0] = True
+        np.not_equal(ordered_slots[1:], ordered_slots[:-1], out=begins[1:])
+        ordered_previous = np.empty(len(slots), np.int64)
+        ordered_previous[1:] = self.count + order[:-1]
+        heads = self._slots[ordered_slots[begins]].astype(np.int64)
+        heads[(heads < 0) | (heads >= self.count)] = 0
+        ordered_previous[begins] = heads
+        previous = np.empty(len(slots), np.int64)
+        previous[order] = ordered_previous
+        return slots, previous, order[np.r_[begins[1:], True]]
+
+    def _seconds(self, timestamps: Int64s) -> Int64s:
+        """Whole seconds since beginTimestamp: those of item 1 by the header as it is, the rest by item 1."""
+        begins = np.full(len(timestamps), self.begin_timestamp if self.count > 1 else int(timestamps[0]))
+        begins[0] = self.begin_timestamp
+        return np.where(begins <= 0, 0, np.clip((timestamps - begins) // 1000, 0, _SECONDS_MAX))
+
+    def _write_header(self) -> None:
+        self._map.write(0, _HEADER.pack(*self._header()))
+
+    def _header(self) -> _Header:
+        return (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical,
+            self.end_physical,
+            self.hash_slot_count,
+            self.count,
+        )
+
+    def _set_header(self, header: _Header) -> None:
+        self.begin_timestamp = header[0]
+        self.end_timestamp = header[1]
+        self.begin_physical = header[2]
+        self.end_physical = header[3]
+        self.hash_slot_count = header[4]
+        self.count = min(max(1, header[5]), self._item_count)
+
+    # --- reading ------------------------------------------------------------------------------------
+    def newest_item(self, key_hash: int) -> int:
+        """The item at which the chain of that hash begins; 0 where there is none."""
+        number = int(self._slots[key_hash % self._slot_count])
+        while self.count <= number < self._item_count:
+            previous = self.item(number)[3]  # left behind by a put that failed half-way
+            number = previous if previous < number else 0
+        return number if 0 < number < self.count else 0
+
+    def item(self, number: int) -> tuple[int, int, int, int]:
+        """(hash, physical offset, seconds, previous item) of item 1 <= number < count."""
+        fields: tuple[int, int, int, int] = _ITEM.unpack_from(self._view, self._items_at + ITEM_SIZE * number)
+        return fields
+
+    def in_chain_of(self, number: int, key_hash: int) -> bool:
+        """Whether the item is in the chain that newest_item(key_hash) begins."""
+        return (
+            0 < number < self.count and self.item(number)[0] % self._slot_count == key_hash % self._slot_count
+        )
+
+    def count_of_last_record(self) -> int:
+        """How many items, from the last back, belong to the record put last."""
+        number = self.count - 1
+        while number > 0 and self.item(number)[1] == self.end_physical:
+            number -= 1
+        return self.count - 1 - number
+
+    # --- cutting ------------------------------------------------------------------------------------
+    def ends_below(self, physical_offset: int) -> bool:
+        """Whether the very last item of the file is there and below: then nothing was put since."""
+        key_hash, physical, _, _ = self.item(self._item_count - 1)
+        return physical < physical_offset and (physical > 0 or key_hash > 0)
+
+    def truncate_to(self, physical_offset: int, end_timestamp: int | None) -> None:
+        """Cuts the items of records at or after physical_offset; slots and header are made new from the rest.
+
+        Nothing but the items below physical_offset is believed, and of the header the begin, which
+        was written with the first of them. end_timestamp: store time of the record that is then the
+        last one, None: estimated from its item's seconds. Raises StorageError.
+        """
+        count = self.valid_count(physical_offset)
+        if count > 1:
+            _, last_physical, seconds, _ = self.item(count - 1)
+            if end_timestamp is None and not (count == self.count and last_physical == self.end_physical):
+                end_timestamp = self.begin_timestamp + 1000 * (seconds if count > 2 else 0)
+            self.end_timestamp = self.end_timestamp if end_timestamp is None else end_timestamp
+            self.begin_physical, self.end_physical = self.item(1)[1], last_physical
+        else:
+            self.begin_timestamp = self.end_timestamp = self.begin_physical = self.end_physical = 0
+        self._rebuild(count)
+
+    def valid_count(self, physical_offset: int) -> int:
+        """One past the last item of the unbroken row of items below physical_offset."""
+        lowest = 0
+        for start in range(1, self.count, _SCANNED_ITEMS):
+            items = self._items[start : min(start + _SCANNED_ITEMS, self.count)]
+            physical = items["phy"].astype(np.int64)
+            before = np.r_[lowest, physical[:-1]]
+            valid = (physical >= before) & (physical < physical_offset) & (items["hash"] >= 0)
+            if not valid.all():
+                return self._without_zeros(start + int(valid.argmin()))
+            lowest = int(physical[-1])
+        return self._without_zeros(self.count)
+
+    def _without_zeros(self, count: int) -> int:
+        """An item of hash 0 at physical offset 0 is all zero, as unwritten ones are; at most one is real."""
+        while count > 2 and self.item(count - 1) == self.item(count - 2) == _NO_ITEM:
+            count -= 1
+        return count
+
+    def _rebuild(self, count: int) -> None:
+        """Makes slots and header from items [1, count) and zeroes what was behind. Raises StorageError."""
+        slots = np.zeros(self._slot_count, np.int32)
+        for start in range(1, count, _SCANNED_ITEMS):
+            hashes = self._items["hash"][start : min(start + _SCANNED_ITEMS, count)].astype(np.int64)
+            slots[hashes % self._slot_count] = np.arange(start, start + len(hashes), dtype=np.int32)
+        self._zero_items(count, max(count, self.count))
+        self._map.write(HEADER_SIZE, slots.astype(">i4").tobytes())
+        self.count = count
+        self.hash_slot_count = int(np.count_nonzero(slots))
+        self._write_header()
+        self._slots_doubtful = False
+
+    def _zero_items(self, first: int, counted: int) -> None:
+        """Zeroes what may be written from item `first` on: up to `counted`, and on to where zeros begin."""
+        for start in range(first, self._item_count, _SCANNED_ITEMS):
+            end = min(start + _SCANNED_ITEMS, self._item_count)
+            behind = self._view[self._items_at + ITEM_SIZE * start : self._items_at + ITEM_SIZE * end]
+            if np.frombuffer(behind, np.uint8).any():
+                self._map.write(self._items_at + ITEM_SIZE * start, bytes(len(behind)))
+            elif end >= counted:
+                return
+
+    def sync(self) -> None:
+        """Raises StorageError. May run in any thread."""
+        self._map.sync()
+
+    def close(self) -> None:
+        del self._view, self._slots, self._items
+        self._map.close()
+
+
+def create_index_file(
+    files: FileSystem, path: str, temporary: str, slot_count: int, item_count: int
+) -> IndexFile:
+    """Makes a preallocated index file under another name first, so that its directory never has a short one.
+
+    Raises StorageError; nothing is left behind then.
+    """
+    files.remove(temporary)
+    try:
+        files.create(temporary, file_size(slot_count, item_count), preallocate=True).close()
+        files.rename(temporary, path)
+        return IndexFile(files, path, slot_count, item_count)
+    except StorageError:
+        files.remove(temporary)
+        files.remove(path)
+        raise

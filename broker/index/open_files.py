@@ -1,0 +1,52 @@
+"""The files that are open at one time, bounded: the one not used for longest is closed first.
+
+A store may have thousands of queues; descriptors and mappings are fewer. Whoever gets a file from here uses
+it at once and does not keep it, nor a view of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from broker.storage.files import File, FileSystem
+
+OPEN_FILES_MAX = 512
+
+
+class OpenFiles:
+    def __init__(self, files: FileSystem, limit: int = OPEN_FILES_MAX) -> None:
+        assert limit > 0
+        self._files = files
+        self._limit = limit
+        self._open: OrderedDict[str, File] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, path: str) -> File:
+        """The open file of that path. Raises StorageError where it cannot be opened."""
+        file = self._open.get(path)
+        if file is None:
+            return self._keep(path, self._files.open(path))
+        self._open.move_to_end(path)
+        return file
+
+    def create(self, path: str, size: int) -> File:
+        """A new sparse file of zeros. Raises StorageError."""
+        return self._keep(path, self._files.create(path, size, preallocate=False))
+
+    def remove(self, path: str) -> None:
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+        self._files.remove(path)
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _keep(self, path: str, file: File) -> File:
+        self._open[path] = file
+        if len(self._open) > self._limit:
+            self._open.popitem(last=False)[1].close()
+        return file

@@ -1,0 +1,148 @@
+"""The commit log: records one after another over fixed-size segments.
+
+End of a segment (spec 2.5): a run of n bytes goes into the current segment only if n + 8 bytes are left;
+otherwise 8 bytes are written there, and the run goes to the start of the next segment:
+
+    offset  width  field
+         0  i32    bytes left in the segment, from here
+         4  i32    0xCBD43194 (the blank magic)
+
+Invariants
+- `end` is where the next record goes; every byte of [min_offset, end) belongs to a record, a blank, or the
+  unused rest behind a blank; every byte at or behind `end` in the last segment is zero after recovery.
+- flushed_offset <= end; it only moves by a sync that covered it.
+- An append that raises has changed neither `end` nor any byte before it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from broker.log.segments import DIRECTORY, Segment, Segments, SpareWork
+from broker.storage.files import Buffer, FileSystem, StorageError
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import BLANK_SIZE, blank_record
+
+
+class AppendStatus(Enum):
+    """RocketMQ's AppendMessageStatus."""
+
+    PUT_OK = "PUT_OK"
+    END_OF_FILE = "END_OF_FILE"
+    MESSAGE_SIZE_EXCEEDED = "MESSAGE_SIZE_EXCEEDED"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+class FlushWork:
+    """One group commit: what to sync, captured when it began. Everything below `end` is then on disk."""
+
+    def __init__(self, files: FileSystem, segments: list[Segment], new_names: bool, end: int, timestamp: int):
+        self._files = files
+        self._segments = segments
+        self.new_names = new_names
+        self.end = end
+        self.store_timestamp = timestamp
+
+    def run(self) -> None:
+        """Blocks until it is done; meant for another thread. StorageError: nothing may be acknowledged."""
+        if self.new_names:
+            self._files.sync_directory(DIRECTORY)
+        for segment in self._segments:
+            segment.file.sync()
+
+
+class CommitLog:
+    """Appends runs of records and reads them back; `end` is set by recovery before the first append."""
+
+    def __init__(self, files: FileSystem, file_size: int) -> None:
+        self._files = files
+        self.segments = Segments(files, file_size)
+        self.end = 0
+        self.flushed_offset = 0
+        self._names_synced_below = 0
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments.min_offset
+
+    def open_at(self, end: int) -> None:
+        """Begins to append at `end`, which recovery found; everything before it has been synced."""
+        self.end = self.flushed_offset = end
+        self._names_synced_below = self.segments.capacity_end
+
+    # --- append -------------------------------------------------------------------------------------
+    def place(self, size: int) -> tuple[AppendStatus, int]:
+        """Where a run of `size` bytes goes.
+
+        (PUT_OK, physical offset); or (END_OF_FILE, its offset) after a blank was written and the next segment
+        opened: ask once more; or (MESSAGE_SIZE_EXCEEDED, end) where no segment could hold it.
+        TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: nothing was written.
+        """
+        if size + BLANK_SIZE > self.segments.file_size:
+            return AppendStatus.MESSAGE_SIZE_EXCEEDED, self.end
+        current = self.segments.at(self.end)
+        if current is None:
+            self.segments.add()
+            return AppendStatus.PUT_OK, self.end
+        remaining = current.end - self.end
+        if size + BLANK_SIZE <= remaining:
+            return AppendStatus.PUT_OK, self.end
+        if self.segments.last is current:
+            self.segments.add()
+        blank_at = self.end
+        self._write(current, blank_at, blank_record(remaining))
+        self.end = current.end
+        return AppendStatus.END_OF_FILE, blank_at
+
+    def write(self, physical_offset: int, data: Buffer) -> None:
+        """Writes the run that place() gave this offset. TroveError UNKNOWN_ERROR, DISK_FULL: not appended."""
+        assert physical_offset == self.end, "appends go to the end"
+        segment = self.segments.at(physical_offset)
+        assert segment is not None, "place() opened the segment"
+        assert physical_offset + len(data) + BLANK_SIZE <= segment.end, "room for a blank is always left"
+        self._write(segment, physical_offset, data)
+        self.end = physical_offset + len(data)
+
+    def _write(self, segment: Segment, physical_offset: int, data: Buffer) -> None:
+        try:
+            segment.file.write(physical_offset - segment.start, data)
+        except StorageError as error:
+            spec = errors.DISK_FULL if error.disk_full else errors.UNKNOWN_ERROR
+            raise TroveError(spec, f"the append failed: {error}") from error
+
+    # --- flush --------------------------------------------------------------------------------------
+    def begin_flush(self, store_timestamp: int) -> FlushWork | None:
+        """The sync that covers everything appended so far, whose last record has `store_timestamp`."""
+        if self.flushed_offset == self.end:
+            return None
+        covered = self.segments.covering(self.flushed_offset, self.end)
+        new_names = self._names_synced_below < self.segments.capacity_end
+        return FlushWork(self._files, covered, new_names, self.end, store_timestamp)
+
+    def finish_flush(self, work: FlushWork) -> None:
+        assert work.end <= self.end, "what was synced had been appended"
+        self.flushed_offset = max(self.flushed_offset, work.end)
+        if work.new_names:
+            covering = self.segments.at(work.end - 1)
+            assert covering is not None
+            self._names_synced_below = max(self._names_synced_below, covering.end)
+
+    def spare_work(self) -> SpareWork | None:
+        """Work that makes the next segment ahead, once the present one is half full."""
+        if self.segments.capacity_end - self.end > self.segments.file_size // 2:
+            return None
+        return self.segments.spare_work()
+
+    # --- read ---------------------------------------------------------------------------------------
+    def read(self, physical_offset: int, size: int) -> memoryview:
+        """Bytes of one segment, unchecked. Empty where [offset, offset + size) is not within one segment."""
+        segment = self.segments.at(physical_offset)
+        if segment is None or physical_offset + size > segment.end or size < 0:
+            return memoryview(b"")
+        begin = physical_offset - segment.start
+        return segment.file.view()[begin : begin + size]
+
+    def close(self) -> None:
+        self.segments.close()

@@ -1,0 +1,112 @@
+"""Finding the end of the log after a stop, clean or not, and making it safe to append there.
+
+The scan starts where everything before is known to be on disk and applied, carries every record it meets to
+the caller, and ends at the first position at or behind the known end that holds no good record (spec 5.5).
+Then the rest of that segment is zeroed and later segments are removed: bytes of an older generation can
+never be taken for records again (spec 5.6, "stale bytes hazard").
+
+Invariants
+- No record below the known end is dropped; damage there is passed over and reported.
+- Recovering twice gives the same end; also when the first recovery was interrupted anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from broker.log.checkpoint import Checkpoint
+from broker.log.commit_log import CommitLog
+from broker.log.reader import Damage, LogReader
+from broker.log.segments import Segment
+from broker.projection import DispatchBatch
+from broker.storage.files import FileSystem
+from trovemq_proto.records.check import RecordState, check_record
+
+_ZERO_CHUNK: Final = 4 << 20
+_STORE_TIMESTAMP_WITH_IPV4_BORN_HOST: Final = 56
+_STORE_TIMESTAMP_WITH_IPV6_BORN_HOST: Final = 68
+_SYS_FLAG_AT: Final = 36
+STORE_TIMESTAMP_END: Final = 76
+_BORN_HOST_IPV6: Final = 0x10
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What the scan found."""
+
+    end: int
+    records: int
+    last_store_timestamp: int
+    damages: Sequence[Damage]
+
+
+def scan_log(
+    log: CommitLog, begin: int, known_end: int, apply: Callable[[DispatchBatch], None]
+) -> RecoveredLog:
+    """Reads from `begin` to the log's end, calling `apply` with each run."""
+    reader = LogReader(log, max(begin, log.min_offset), known_end)
+    records = timestamp = 0
+    for run in reader:
+        records += len(run.records)
+        timestamp = max(timestamp, int(run.records.store_timestamps[-1]))
+        apply(run)
+    return RecoveredLog(reader.position, records, timestamp, reader.damages)
+
+
+def zero_behind(files: FileSystem, log: CommitLog, end: int) -> int:
+    """Leaves nothing but zeros behind `end` in its segment. Returns how many bytes were not zero."""
+    segment = log.segments.at(end)
+    return 0 if segment is None else _zero_rest(files, segment, end - segment.start)
+
+
+def _zero_rest(files: FileSystem, segment: Segment, begin: int) -> int:
+    # A handle of its own: its mapping, which touches the whole rest, goes when this is done.
+    file = files.open(segment.file.path)
+    cleared = 0
+    try:
+        for position in range(begin, file.size, _ZERO_CHUNK):
+            size = min(_ZERO_CHUNK, file.size - position)
+            chunk = np.frombuffer(file.view(), dtype=np.uint8, count=size, offset=position)
+            if dirty := int(np.count_nonzero(chunk)):
+                file.write(position, bytes(size))
+                cleared += dirty
+            del chunk
+        if cleared:
+            file.sync()
+    finally:
+        file.close()
+    return cleared
+
+
+def first_store_timestamp(segment: Segment) -> int | None:
+    """STORETIMESTAMP of a segment's first record; None where it has none."""
+    view = segment.file.view()
+    state, _ = check_record(view, 0, len(view), physical_offset=segment.start, check_crc=False)
+    if state is not RecordState.RECORD:
+        return None
+    return store_timestamp_of(view)
+
+
+def store_timestamp_of(record: memoryview) -> int:
+    """STORETIMESTAMP of a record's bytes (at least its first STORE_TIMESTAMP_END)."""
+    sys_flag = int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big")
+    at = (
+        _STORE_TIMESTAMP_WITH_IPV6_BORN_HOST
+        if sys_flag & _BORN_HOST_IPV6
+        else _STORE_TIMESTAMP_WITH_IPV4_BORN_HOST
+    )
+    return int.from_bytes(record[at : at + 8], "big", signed=True)
+
+
+def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Where to scan a store that RocketMQ left unclean (spec 5.4): the last segment whose first record was
+    stored at or before the checkpoint's time, else the first."""
+    for segment in reversed(list(log.segments)):
+        timestamp = first_store_timestamp(segment)
+        if timestamp is not None and 0 < timestamp <= checkpoint.min_timestamp:
+            return segment.start
+    return log.min_offset

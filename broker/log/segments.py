@@ -1,0 +1,195 @@
+"""The commit log's files: fixed size, named by the physical offset of their first byte (20 digits).
+
+Invariants
+- Names are multiples of the file size and contiguous; every file has exactly the configured size.
+- Every file was preallocated before it was opened, so an append never meets a full disk.
+- A spare file is made under `trovemq/` (RocketMQ allows nothing foreign in `commitlog/`) and renamed into
+  place, so that rolling costs one rename on the append path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker.storage.files import File, FileSystem, StorageError
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+DIRECTORY = "commitlog"
+OWN_DIRECTORY = "trovemq"
+SPARE_PATH = f"{OWN_DIRECTORY}/spare-segment"
+CREATE_TRIES = 3
+
+
+def file_name(offset: int) -> str:
+    """The name of the file that begins at `offset` (commit log and consume queues alike)."""
+    return f"{offset:020d}"
+
+
+@dataclass(slots=True)
+class Segment:
+    """One open file of the log; `start` is the physical offset of its first byte."""
+
+    start: int
+    file: File
+
+    @property
+    def end(self) -> int:
+        return self.start + self.file.size
+
+
+class SpareWork:
+    """Makes the next segment's file ahead of need; `run` may block and is meant for another thread."""
+
+    def __init__(self, files: FileSystem, size: int) -> None:
+        self._files = files
+        self._size = size
+        self.ready = False
+
+    def run(self) -> None:
+        """Leaves `ready` False where the file cannot be had: the roll then tries itself and reports."""
+        try:
+            self._files.remove(SPARE_PATH)
+            self._files.create(SPARE_PATH, self._size, preallocate=True).close()
+        except StorageError:
+            self._files.remove(SPARE_PATH)
+            return
+        self.ready = True
+
+
+class Segments:
+    """The open segments, oldest first."""
+
+    def __init__(self, files: FileSystem, file_size: int) -> None:
+        self._files = files
+        self.file_size = file_size
+        self._segments: list[Segment] = []
+        self._spare_ready = False
+        self._spare_work: SpareWork | None = None
+        self.create_failures = 0
+
+    def load(self) -> None:
+        """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit."""
+        self._files.remove(SPARE_PATH)
+        names = [name for name in self._files.list(DIRECTORY) if not self._is_directory(name)]
+        if names and self._files.file_size(f"{DIRECTORY}/{names[-1]}") == 0:
+            self._files.remove(f"{DIRECTORY}/{names.pop()}")  # made, never filled: RocketMQ drops it too
+        for name in names:
+            self._open(name)
+
+    def _is_directory(self, name: str) -> bool:
+        return self._files.is_directory(f"{DIRECTORY}/{name}")
+
+    def _open(self, name: str) -> None:
+        path = f"{DIRECTORY}/{name}"
+        size = self._files.file_size(path)
+        if not (len(name) == 20 and name.isdigit()):
+            raise TroveError(errors.STORE_SETTINGS_MISMATCH, f"{path} is no segment of a commit log")
+        start = int(name)
+        if size != self.file_size or start % self.file_size:
+            raise TroveError(
+                errors.STORE_SETTINGS_MISMATCH,
+                f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}",
+                path=path,
+                size=size,
+            )
+        if self._segments and self._segments[-1].end != start:
+            raise TroveError(
+                errors.STORE_SETTINGS_MISMATCH,
+                f"segments are missing between {file_name(self._segments[-1].start)} and {name}",
+            )
+        self._segments.append(Segment(start, self._files.open(path)))
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def last(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def min_offset(self) -> int:
+        return self._segments[0].start if self._segments else 0
+
+    @property
+    def capacity_end(self) -> int:
+        """One past the last byte that the present files hold."""
+        return self._segments[-1].end if self._segments else 0
+
+    def at(self, offset: int) -> Segment | None:
+        """The segment that holds the byte at `offset`."""
+        if not self._segments or offset < self._segments[0].start:
+            return None
+        index = (offset - self._segments[0].start) // self.file_size
+        return self._segments[index] if index < len(self._segments) else None
+
+    def covering(self, begin: int, end: int) -> list[Segment]:
+        """The segments that hold any byte of [begin, end)."""
+        return [segment for segment in self._segments if segment.start < end and segment.end > begin]
+
+    # --- making files -------------------------------------------------------------------------------
+    def spare_work(self) -> SpareWork | None:
+        """Work that makes the next file ahead; None while one is there or on its way."""
+        if self._spare_ready or self._spare_work is not None:
+            return None
+        self._spare_work = SpareWork(self._files, self.file_size)
+        return self._spare_work
+
+    def finish_spare(self, work: SpareWork) -> None:
+        assert work is self._spare_work, "one spare is made at a time"
+        self._spare_work = None
+        self._spare_ready = work.ready
+
+    def add(self) -> Segment:
+        """The next segment, from the spare or made now (three tries).
+
+        Raises TroveError DISK_FULL or CREATE_MAPPED_FILE_FAILED; then nothing has changed.
+        """
+        start = self.capacity_end
+        path = f"{DIRECTORY}/{file_name(start)}"
+        failure: StorageError | None = None
+        for _ in range(CREATE_TRIES):
+            try:
+                segment = Segment(start, self._take_spare(path) or self._create(path))
+            except StorageError as error:
+                failure = error
+                if error.disk_full:
+                    break
+            else:
+                self._segments.append(segment)
+                return segment
+        self.create_failures += 1
+        assert failure is not None
+        spec = errors.DISK_FULL if failure.disk_full else errors.CREATE_MAPPED_FILE_FAILED
+        raise TroveError(spec, f"no new segment: {failure}") from failure
+
+    def _take_spare(self, path: str) -> File | None:
+        if not self._spare_ready:
+            return None
+        self._spare_ready = False
+        try:
+            self._files.rename(SPARE_PATH, path)
+            return self._files.open(path)
+        except StorageError:
+            return None
+
+    def _create(self, path: str) -> File:
+        return self._files.create(path, self.file_size, preallocate=True)
+
+    def drop_from(self, offset: int) -> None:
+        """Removes every segment that begins at or after `offset` (they hold nothing of the log)."""
+        while self._segments and self._segments[-1].start >= offset:
+            segment = self._segments.pop()
+            segment.file.close()
+            self._files.remove(segment.file.path)
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.file.close()
+        self._segments.clear()
+        self._files.remove(SPARE_PATH)
+        self._spare_ready = False

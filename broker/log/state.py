@@ -1,0 +1,92 @@
+"""Our own record of how far everything was on disk: `trovemq/state.json`, one JSON object.
+
+    format                   1; a higher number is refused (STORE_NEWER)
+    commitLogFileSize, consumeQueueFileSize, indexSlotCount, indexItemCount
+                             sizes that the store was written with
+    logEnd                   the log was on disk up to here
+    consumeQueuePosition     every unit of a record below it was on disk
+    keyIndexPosition         every index item of a record below it was on disk
+    keyIndexLastOffset       physical offset of the last record that had an item, at a clean stop;
+                             -1 = no record had one, -2 = no index was kept
+    queueEnds                topic -> queue id -> max queue offset, at a clean stop (else empty)
+
+Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
+has covered. A store without this file was written by RocketMQ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from broker.storage.files import FileSystem
+from broker.store_settings import StoreSettings
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+PATH: Final = "trovemq/state.json"
+FORMAT: Final = 1
+
+
+class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """See the table above; offsets are physical, in bytes."""
+
+    format: int = FORMAT
+    commit_log_file_size: int
+    consume_queue_file_size: int
+    index_slot_count: int
+    index_item_count: int
+    log_end: int
+    consume_queue_position: int
+    key_index_position: int
+    key_index_last_offset: int = -2
+    queue_ends: dict[str, dict[int, int]] = {}
+
+    def __post_init__(self) -> None:
+        if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:
+            raise ValueError("a projection is ahead of the log")
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def load(files: FileSystem) -> StoreState | None:
+    """The saved state; None where there is none or it is unreadable (everything is then checked anew).
+
+    TroveError STORE_NEWER where a newer version wrote it.
+    """
+    if not files.exists(PATH):
+        return None
+    data = files.read_bytes(PATH)
+    try:
+        version = msgspec.json.decode(data, type=_Format).format
+        if version > FORMAT:
+            raise TroveError(errors.STORE_NEWER, f"{PATH} has format {version}, this version knows {FORMAT}")
+        return msgspec.json.decode(data, type=StoreState)
+    except msgspec.MsgspecError:
+        return None
+
+
+def save(files: FileSystem, state: StoreState) -> None:
+    files.write_atomic(PATH, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+
+
+def check_sizes(state: StoreState, settings: StoreSettings) -> None:
+    """TroveError STORE_SETTINGS_MISMATCH unless the settings are those that the store was written with."""
+    pairs = (
+        ("mappedFileSizeCommitLog", state.commit_log_file_size, settings.commit_log_file_size),
+        ("mappedFileSizeConsumeQueue", state.consume_queue_file_size, settings.consume_queue_file_size),
+        ("maxHashSlotNum", state.index_slot_count, settings.index_slot_count),
+        ("maxIndexNum", state.index_item_count, settings.index_item_count),
+    )
+    for name, written, wanted in pairs:
+        if written != wanted:
+            raise TroveError(
+                errors.STORE_SETTINGS_MISMATCH,
+                f"the store was written with {name}={written}, the settings say {wanted}",
+                setting=name,
+                store=written,
+                settings=wanted,
+            )

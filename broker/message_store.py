@@ -1,0 +1,464 @@
+"""The engine: one store directory, its log, its projections and its topics, behind synchronous calls.
+
+Everything here is plain Python that takes bytes and a time. It is used from one thread (the daemon's event
+loop); only `run()` of FlushWork, SpareWork and `flush_projections()` may run in another one.
+
+Invariants
+- Queue offset, physical offset and store timestamp of a record are given in one step, so the three orders
+  agree; a refused append uses up none of them.
+- visible_offset <= flushed_offset in sync mode: what a reader sees is on disk.
+- After mark_failed() nothing is appended or acknowledged any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.log import checkpoint, state
+from broker.log.commit_log import AppendStatus, FlushWork
+from broker.log.reader import LogReader
+from broker.log.recovery import STORE_TIMESTAMP_END, first_store_timestamp, store_timestamp_of
+from broker.log.segments import SpareWork
+from broker.log.state import StoreState
+from broker.projection import DispatchBatch
+from broker.storage.files import Buffer, FileSystem, StorageError
+from broker.store_opening import (
+    ABORT_PATH,
+    LOCK_PATH,
+    IndexFileNames,
+    OpenedStore,
+    last_indexed_offset,
+    open_store,
+)
+from broker.store_settings import StoreSettings
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.check import RecordState, check_record
+from trovemq_proto.records.hosts import pack_host
+from trovemq_proto.records.ids import encode_offset_msg_id
+from trovemq_proto.records.layout import RECORD_SIZE_MIN
+from trovemq_proto.records.patch import patch_batch
+
+__all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
+
+CLOCK_STEP_MAX_MS: Final = 86_400_000
+"""How far store times may step back within a store that another broker wrote (ours never do)."""
+INDEX_STEP_BYTES: Final = 16 << 20
+INDEX_FLUSH_EVERY: Final = 10
+"""One in so many flush_projections() syncs the key index too; its slots are scattered over many pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where a batch now stands: contiguous from physical_offset; record i has first_queue_offset + i."""
+
+    status: AppendStatus
+    physical_offset: int
+    bytes_written: int
+    store_timestamp: int
+    first_queue_offset: int
+    record_count: int
+    store_host: bytes
+    positions: NDArray[np.int64]
+
+    @property
+    def end(self) -> int:
+        """The log must be synced up to here for the batch to be durable."""
+        return self.physical_offset + self.bytes_written
+
+    def offset_msg_ids(self) -> list[str]:
+        """One offsetMsgId a record."""
+        return [
+            encode_offset_msg_id(self.store_host, self.physical_offset + int(position))
+            for position in self.positions
+        ]
+
+
+class MessageStore:
+    """One open store."""
+
+    def __init__(self, opened: OpenedStore, names: IndexFileNames) -> None:
+        self._files = opened.files
+        self._log = opened.log
+        self._deletions = opened.deletions
+        self._dispatcher = opened.dispatcher
+        self._checkpoint = opened.checkpoint
+        self._names = names
+        self.settings = opened.settings
+        self.topics = opened.topics
+        self.offsets = opened.offsets
+        self.consume_queues = opened.consume_queues
+        self.key_index = opened.key_index
+        self.recovery = opened.report
+        self.last_store_timestamp = opened.last_store_timestamp
+        self.failed = False
+        self._store_host = pack_host(opened.settings.store_host)
+        self._next_offsets: dict[tuple[str, int], int] = {}
+        self._key_index_position = opened.saved_key_index_position
+        self._flushed_timestamp = opened.last_store_timestamp
+        self._flushes = 0
+
+    @classmethod
+    def open(
+        cls, files: FileSystem, settings: StoreSettings, now_ms: int, *, process_id: int = 0
+    ) -> MessageStore:
+        """Locks, recovers and opens. `process_id` is what stands in `abort`.
+
+        TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, DISK_FULL, CREATE_MAPPED_FILE_FAILED.
+        """
+        names = IndexFileNames(now_ms)
+        store = cls(open_store(files, settings, names, process_id), names)
+        try:
+            if store._log.segments.at(store._log.end) is None:
+                store._log.segments.add()
+            files.sync_directory("")
+            if settings.message_index_safe:
+                store._complete_index()
+            store.flush_projections()
+        except BaseException:
+            files.unlock(LOCK_PATH)
+            raise
+        return store
+
+    def _complete_index(self) -> None:
+        """Reads the log on until the index has everything, or cannot go on (no file to be had for it)."""
+        assert self.key_index is not None or not self.lagging, "only the key index may lag"
+        while self.key_index is not None and self.lagging:
+            before = self.key_index.position
+            self.catch_up(INDEX_STEP_BYTES)
+            if self.key_index.position == before:
+                return
+
+    # --- append -------------------------------------------------------------------------------------
+    def append(
+        self,
+        data: Buffer,
+        batch: RecordBatch,
+        *,
+        topic: str,
+        queue_id: int,
+        now_ms: int,
+        born_host: bytes | None,
+    ) -> AppendResult:
+        """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
+
+        A bytearray is patched in place and belongs to the store from then on. Topic and queue id were
+        checked by the caller.
+
+        TroveError BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED, OS_PAGE_CACHE_BUSY,
+        STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
+        """
+        self._check_writable()
+        physical_offset = self._place(batch.nbytes)
+        timestamp = max(now_ms, self.last_store_timestamp)
+        first = self._next_queue_offset(topic, queue_id)
+        buffer = data if isinstance(data, bytearray) else bytearray(data)
+        patched = patch_batch(
+            buffer,
+            batch,
+            first_queue_offset=first,
+            physical_offset=physical_offset,
+            store_timestamp=timestamp,
+            store_host=self._store_host,
+            born_host=born_host,
+            append_property_crc=self.settings.append_property_crc,
+        )
+        self._log.write(physical_offset, buffer)
+        self._next_offsets[topic, queue_id] = first + len(patched)
+        self.last_store_timestamp = self._names.now_ms = timestamp
+        self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
+        return AppendResult(
+            AppendStatus.PUT_OK,
+            physical_offset,
+            batch.nbytes,
+            timestamp,
+            first,
+            len(patched),
+            self._store_host,
+            patched.positions,
+        )
+
+    def _check_writable(self) -> None:
+        if self.failed:
+            raise TroveError(errors.STORE_FAILED)
+        if self._dispatcher.pending_bytes > self.settings.undispatched_bytes_max:
+            raise TroveError(
+                errors.OS_PAGE_CACHE_BUSY,
+                f"{self._dispatcher.pending_bytes} bytes wait for the disk, "
+                f"the limit is {self.settings.undispatched_bytes_max}",
+            )
+
+    def _place(self, size: int) -> int:
+        status, physical_offset = self._log.place(size)
+        if status is AppendStatus.END_OF_FILE:
+            status, physical_offset = self._log.place(size)
+        if status is not AppendStatus.PUT_OK:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"{size} bytes do not fit into a segment of {self.settings.commit_log_file_size}",
+            )
+        return physical_offset
+
+    def _next_queue_offset(self, topic: str, queue_id: int) -> int:
+        known = self._next_offsets.get((topic, queue_id))
+        return self.consume_queues.next_offset(topic, queue_id) if known is None else known
+
+    def mark_failed(self) -> None:
+        """A sync failed: the pages it should have written may be lost, so no more acknowledgements."""
+        self.failed = True
+
+    # --- positions (physical offsets) ---------------------------------------------------------------
+    @property
+    def min_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last appended record."""
+        return self._log.end
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self._log.flushed_offset
+
+    @property
+    def visible_offset(self) -> int:
+        """Everything below may be read: it is dispatched, and in sync mode on disk."""
+        return self._dispatcher.position
+
+    @property
+    def undispatched_bytes(self) -> int:
+        return self._dispatcher.pending_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._log.segments)
+
+    @property
+    def segment_create_failures(self) -> int:
+        return self._log.segments.create_failures
+
+    @property
+    def projection_failures(self) -> int:
+        """How often a projection could not take a batch (it was tried again)."""
+        return self._dispatcher.failures
+
+    @property
+    def lagging(self) -> list[str]:
+        """Names of the projections that have not reached visible_offset."""
+        return [projection.name for projection in self._dispatcher.lagging()]
+
+    # --- flush and dispatch -------------------------------------------------------------------------
+    def begin_flush(self) -> FlushWork | None:
+        """The sync that would cover everything appended so far; None where nothing is dirty."""
+        return self._log.begin_flush(self.last_store_timestamp)
+
+    def finish_flush(self, work: FlushWork) -> list[tuple[str, int]]:
+        """Call on the engine's thread after run(): moves flushed_offset and dispatches what became visible.
+
+        Returns the (topic, queue_id) pairs that grew.
+        """
+        self._log.finish_flush(work)
+        grown = self.dispatch()
+        self._flushed_timestamp = max(self._flushed_timestamp, work.store_timestamp)
+        return grown
+
+    def dispatch(self) -> list[tuple[str, int]]:
+        """Carries every record that may be visible to the projections (async mode: call after append).
+
+        Returns the (topic, queue_id) pairs that grew. A consume queue that cannot be written (a full disk)
+        holds everything back; it is tried again at the next call.
+        """
+        sync = self.settings.flush_mode == "sync"
+        try:
+            self._dispatcher.dispatch(self._log.flushed_offset if sync else self._log.end)
+        except StorageError:
+            pass  # counted by the dispatcher; the batch stays at the head
+        return self.consume_queues.take_grown()
+
+    def catch_up(self, bytes_max: int) -> bool:
+        """Lets projections that lag (a rebuilt key index) read on in the log. True where more is left."""
+        return self._dispatcher.catch_up(bytes_max)
+
+    def spare_work(self) -> SpareWork | None:
+        """Work that makes the next segment's file ahead of need; run() it in another thread."""
+        return self._log.spare_work()
+
+    def finish_spare(self, work: SpareWork) -> None:
+        self._log.segments.finish_spare(work)
+
+    def flush_projections(self, *, index: bool = False) -> None:
+        """Consume queues, now and then the index, and the marks of how far they are, to disk. May block."""
+        log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
+        self.consume_queues.flush()
+        if self.key_index is not None:
+            self._checkpoint = self._checkpoint.advanced(index=self.key_index.sync_full_files())
+            if index or self._flushes % INDEX_FLUSH_EVERY == 0:
+                self.key_index.flush()
+            self._key_index_position = self.key_index.synced_position
+        self._flushes += 1
+        self._save_marks(log_end, timestamp, {})
+
+    def _save_marks(
+        self,
+        log_end: int,
+        timestamp: int,
+        queue_ends: dict[str, dict[int, int]],
+        key_index_last_offset: int = -2,
+    ) -> None:
+        # A projection may be ahead of the log's sync (async mode): its saved position must not be.
+        self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
+        settings = self.settings
+        state.save(
+            self._files,
+            StoreState(
+                commit_log_file_size=settings.commit_log_file_size,
+                consume_queue_file_size=settings.consume_queue_file_size,
+                index_slot_count=settings.index_slot_count,
+                index_item_count=settings.index_item_count,
+                log_end=log_end,
+                consume_queue_position=min(self.consume_queues.synced_position, log_end),
+                key_index_position=min(self._key_index_position, log_end),
+                key_index_last_offset=key_index_last_offset,
+                queue_ends=queue_ends,
+            ),
+        )
+        checkpoint.save(self._files, self._checkpoint)
+
+    # --- reading ------------------------------------------------------------------------------------
+    def record_at(self, physical_offset: int, *, check: bool = True) -> memoryview | None:
+        """The whole visible, undamaged record that begins exactly there.
+
+        None where there is none: inside a record, beyond the visible end, below the minimum, of a deleted
+        topic. TroveError RECORD_DAMAGED where one begins there and is damaged.
+        """
+        visible_end = self.visible_offset
+        segment = self._log.segments.at(physical_offset)
+        if segment is None or not self.min_offset <= physical_offset <= visible_end - RECORD_SIZE_MIN:
+            return None
+        position = physical_offset - segment.start
+        view = segment.file.view()
+        limit = min(segment.file.size, visible_end - segment.start)
+        found, size = check_record(view, position, limit, physical_offset=physical_offset, check_crc=check)
+        if found is RecordState.DAMAGED:
+            raise TroveError(errors.RECORD_DAMAGED, f"the record at {physical_offset} is damaged")
+        if found is not RecordState.RECORD:
+            return None
+        record = view[position : position + size]
+        return None if self._is_deleted(record, physical_offset) else record
+
+    def _is_deleted(self, record: memoryview, physical_offset: int) -> bool:
+        if not self._deletions.any:
+            return False
+        one = RecordBatch(record, np.zeros(1, np.int64), np.array([len(record)], np.int64))
+        return self._deletions.alive_mask(one, physical_offset) is not None
+
+    def read(self, physical_offset: int, size: int) -> memoryview:
+        """Raw log bytes within one segment, unchecked; empty where they are not all there."""
+        return self._log.read(physical_offset, size)
+
+    def store_timestamp_at(self, physical_offset: int) -> int | None:
+        """STORETIMESTAMP of the record there without checking the rest; None where it cannot be one."""
+        if not self.min_offset <= physical_offset < self._log.end:
+            return None
+        record = self._log.read(physical_offset, STORE_TIMESTAMP_END)
+        return store_timestamp_of(record) if len(record) else None
+
+    def scan(
+        self, begin: int, end: int, bytes_max: int = 1 << 20
+    ) -> Iterator[tuple[int, RecordBatch, NDArray[np.bool_] | None]]:
+        """Visible records of [begin, end) in log order: (physical offset of position 0, records, alive).
+
+        Damaged records are passed over.
+        """
+        limit = min(end, self.visible_offset)
+        reader = LogReader(
+            self._log,
+            max(begin, self.min_offset),
+            limit,
+            limit=limit,
+            check_crc=False,
+            run_bytes_max=bytes_max,
+        )
+        for run in reader:
+            alive = self._deletions.alive_mask(run.records, run.physical_offset)
+            yield run.physical_offset, run.records, alive
+
+    def lowest_offset_at(self, timestamp: int) -> int:
+        """A safe lower bound: no record below this physical offset has STORETIMESTAMP >= timestamp."""
+        lowest = self.min_offset
+        for segment in self._log.segments:
+            if segment.start >= self._log.end:
+                break
+            first = first_store_timestamp(segment)
+            if first is not None and first >= timestamp - CLOCK_STEP_MAX_MS:
+                break
+            lowest = segment.start
+        return lowest
+
+    # --- topics -------------------------------------------------------------------------------------
+    def delete_topic(self, topic: str, now_ms: int) -> int:
+        """Forgets the topic's records up to now; durable before it returns.
+
+        Returns the physical offset of the deletion. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, DISK_FULL.
+        """
+        self.topics.check_deletable(topic)
+        physical_offset = self._log.end
+        self._deletions.add(topic, physical_offset)
+        self.topics.delete(topic, now_ms=now_ms)
+        self.consume_queues.delete_topic(topic)
+        self.offsets.delete_topic(topic)
+        self.offsets.persist()
+        for key in [key for key in self._next_offsets if key[0] == topic]:
+            del self._next_offsets[key]
+        return physical_offset
+
+    # --- stop ---------------------------------------------------------------------------------------
+    def close(self, now_ms: int) -> None:
+        """Clean shutdown: everything flushed, marks written, `abort` removed, lock released.
+
+        After a failure nothing is marked clean: the next start recovers.
+        """
+        try:
+            if not self.failed:
+                self._names.now_ms = max(now_ms, self.last_store_timestamp)
+                self._flush_all()
+        finally:
+            self._release()
+
+    def _flush_all(self) -> None:
+        work = self.begin_flush()
+        if work is not None:
+            work.run()
+            self.finish_flush(work)
+        self.dispatch()
+        self.flush_projections(index=True)
+        self.offsets.persist()
+        if self._dispatcher.pending_bytes:
+            return  # a consume queue lacks records: stays marked as crashed, the next start completes it
+        self._save_marks(
+            self._log.end, self.last_store_timestamp, self._queue_ends(), last_indexed_offset(self.key_index)
+        )
+        self._files.remove(ABORT_PATH)
+        self._files.sync_directory("")
+
+    def _queue_ends(self) -> dict[str, dict[int, int]]:
+        queues = self.consume_queues
+        return {
+            topic: {queue.queue_id: queue.max_offset for queue in queues.queues(topic)}
+            for topic in queues.topics()
+        }
+
+    def _release(self) -> None:
+        self.consume_queues.close()
+        if self.key_index is not None:
+            self.key_index.close()
+        self._log.close()
+        self._files.unlock(LOCK_PATH)

@@ -1,0 +1,67 @@
+"""What the log hands to its projections, and what every projection is: deletable, and rebuilt from the log.
+
+Invariants of a projection
+- `position` is the physical offset up to which every record has been applied; apply() moves it forward.
+- apply() is idempotent by physical offset: a record below `position` is never applied twice.
+- `synced_position` never passes what flush() has brought to disk; it is where replay starts after a crash.
+- truncate_to(p) leaves the projection as if the log had ended at p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto.records.batch import RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchBatch:
+    """A contiguous run of records that now stand in the log, of one segment, in log order.
+
+    `records` holds their bytes and columns; record i lies at physical_offset + records.positions[i].
+    `alive[i]` is False for a record of a deleted topic (below the deletion): no projection takes it;
+    None means that all are alive. `end` is where the next batch goes on (after the last record, or
+    the start of the next segment after a blank record). A batch without records only moves `position`.
+    """
+
+    records: RecordBatch
+    physical_offset: int
+    end: int
+    alive: NDArray[np.bool_] | None = None
+
+
+class Projection(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def position(self) -> int:
+        """Everything in the log below it has been applied."""
+        ...
+
+    @property
+    def synced_position(self) -> int:
+        """Everything in the log below it has been applied and is on disk."""
+        ...
+
+    def apply(self, batch: DispatchBatch) -> None:
+        """Takes the records at or after `position`. Raises StorageError and is then unchanged in meaning:
+        the same batch may be applied again."""
+        ...
+
+    def flush(self) -> None:
+        """Brings what was applied to disk; afterwards synced_position == the position at its start.
+        May be called in another thread than apply()."""
+        ...
+
+    def truncate_to(self, physical_offset: int) -> None: ...
+
+    def trim_before(self, physical_offset: int) -> None:
+        """The log now begins at physical_offset: whole files below it may go."""
+        ...
+
+    def close(self) -> None: ...

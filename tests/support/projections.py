@@ -1,0 +1,63 @@
+"""Feeding projections without a log: batches of records at physical offsets of the test's choosing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from broker.projection import DispatchBatch
+from broker.storage.files import FileSystem
+from tests.support.engine import record
+from trovemq_proto.records import RecordBatch, RecordState, patch_batch, scan_run
+from trovemq_proto.records.batch import Buffer
+
+STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91])
+
+
+def stored(
+    physical_offset: int, queue_offset: int, store_timestamp: int, body: bytes = b"x", **fields: Any
+) -> bytes:
+    """One record as it stands in the log."""
+    data = bytearray(record(body, **fields))
+    patch_batch(
+        data,
+        RecordBatch.split(data),
+        first_queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        store_timestamp=store_timestamp,
+        store_host=STORE_HOST,
+        born_host=None,
+        append_property_crc=False,
+    )
+    return bytes(data)
+
+
+def batch_of(data: Buffer, physical_offset: int, alive: list[bool] | None = None) -> DispatchBatch:
+    """The records that fill `data`, the first at physical_offset."""
+    mask = None if alive is None else np.array(alive)
+    return DispatchBatch(RecordBatch.split(data), physical_offset, physical_offset + len(data), mask)
+
+
+def golden_log(root: Path, end: int, batch_bytes: int) -> Iterator[DispatchBatch]:
+    """The log of a golden store up to `end` in batches of about batch_bytes; 1: one record each."""
+    for path in sorted((root / "commitlog").iterdir()):
+        data, start, position = memoryview(path.read_bytes()), int(path.name), 0
+        limit = min(len(data), end - start)
+        state = RecordState.RECORD
+        while state is RecordState.RECORD and position < limit:
+            records, position, state = scan_run(
+                data, position, limit, physical_offset_of_data=start, check_crc=True, bytes_max=batch_bytes
+            )
+            yield DispatchBatch(records, start, start + position)
+
+
+def tree(files: FileSystem, directory: str) -> dict[str, bytes]:
+    """Every file below a directory, by path."""
+    found: dict[str, bytes] = {}
+    for name in files.list(directory):
+        path = f"{directory}/{name}"
+        found |= tree(files, path) if files.is_directory(path) else {path: files.read_bytes(path)}
+    return found

@@ -1,0 +1,73 @@
+"""Search by time against its plain meaning, over several files and with a log that has lost its head."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from broker.index.consume_queues import ConsumeQueues
+from broker.index.time_search import search_offset
+from broker.projection import DispatchBatch
+from broker.storage.memory import MemoryFileSystem
+from broker.store_settings import StoreSettings
+from tests.support.engine import NOW_MS
+from tests.support.projections import batch_of, stored
+from trovemq_proto.records import RecordBatch
+
+SETTINGS = StoreSettings(consume_queue_file_size=4 * UNIT_SIZE)
+
+
+def _queues(count: int, first_offset: int) -> tuple[ConsumeQueues, int]:
+    """A queue of records of one size, with that size."""
+    data = b"".join(stored(0, first_offset + index, NOW_MS) for index in range(count))
+    queues = ConsumeQueues(MemoryFileSystem(), SETTINGS)
+    queues.load(None)
+    queues.apply(batch_of(data, 0))
+    return queues, len(data) // max(1, count)
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=20),
+    st.integers(-2, 40),
+    st.integers(0, 20),
+    st.sampled_from([0, 0, 5]),
+)
+def test_boundaries_mean_what_they_say(steps: list[int], ask: int, lost: int, first_offset: int) -> None:
+    times = [NOW_MS + int(step) for step in np.cumsum(steps)]
+    queues, size = _queues(len(times), first_offset)
+    queue = queues.get("orders", 0)
+    assert queue is not None
+    lost = min(lost, len(times))
+    queues.trim_before(lost * size)
+
+    def store_timestamp_at(physical_offset: int) -> int | None:
+        index = physical_offset // size
+        return times[index] if index >= lost else None
+
+    readable = range(queue.min_offset - first_offset, len(times))
+    timestamp = NOW_MS + ask
+    lower = [n for n in readable if times[n] >= timestamp]
+    upper = [n for n in readable if times[n] <= timestamp]
+    found_lower = search_offset(queue, timestamp, False, store_timestamp_at, lost * size)
+    assert found_lower == (lower[0] + first_offset if lower else queue.max_offset)
+    found_upper = search_offset(queue, timestamp, True, store_timestamp_at, lost * size)
+    assert found_upper == (upper[-1] + first_offset if upper else queue.min_offset)
+
+
+def test_an_empty_queue_has_one_answer() -> None:
+    queues, _ = _queues(1, 3)
+    queue = queues.get("orders", 0)
+    assert queue is not None
+    queues.truncate_to(0)
+    assert not queue.has_units
+    assert search_offset(queue, NOW_MS, False, lambda _: None, 0) == queue.min_offset
+
+
+def test_units_are_twenty_bytes_and_positions_follow() -> None:
+    assert UNIT_DTYPE.itemsize == UNIT_SIZE == 20
+    queues, size = _queues(3, 0)
+    nothing = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
+    queues.apply(DispatchBatch(nothing, 3 * size, 4 * size))
+    assert queues.position == 4 * size
