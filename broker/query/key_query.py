@@ -1,0 +1,98 @@
+"""What a key query asks, and whether a record answers it.
+
+The key index holds 31 bits of a hash of `topic#key`; only the record tells whether it has the key. A record
+answers when its TOPIC is the topic, its STORETIMESTAMP lies in [begin, end], and
+- KEY: the key is one of KEYS (separated by one space), or UNIQ_KEY;
+- UNIQUE: the key is UNIQ_KEY;
+- TAG: the key is TAGS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    index_hash,
+    parse_properties,
+)
+from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_proto.records.layout import STORE_TIMESTAMP_AT, born_shift
+
+TIME_MAX: Final = (1 << 63) - 1
+KEY_SIZE_MAX: Final = 32_767
+
+
+class KeyType(Enum):
+    KEY = "key"
+    UNIQUE = "unique"
+    TAG = "tag"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuery:
+    """topic "" (UNIQUE only) means every topic; begin, end: epoch ms, both inclusive."""
+
+    topic: str
+    key: str
+    type: KeyType = KeyType.KEY
+    begin: int = 0
+    end: int = TIME_MAX
+
+    def check(self) -> None:
+        """Raises TroveError REQUEST_ILLEGAL."""
+        if not self.topic and self.type is not KeyType.UNIQUE:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the topic is missing", field="topic")
+        if len(self.key) > KEY_SIZE_MAX:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL,
+                f"the key has {len(self.key)} characters, more than {KEY_SIZE_MAX}",
+                field="key",
+            )
+        if self.begin > self.end:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL, f"begin {self.begin} is after end {self.end}", field="begin"
+            )
+
+    def fingerprint(self) -> str:
+        """Tells queries apart, so that a cursor is not used with another one."""
+        parts = "\0".join((self.topic, self.key, self.type.value, str(self.begin), str(self.end)))
+        return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    def hash_in(self, topic: str) -> int:
+        """The key index's hash of this query's key in that topic."""
+        return index_hash(topic, f"T#{self.key}" if self.type is KeyType.TAG else self.key)
+
+    def in_time(self, timestamp: int) -> bool:
+        return self.begin <= timestamp <= self.end
+
+    def accepts(self, record: memoryview) -> bool:
+        """Whether a well-formed record answers the query."""
+        fields = read_fields(record, 0, len(record))
+        if fields is None or not self.in_time(store_timestamp(record, fields)):
+            return False
+        topic = record[fields.topic_position : fields.topic_position + fields.topic_size]
+        if self.topic and bytes(topic) != self.topic.encode("utf-8", "replace"):
+            return False
+        return self._has_key(parse_properties(bytes(record[fields.property_position :])))
+
+    def _has_key(self, properties: dict[str, str]) -> bool:
+        if not self.key:
+            return False  # no message has an empty key
+        if self.type is KeyType.TAG:
+            return properties.get(PROPERTY_TAGS) == self.key
+        if properties.get(PROPERTY_UNIQ_KEY) == self.key:
+            return True
+        return self.type is KeyType.KEY and self.key in properties.get(PROPERTY_KEYS, "").split(" ")
+
+
+def store_timestamp(record: memoryview, fields: RecordFields) -> int:
+    at = STORE_TIMESTAMP_AT + born_shift(fields.sys_flag)
+    return int.from_bytes(record[at : at + 8], signed=True)

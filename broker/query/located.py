@@ -1,0 +1,18 @@
+"""The queue offset of a record that was found by its place in the log."""
+
+from __future__ import annotations
+
+from broker.index.consume_queues import ConsumeQueues
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import QUEUE_ID_AT, QUEUE_OFFSET_AT
+
+
+def queue_offset_of(consume_queues: ConsumeQueues, record: memoryview, physical_offset: int) -> int:
+    """The index of the record's unit, which is the truth; its own QUEUEOFFSET where it has no unit."""
+    fields = read_fields(record, 0, len(record))
+    assert fields is not None, "the record was checked"
+    topic = str(record[fields.topic_position : fields.topic_position + fields.topic_size], "utf-8", "replace")
+    stored = int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True)
+    queue = consume_queues.get(topic, int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True))
+    found = queue.find(physical_offset, stored) if queue is not None else None
+    return stored if found is None else found

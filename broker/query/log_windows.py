@@ -1,0 +1,58 @@
+"""Reading a part of the log backwards, window by window, for what the key index does not cover.
+
+Records can only be walked forwards, so a window must begin at a record. Where records begin is known from the
+consume queues: each unit names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.index.consume_queues import ConsumeQueues
+from broker.message_store import MessageStore
+
+WINDOW_BYTES: Final = 1 << 20
+
+
+def window_start(consume_queues: ConsumeQueues, begin: int, end: int) -> int:
+    """The start of a record (or `begin`) about WINDOW_BYTES before `end`; begin is the start of a record."""
+    target = end - WINDOW_BYTES
+    if target <= begin:
+        return begin
+    best = begin
+    for topic in consume_queues.topics():
+        for queue in consume_queues.queues(topic):
+            offset = queue.lower_bound(target + 1) - 1
+            if offset >= queue.min_offset:
+                best = max(best, queue.unit(offset)[0])
+            if best > target - WINDOW_BYTES:
+                return best
+    return best
+
+
+def matches(store: MessageStore, begin: int, end: int, hashes: NDArray[np.int32]) -> tuple[list[int], int]:
+    """Physical offsets of the records of [begin, end) with a key of one of these hashes, newest first; and
+    how many records were looked at."""
+    found: list[int] = []
+    record_count = 0
+    for physical_offset, records, alive in store.scan(begin, end):
+        record_count += len(records)
+        entries = records.index_entries()
+        hits = np.unique(entries.record_index[np.isin(entries.hashes, hashes)])
+        if alive is not None:
+            hits = hits[alive[hits]]
+        found.extend((physical_offset + records.positions[hits]).tolist())
+    found.reverse()
+    return found, record_count
+
+
+def windows(consume_queues: ConsumeQueues, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """[begin, end) cut into windows, the last one first."""
+    while begin < end:
+        start = window_start(consume_queues, begin, end)
+        yield start, end
+        end = start

@@ -1,0 +1,20 @@
+"""The queue offset that belongs to a time."""
+
+from __future__ import annotations
+
+from broker.index import time_search
+from broker.message_store import MessageStore
+from broker.query.queues import find_queue
+
+
+def search_offset(
+    store: MessageStore, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
+) -> int:
+    """The smallest offset with time >= timestamp (epoch ms), or `upper`: the largest with time <= timestamp.
+
+    Always in [min_offset, max_offset] of the queue. Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
+    """
+    queue = find_queue(store, topic, queue_id)
+    if queue is None:
+        return 0
+    return time_search.search_offset(queue, timestamp, upper, store.store_timestamp_at, store.min_offset)
