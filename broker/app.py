@@ -1,0 +1,245 @@
+"""The composition root: the one place that makes the broker's parts and wires them together.
+
+Order of life: listen (nothing is served yet) - open and recover the store - serve - drain - close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from broker.cluster.registration import Registrations, RegistrationSettings
+from broker.cluster.self_route import SelfRouteService
+from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.message_store import MessageStore
+from broker.produce.append import batch_size_limit
+from broker.server.admin_service import AdminService
+from broker.server.metrics import BrokerCollector
+from broker.server.query_service import QueryService
+from broker.services import RoutedTopics, StoreServices, clock_ms
+from broker.settings import BrokerSettings
+from broker.storage.files import StorageError
+from broker.storage.real import RealFileSystem
+from broker.store_settings import StoreSettings
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.lifecycle import Stop, run_daemon
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    message_pb2,
+    query_pb2,
+    query_pb2_grpc,
+    route_pb2,
+    route_pb2_grpc,
+)
+
+CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
+LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait
+SERVICE_NAMES: Final = tuple(
+    service.full_name
+    for module in (message_pb2, query_pb2, admin_pb2, route_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    if service.name != "RegistrationService"
+)
+
+
+class BrokerApp:
+    """One broker in the running event loop."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._version = installed_version()
+        self._registry = new_registry(self._version)
+        metrics = RpcMetrics(
+            self._registry, cluster=settings.cluster, node_type="broker", node_id=settings.name
+        )
+        self._grpc = GrpcServer(settings.grpc_limits(), metrics)
+        self._problem = "starting"
+        self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+        """Where it listens, once requests are served."""
+        readiness = Readiness()
+        readiness.add("broker", lambda: self._problem)
+        self._readiness = readiness
+        self._http = OpsHttp(self._registry, readiness)
+
+    async def run(self, stop: Stop) -> None:
+        """Serves until `stop`, then drains. Raises what ended it: AddressInUseError, TroveError, …"""
+        settings = self._settings
+        address = self._grpc.bind(settings.listen_address)
+        http = settings.http_address
+        http = await self._http.start(http) if http is not None else None
+        try:
+            advertised = settings.advertised(address)
+            self._problem = "recovering the store"
+            store = await asyncio.to_thread(open_store, settings, settings.store_settings(advertised))
+            try:
+                await self._serve(store, advertised, Listening(address, http), stop)
+            finally:
+                self._problem = "closing the store"
+                await asyncio.to_thread(store.close, clock_ms())
+        finally:
+            await self._grpc.stop(0)
+            await self._http.stop()
+
+    async def _serve(
+        self, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
+    ) -> None:
+        settings = self._settings
+        services = StoreServices(store, settings)
+        view = LocalBroker(self._description(store, advertised), RoutedTopics(store))
+        route = SelfRouteService(view)
+        registrations = Registrations(
+            settings.nameserver_addresses, view, _registration_settings(settings), random.random
+        )
+        self._add_services(services, view, route)
+        self._readiness.add("nameservers", registrations.problem)
+        self._readiness.add("store", lambda: _store_problem(services))
+        try:
+            async with asyncio.TaskGroup() as group:
+                commit = group.create_task(services.group_commit.run(), name="group-commit")
+                others = [
+                    group.create_task(work, name=name) for name, work in services.background(settings).items()
+                ]
+                await self._start(registrations, listening)
+                await stop.wait()
+                get_logger().info("broker.stopping", reason=stop.reason)
+                await self._drain(services, registrations, route)
+                await commit
+                for task in others:
+                    task.cancel()
+        finally:
+            self._problem = "stopped"
+            await self._grpc.stop(LAST_REPLIES_S if services.group_commit.failure is not None else 0)
+            services.group_commit.close()
+
+    async def _start(self, registrations: Registrations, listening: Listening) -> None:
+        await self._grpc.start(SERVICE_NAMES)
+        await self._grpc.set_serving(True)
+        gc.collect()
+        gc.freeze()  # what was made so far stays: later collections need not look at it again
+        self._problem = ""
+        self.serving.set_result(listening)
+        registrations.start()
+        get_logger().info(
+            "broker.started",
+            listen=str(listening.grpc),
+            http=str(listening.http or "off"),
+            name=self._settings.name,
+        )
+
+    async def _drain(
+        self, services: StoreServices, registrations: Registrations, route: SelfRouteService
+    ) -> None:
+        self._problem = "stopping"
+        timeout_s = self._settings.drain_time_max_ms / 1000
+        await self._grpc.set_serving(False)
+        await registrations.stop()
+        await services.drain(timeout_s)
+        route.close()
+        await self._grpc.stop(min(timeout_s, CALLS_END_S))
+
+    def _add_services(self, services: StoreServices, view: LocalBroker, route: SelfRouteService) -> None:
+        server = self._grpc.server
+        store, statistics = services.store, services.statistics
+        services.messages.add_to(server)
+        admin = AdminService(
+            store,
+            services.puller,
+            services.offsets,
+            services.long_polls,
+            services.traffic,
+            clock_ms=clock_ms,
+            broker_info=lambda: broker_info(view),
+            counters=statistics.counters,
+        )
+        query_pb2_grpc.add_QueryServiceServicer_to_server(
+            QueryService(store, self._settings.queries_max), server
+        )
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+        route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
+        self._registry.register(BrokerCollector(statistics))
+
+    def _description(self, store: MessageStore, advertised: Address) -> BrokerDescription:
+        settings = store.settings
+        return BrokerDescription(
+            cluster=settings.cluster,
+            name=settings.broker,
+            address=str(advertised),
+            store_host_ipv6=settings.store_host.startswith("["),
+            append_property_crc=settings.append_property_crc,
+            body_size_max=settings.body_size_max,
+            batch_size_max=batch_size_limit(settings),
+            flush_mode=settings.flush_mode,
+            version=self._version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    grpc: Address
+    http: Address | None
+
+
+def open_store(settings: BrokerSettings, store_settings: StoreSettings) -> MessageStore:
+    """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
+    started = time.perf_counter()
+    try:
+        files = RealFileSystem(settings.store_path)
+        store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
+    except StorageError as error:
+        raise TroveError(errors.STORE_FAILED, f"the store cannot be opened: {error}") from error
+    report = store.recovery
+    get_logger().info(
+        "store.opened",
+        path=str(settings.store_path),
+        clean=report.clean,
+        records_scanned=report.records_scanned,
+        bytes_cut=report.bytes_cut,
+        damages=len(report.damages),
+        end=report.end,
+        ms=round((time.perf_counter() - started) * 1000),
+    )
+    return store
+
+
+def installed_version() -> str:
+    try:
+        return version("trovemq-broker")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _store_problem(services: StoreServices) -> str:
+    """Why requests cannot be served as they should, or an empty text."""
+    store = services.store
+    if services.group_commit.failure is not None:
+        return f"failed: {services.group_commit.failure}"
+    index = store.key_index
+    if index is not None and index.create_failures and index.name in store.lagging:
+        return f"no index file can be made ({index.create_failures} failures)"
+    return ""
+
+
+def _registration_settings(settings: BrokerSettings) -> RegistrationSettings:
+    return RegistrationSettings(
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        retry_min_ms=settings.registration_retry_min_ms,
+        retry_max_ms=settings.registration_retry_max_ms,
+    )
+
+
+def run(settings: BrokerSettings) -> int:
+    """Runs the daemon to its end; the exit code."""
+    return run_daemon(lambda stop: BrokerApp(settings).run(stop))

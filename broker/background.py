@@ -1,0 +1,75 @@
+"""What the broker does beside answering: each of these runs as a task until it is cancelled.
+
+Whatever may block runs in a thread; the engine itself is only touched on the event loop, between awaits.
+A full disk is waited out (appends are refused meanwhile); any other failure of the disk ends the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from broker.consume.offsets import OffsetKeeper
+from broker.message_store import MessageStore
+from broker.storage.files import StorageError
+from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
+CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
+LAG_POLL_S: Final = 0.5
+SEGMENT_PAUSE_S: Final = 0.05
+QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of so many
+
+
+async def flush_projections(store: MessageStore, interval_ms: int) -> None:
+    """Brings consume queues, index and marks to disk while something changes."""
+    seen: tuple[int, ...] = ()
+    quiet = 0
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        now = (store.flushed_offset, store.visible_offset, len(store.lagging))
+        quiet = quiet + 1 if now == seen else 0
+        seen = now
+        if quiet <= QUIET_FLUSHES:
+            try:
+                await asyncio.to_thread(store.flush_projections)
+            except StorageError as error:
+                _wait_out("store.projection_flush_failed", error)
+
+
+async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
+    """Saves consumer offsets that a commit left unsaved (its own write failed)."""
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            await keeper.persist()
+        except TroveError as error:
+            if error.spec is not errors.DISK_FULL:
+                raise
+            get_logger().warning("store.offsets_not_saved", reason=error.message)
+
+
+async def catch_up(store: MessageStore) -> None:
+    """Lets projections that lag read on in the log, in small steps."""
+    while True:
+        more = bool(store.lagging) and store.catch_up(CATCH_UP_BYTES)
+        await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S)
+
+
+async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> None:
+    """Has the next segment's file ready before it is needed."""
+    while True:
+        await appended.wait()
+        appended.clear()
+        if (spare := store.spare_work()) is not None:
+            await asyncio.to_thread(spare.run)
+            store.finish_spare(spare)
+        await asyncio.sleep(SEGMENT_PAUSE_S)
+
+
+def _wait_out(event: str, error: StorageError) -> None:
+    if not error.disk_full:
+        raise TroveError(errors.STORE_FAILED, str(error)) from error
+    get_logger().warning(event, reason=str(error))

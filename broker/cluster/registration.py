@@ -1,0 +1,244 @@
+"""Registers this broker with every nameserver and stays registered: one stream and one task for each.
+
+States of one registration, as `RegistrationState` shows them:
+connecting -> registered -stream ends-> waiting -next stream-> registered; name_taken is waiting after the
+nameserver refused because another live broker has the name. A state lasts until the next stream's answer.
+
+Heartbeats go out every interval, and at once when the topics changed; the topics themselves only when
+their data version is another than the one that this stream has sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import grpc
+
+from broker.cluster.view import BrokerView, broker_info, topic_routes
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError, from_wire
+from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+
+LEAVE_TIME_MAX_S: Final = 1.0
+REPLY_WAIT_INTERVALS: Final = 3
+REPLY_WAIT_MIN_S: Final = 1.0
+
+Jitter = Callable[[], float]
+"""A number of [0, 1): spreads brokers that lost the same nameserver (random.random in the daemon)."""
+
+ChannelFactory = Callable[[str], grpc.aio.Channel]
+
+
+class RegistrationState(Enum):
+    CONNECTING = "connecting"
+    REGISTERED = "registered"
+    WAITING = "waiting"
+    NAME_TAKEN = "name_taken"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationSettings:
+    """Times in milliseconds."""
+
+    heartbeat_interval_ms: int = 3_000
+    retry_min_ms: int = 200
+    retry_max_ms: int = 5_000
+
+
+def open_channel(target: str) -> grpc.aio.Channel:
+    """A connection that notices within seconds when the nameserver's machine is gone."""
+    options = [
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_reconnect_backoff_ms", 5_000),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    return grpc.aio.insecure_channel(target, options=options)
+
+
+def back_off_s(attempt: int, settings: RegistrationSettings, jitter: float) -> float:
+    """Seconds to wait after failure 1, 2, …: half to the whole of what doubles between the two bounds."""
+    full_ms = min(settings.retry_max_ms, settings.retry_min_ms << min(attempt - 1, 20))
+    return full_ms * (0.5 + 0.5 * jitter) / 1000
+
+
+class Registration:
+    """The registration with one nameserver. `run()` until cancelled or `leave()`."""
+
+    def __init__(
+        self,
+        nameserver: Address,
+        view: BrokerView,
+        settings: RegistrationSettings,
+        jitter: Jitter,
+        channel_factory: ChannelFactory = open_channel,
+    ) -> None:
+        self.nameserver = nameserver
+        self.state = RegistrationState.CONNECTING
+        self.detail = ""
+        self.heartbeats = 0
+        self._view = view
+        self._settings = settings
+        self._jitter = jitter
+        self._channel_factory = channel_factory
+        self._wake = asyncio.Event()
+        self._leaving = False
+
+    def topics_changed(self) -> None:
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Says farewell and ends `run()` soon after."""
+        self._leaving = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Registers again and again; returns after `leave()`."""
+        attempt = 0
+        async with self._channel_factory(str(self.nameserver)) as channel:
+            stub = route_pb2_grpc.RegistrationServiceStub(channel)
+            while True:
+                beats_before = self.heartbeats
+                await self._one_stream(stub)
+                if self._leaving:
+                    break
+                attempt = 1 if self.heartbeats > beats_before else attempt + 1
+                await self._wait(back_off_s(attempt, self._settings, self._jitter()))
+        self.state = RegistrationState.STOPPED
+
+    async def _wait(self, seconds: float) -> None:
+        """The back-off; a change of the topics does not shorten it, a farewell does."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not self._leaving:
+                    self._wake.clear()
+                    await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _one_stream(self, stub: Any) -> None:
+        """One stream from its first message to its end; never raises but for cancellation."""
+        call = stub.Register()
+        call.add_done_callback(
+            lambda _: self._wake.set()
+        )  # a broken stream is noticed before the next heartbeat
+        try:
+            await self._talk(call)
+        except TroveError as error:
+            self._refused(error)
+        except grpc.aio.AioRpcError as error:
+            self._lost(error.details() or error.code().name)
+        except TimeoutError:
+            self._lost("the nameserver does not answer")
+        except asyncio.InvalidStateError:  # grpc.aio's word for a write to a call that has ended
+            self._lost(await call.details() or (await call.code()).name)
+        finally:
+            call.cancel()
+
+    async def _talk(self, call: Any) -> None:
+        version_sent: int | None = None
+        async for heartbeat in self._heartbeats():
+            if heartbeat.data_version != version_sent:
+                heartbeat.broker.CopyFrom(broker_info(self._view))
+                heartbeat.topics.extend(topic_routes(self._view.topics()))
+                version_sent = heartbeat.data_version
+            async with asyncio.timeout(self._reply_wait_s(leaving=heartbeat.leaving)):
+                await call.write(heartbeat)
+                reply = await call.read()
+            self._answered(reply)
+
+    async def _heartbeats(self) -> AsyncIterator[route_pb2.Heartbeat]:
+        """A heartbeat now, after each interval, after a change, and a last one with `leaving`."""
+        while True:
+            self._wake.clear()
+            leaving = self._leaving
+            yield route_pb2.Heartbeat(data_version=self._view.data_version, leaving=leaving)
+            if leaving:
+                return
+            try:
+                async with asyncio.timeout(self._settings.heartbeat_interval_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    def _reply_wait_s(self, *, leaving: bool) -> float:
+        interval_s = self._settings.heartbeat_interval_ms / 1000
+        return LEAVE_TIME_MAX_S if leaving else max(REPLY_WAIT_MIN_S, REPLY_WAIT_INTERVALS * interval_s)
+
+    def _answered(self, reply: Any) -> None:
+        if reply is grpc.aio.EOF:
+            raise TroveError(errors.BROKER_UNREACHABLE, "the nameserver ended the stream")
+        if reply.HasField("error"):
+            raise from_wire(reply.error.symbol, reply.error.message, dict(reply.error.fields))
+        self.heartbeats += 1
+        if self.state != RegistrationState.REGISTERED:
+            self.state, self.detail = RegistrationState.REGISTERED, ""
+            get_logger().info("nameserver.registered", nameserver=self.nameserver)
+
+    def _refused(self, error: TroveError) -> None:
+        if error.symbol != errors.BROKER_NAME_TAKEN.symbol:
+            self._lost(str(error))
+            return
+        self.state, self.detail = RegistrationState.NAME_TAKEN, error.message
+        get_logger().error("nameserver.name_taken", nameserver=self.nameserver, message=error.message)
+
+    def _lost(self, reason: str) -> None:
+        self.state, self.detail = RegistrationState.WAITING, reason
+        if not self._leaving:
+            get_logger().warning("nameserver.unreachable", nameserver=self.nameserver, message=reason)
+
+
+class Registrations:
+    """All of them. `start()` makes the tasks, `stop()` says farewell and ends them within about a second."""
+
+    def __init__(
+        self,
+        nameservers: Sequence[Address],
+        view: BrokerView,
+        settings: RegistrationSettings,
+        jitter: Jitter,
+        channel_factory: ChannelFactory = open_channel,
+    ) -> None:
+        self.registrations = tuple(
+            Registration(nameserver, view, settings, jitter, channel_factory) for nameserver in nameservers
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        view.add_change_listener(self._topics_changed)
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(registration.run(), name=f"registration {registration.nameserver}")
+            for registration in self.registrations
+        ]
+
+    async def stop(self) -> None:
+        for registration in self.registrations:
+            registration.leave()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=LEAVE_TIME_MAX_S + 0.5)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def problem(self) -> str:
+        """For readiness: what is wrong in a few words, or an empty text.
+
+        A broker that no nameserver can reach still serves those who know its address, so only a name that
+        is taken counts.
+        """
+        taken = [entry for entry in self.registrations if entry.state == RegistrationState.NAME_TAKEN]
+        return "; ".join(f"{entry.nameserver}: {entry.detail}" for entry in taken)
+
+    def _topics_changed(self) -> None:
+        for registration in self.registrations:
+            registration.topics_changed()

@@ -1,0 +1,116 @@
+"""What this broker says of itself to nameservers and clients, without protobuf, and that in protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trovemq_proto.v1 import common_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDescription:
+    """The meaning of each field is BrokerInfo's in common.proto. `address` is the advertised HOST:PORT."""
+
+    cluster: str
+    name: str
+    address: str
+    store_host_ipv6: bool
+    append_property_crc: bool
+    body_size_max: int
+    batch_size_max: int
+    flush_mode: str
+    version: str
+
+
+class TopicSummary(Protocol):
+    """What a route tells of a topic (`broker.topics.topics.TopicConfig` is one)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def queue_count(self) -> int: ...
+
+    @property
+    def message_type(self) -> str: ...
+
+
+class BrokerView(Protocol):
+    """The broker as its cluster sees it."""
+
+    def description(self) -> BrokerDescription: ...
+
+    def topics(self) -> Sequence[TopicSummary]:
+        """Every topic, system topics too: what is in the store can be read and queried."""
+        ...
+
+    @property
+    def data_version(self) -> int:
+        """Another number whenever `topics()` is another."""
+        ...
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        """`listener()` is called on the event loop after the topics changed."""
+        ...
+
+
+class Topics(Protocol):
+    """The part of `broker.topics.topics.TopicTable` that a view needs."""
+
+    @property
+    def data_version(self) -> int: ...
+
+    def names(self, include_system: bool = False) -> list[str]: ...
+
+    def require(self, name: str) -> TopicSummary: ...
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None: ...
+
+
+class LocalBroker:
+    """The BrokerView of a description and a topic table."""
+
+    def __init__(self, description: BrokerDescription, topics: Topics) -> None:
+        self._description = description
+        self._topics = topics
+
+    def description(self) -> BrokerDescription:
+        return self._description
+
+    def topics(self) -> Sequence[TopicSummary]:
+        return [self._topics.require(name) for name in self._topics.names(include_system=True)]
+
+    @property
+    def data_version(self) -> int:
+        return self._topics.data_version
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        self._topics.add_change_listener(listener)
+
+
+def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
+    """The description as a protobuf message, with the present data version."""
+    description = view.description()
+    return common_pb2.BrokerInfo(
+        cluster=description.cluster,
+        name=description.name,
+        address=description.address,
+        store_host_ipv6=description.store_host_ipv6,
+        append_property_crc=description.append_property_crc,
+        body_size_max=description.body_size_max,
+        batch_size_max=description.batch_size_max,
+        data_version=view.data_version,
+        flush_mode=description.flush_mode,
+        version=description.version,
+    )
+
+
+def topic_routes(topics: Sequence[TopicSummary]) -> list[common_pb2.TopicRoute]:
+    return [
+        common_pb2.TopicRoute(
+            topic=topic.name, queue_count=topic.queue_count, message_type=topic.message_type
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,99 @@
+"""Who waits at the end of a queue for its next message.
+
+Invariants
+- A waiter is called back at most once, with True when the queue grew or went away, False at its deadline.
+- A cancelled waiter is never called. No waiter is left behind when its stream ends.
+- The number of waiters is bounded; one timer serves each, set once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+WAITERS_MAX: Final = 65_536
+
+Queue = tuple[str, int]
+
+
+class Waiter:
+    """One wait. `cancel()` ends it without a call."""
+
+    __slots__ = ("_callback", "_polls", "_timer", "queue")
+
+    def __init__(
+        self, polls: LongPolls, queue: Queue, callback: Callable[[bool], None], wait_s: float
+    ) -> None:
+        self._polls = polls
+        self.queue = queue
+        self._callback = callback
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._finish, False)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        self._polls.forget(self)
+
+    def wake(self) -> None:
+        """The queue grew."""
+        self._timer.cancel()
+        self._finish(True)
+
+    def _finish(self, grown: bool) -> None:
+        if self._polls.forget(self):  # else another waiter's callback has cancelled it meanwhile
+            self._callback(grown)
+
+
+class LongPolls:
+    """The waiters of all queues."""
+
+    def __init__(self, waiters_max: int = WAITERS_MAX) -> None:
+        self._waiters_max = waiters_max
+        self._by_queue: dict[Queue, dict[Waiter, None]] = {}  # a dict keeps the order of arrival
+        self._count = 0
+        self.closed = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def wait(self, topic: str, queue_id: int, wait_ms: int, callback: Callable[[bool], None]) -> Waiter:
+        """Calls `callback` when the queue grows, or after `wait_ms`. Raises TroveError LIMIT_EXCEEDED."""
+        if self._count >= self._waiters_max:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"{self._count} long polls are waiting already (longPollingCountMax)"
+            )
+        waiter = Waiter(self, (topic, queue_id), callback, wait_ms / 1000)
+        self._by_queue.setdefault(waiter.queue, {})[waiter] = None
+        self._count += 1
+        return waiter
+
+    def forget(self, waiter: Waiter) -> bool:
+        """Takes the waiter out; False where it is out already."""
+        waiters = self._by_queue.get(waiter.queue)
+        if waiters is None or waiter not in waiters:
+            return False
+        del waiters[waiter]
+        self._count -= 1
+        if not waiters:
+            del self._by_queue[waiter.queue]
+        return True
+
+    def wake(self, queues: Iterable[Queue]) -> None:
+        """These queues grew: call whoever waits for them."""
+        if not self._count:
+            return
+        for queue in queues:
+            for waiter in list(self._by_queue.get(queue, ())):
+                waiter.wake()
+
+    def wake_topic(self, topic: str) -> None:
+        """The topic was deleted: its waiters look again, and find out."""
+        self.wake([queue for queue in self._by_queue if queue[0] == topic])
+
+    def close(self) -> None:
+        """The broker is stopping: everybody answers now, and nobody should wait again."""
+        self.closed = True
+        self.wake(list(self._by_queue))

@@ -1,0 +1,131 @@
+"""Consumer groups' offsets as a service: checked against the queue, on disk before the reply.
+
+Invariants
+- An offset that is stored lies within the queue, and never beyond what the log has on disk: a commit beyond
+  that (async mode) waits for the sync of the log first.
+- A reply is sent after the file that holds the offset was written; commits that come meanwhile share the next
+  write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from broker.consume.pull import Puller, out_of_range, topic_not_found
+from broker.message_store import MessageStore
+from broker.topics.names import check_group_name
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTarget:
+    """Where a group's offsets are to stand; exactly one is set."""
+
+    timestamp: int | None = None  # epoch ms: the first message at or after it
+    offset: int | None = None
+    to_min: bool = False
+    to_max: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResetEntry:
+    queue_id: int
+    offset_before: int | None
+    offset: int
+
+
+class OffsetKeeper:
+    """Commits, reads and resets offsets. `sync_log` returns when the log is on disk up to a physical offset;
+    `search` is (topic, queue id, epoch ms) -> queue offset."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        puller: Puller,
+        sync_log: Callable[[int], Awaitable[None]],
+        search: Callable[[str, int, int], int],
+    ) -> None:
+        self._store = store
+        self._puller = puller
+        self._sync_log = sync_log
+        self._search = search
+        self._writing = asyncio.Lock()
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """`offset` is the next one to consume. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
+        OFFSET_OUT_OF_RANGE, DISK_FULL, STORE_FAILED, FLUSH_DISK_TIMEOUT."""
+        check_group_name(group)
+        self._check_range(topic, queue_id, offset)
+        await self._log_behind(topic, {queue_id: offset})
+        self._check_range(topic, queue_id, offset)  # the topic may have gone meanwhile
+        self._store.offsets.commit(group, topic, queue_id, offset)
+        await self.persist()
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """None where the group has no offset for this queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
+        check_group_name(group)
+        self._puller.bounds(topic, queue_id)
+        return self._store.offsets.get(group, topic, queue_id)
+
+    async def reset(
+        self, group: str, topic: str, queue_id: int | None, target: ResetTarget
+    ) -> list[ResetEntry]:
+        """Sets the offsets of one queue, or of every queue of the topic. Raises as commit()."""
+        check_group_name(group)
+        queue_ids = self.queue_ids(topic) if queue_id is None else [queue_id]
+        targets = {number: self._target_offset(topic, number, target) for number in queue_ids}
+        await self._log_behind(topic, targets)
+        entries = []
+        for number, offset in targets.items():
+            self._check_range(topic, number, offset)
+            entries.append(ResetEntry(number, self._store.offsets.get(group, topic, number), offset))
+        for entry in entries:
+            self._store.offsets.commit(group, topic, entry.queue_id, entry.offset)
+        await self.persist()
+        return entries
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Every queue that the topic has by its settings or in the store. Raises TOPIC_NOT_FOUND."""
+        config = self._store.topics.get(topic)
+        queues = self._store.consume_queues.queues(topic)
+        if config is None and not queues:
+            raise topic_not_found(topic)
+        configured = range(config.queue_count) if config is not None else ()
+        return sorted({*configured, *(queue.queue_id for queue in queues)})
+
+    def _target_offset(self, topic: str, queue_id: int, target: ResetTarget) -> int:
+        low, high = self._puller.bounds(topic, queue_id)
+        if target.to_min:
+            return low
+        if target.to_max:
+            return high
+        if target.timestamp is not None:
+            return self._search(topic, queue_id, target.timestamp) if high > low else low
+        if target.offset is None:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a reset needs a timestamp, an offset, to_min or to_max")
+        return target.offset  # its range is checked before anything is set
+
+    def _check_range(self, topic: str, queue_id: int, offset: int) -> None:
+        low, high = self._puller.bounds(topic, queue_id)
+        if not low <= offset <= high:
+            raise out_of_range(topic, queue_id, offset, low, high)
+
+    async def _log_behind(self, topic: str, offsets: dict[int, int]) -> None:
+        """Syncs the log where one of these offsets lies beyond what is on disk (async mode)."""
+        flushed_offset = self._store.flushed_offset
+        for queue_id, offset in offsets.items():
+            queue = self._store.consume_queues.get(topic, queue_id)
+            if queue is not None and offset > queue.lower_bound(flushed_offset):
+                await self._sync_log(self._store.end_offset)
+                return
+
+    async def persist(self) -> None:
+        """Brings changed offsets to disk, off the event loop; one write at a time."""
+        async with self._writing:
+            work = self._store.offsets.begin_persist()
+            if work is not None:
+                await asyncio.to_thread(work.run)
+                self._store.offsets.finish_persist(work)

@@ -1,0 +1,275 @@
+"""Reading a queue from a queue offset on: whole runs of records, straight from the log's mapping.
+
+The consume queue names the records (offset, size, tag hash); neighbours in the log become one slice, so a
+queue that was written in batches is read in a few slices, without Python a message.
+
+A record is left out, and named as damaged, where its bytes do not say what the consume queue says: its size
+and PHYSICALOFFSET. Its CRC is checked where this process has not checked it before: below the end that
+the log had when it was opened; what came later was checked when it was appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.index.consume_queue import ConsumeQueue
+from broker.message_store import MessageStore
+from broker.topics.names import SCHEDULE_TOPIC
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import (
+    PROPERTY_TAGS,
+    RECORD_SIZE_MIN,
+    RecordBatch,
+    RecordState,
+    check_record,
+    java_hash,
+)
+
+UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
+BLANK_UNIT_SIZE: Final = 0x7FFFFFFF  # spec 3.3: filler where a queue's first offset is not 0
+TAGS_MAX: Final = 64
+
+Indexes = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """Bytes and milliseconds."""
+
+    bytes_default: int = 1 << 20
+    bytes_max: int = 4 << 20
+    wait_ms_max: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    topic: str
+    queue_id: int
+    offset: int
+    messages_max: int = 0  # 0 = as many as fit
+    bytes_max: int = 0  # 0 = the default
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What was found. `slices` are runs of records in queue order (views of the log: use them at once)."""
+
+    slices: list[memoryview]
+    message_count: int
+    byte_count: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    queue_offsets: bytes = b""  # i64 little-endian, one a record; empty where the records say the same
+    damaged_offsets: tuple[int, ...] = ()
+
+    @property
+    def at_end(self) -> bool:
+        """Nothing was found and nothing more is there yet."""
+        return not self.slices and not self.damaged_offsets and self.next_offset >= self.max_offset
+
+
+class Puller:
+    """Pulls from one store. Synchronous: a pull is bounded by its bytes and by UNITS_MAX."""
+
+    def __init__(self, store: MessageStore, settings: PullSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._checked_from = store.end_offset
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(min, max) queue offset. Raises TOPIC_NOT_FOUND, QUEUE_NOT_FOUND."""
+        queue = self._queue(topic, queue_id)
+        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+    def pull(self, request: PullRequest) -> PullResult:
+        """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, REQUEST_ILLEGAL."""
+        _check(request)
+        queue = self._queue(request.topic, request.queue_id)
+        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        if not low <= request.offset <= high:
+            raise out_of_range(request.topic, request.queue_id, request.offset, low, high)
+        if queue is None or request.offset == high:
+            return PullResult([], 0, 0, request.offset, low, high)
+        return self._read(request, queue, low, high)
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue; None where the topic has it and nothing was written to it yet."""
+        queue = self._store.consume_queues.get(topic, queue_id)
+        if queue is not None:
+            return queue
+        config = self._store.topics.get(topic)
+        if config is None and not self._store.consume_queues.queues(topic):
+            raise topic_not_found(topic)
+        count = 0 if config is None else max(config.queue_count, config.write_queue_count)
+        if not 0 <= queue_id < count:
+            raise TroveError(
+                errors.QUEUE_NOT_FOUND,
+                f"topic {topic} has no queue {queue_id} here (queue count {count})",
+                topic=topic,
+                queue_id=queue_id,
+                queue_count=count,
+            )
+        return None
+
+    def _read(self, request: PullRequest, queue: ConsumeQueue, low: int, high: int) -> PullResult:
+        units = queue.units(request.offset, min(high - request.offset, UNITS_MAX))
+        sizes = units["size"].astype(np.int64)
+        physical_offsets = units["physical_offset"].astype(np.int64)
+        wanted = (sizes != BLANK_UNIT_SIZE) & (physical_offsets >= self._store.min_offset)
+        if request.tags and request.topic != SCHEDULE_TOPIC:
+            wanted &= np.isin(units["tags_code"].astype(np.int64), [java_hash(tag) for tag in request.tags])
+        found = np.flatnonzero(wanted)
+        taken = self._limit(request, sizes[found])
+        scanned = int(found[taken - 1]) + 1 if taken < len(found) else len(units)
+        found = found[:taken]
+        gathered = _Gathered(self._store, self._checked_from)
+        gathered.add(found + request.offset, physical_offsets[found], sizes[found])
+        if request.tags:
+            gathered.keep_tags(frozenset(request.tags))
+        return gathered.result(request.offset + scanned, low, high)
+
+    def _limit(self, request: PullRequest, sizes: Indexes) -> int:
+        """How many of these records fit; at least one where there is one."""
+        bytes_max = min(request.bytes_max or self._settings.bytes_default, self._settings.bytes_max)
+        fit = int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right"))
+        count = max(fit, 1)
+        if request.messages_max:
+            count = min(count, request.messages_max)
+        return min(count, len(sizes))
+
+
+class _Gathered:
+    """The records that are good: one batch a segment, each with its records' queue offsets."""
+
+    def __init__(self, store: MessageStore, checked_from: int) -> None:
+        self._store = store
+        self._checked_from = checked_from
+        self._batches: list[tuple[RecordBatch, Indexes]] = []
+        self._damaged: list[int] = []
+
+    def add(self, queue_offsets: Indexes, physical_offsets: Indexes, sizes: Indexes) -> None:
+        """The units' records, in queue order, which is the log's order."""
+        segments = physical_offsets // self._store.settings.commit_log_file_size
+        edges = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
+        for begin, end in pairwise(edges):
+            if begin < end:
+                part = slice(begin, end)
+                self._add_of_segment(queue_offsets[part], physical_offsets[part], sizes[part])
+
+    def _add_of_segment(self, queue_offsets: Indexes, physical_offsets: Indexes, sizes: Indexes) -> None:
+        file_size = self._store.settings.commit_log_file_size
+        start = int(physical_offsets[0]) // file_size * file_size
+        data = self._store.read(start, file_size)
+        positions = physical_offsets - start
+        limit = min(len(data), self._store.visible_offset - start)
+        inside = (sizes >= RECORD_SIZE_MIN) & (positions + sizes <= limit)
+        good = inside & self._sound(data, positions, sizes, inside, start)
+        self._damaged += queue_offsets[~good].tolist()
+        if good.all():
+            self._batches.append((RecordBatch(data, positions, sizes), queue_offsets))
+        elif good.any():
+            self._batches.append((RecordBatch(data, positions[good], sizes[good]), queue_offsets[good]))
+
+    def _sound(
+        self, data: memoryview, positions: Indexes, sizes: Indexes, inside: Flags, start: int
+    ) -> Flags | bool:
+        """Which records say of themselves what the consume queue says of them."""
+        if not inside.all():
+            return _checked_one_by_one(data, positions, sizes, start, inside)
+        unchecked = positions + start < self._checked_from
+        try:
+            batch = RecordBatch(data, positions, sizes)
+            batch.check_well_formed()
+            right: bool = np.array_equal(batch.physical_offsets, positions + start)
+        except TroveError:
+            right = False
+        if right and not unchecked.any():
+            return True
+        return _checked_one_by_one(data, positions, sizes, start, inside)
+
+    def keep_tags(self, tags: frozenset[str]) -> None:
+        """The hash said maybe; the record's own tag decides."""
+        kept = []
+        for batch, queue_offsets in self._batches:
+            texts = batch.property_values(PROPERTY_TAGS)
+            match = np.fromiter((text in tags for text in texts), np.bool_, len(texts))
+            if match.all():
+                kept.append((batch, queue_offsets))
+            elif match.any():
+                part = RecordBatch(batch.data, batch.positions[match], batch.sizes[match])
+                kept.append((part, queue_offsets[match]))
+        self._batches = kept
+
+    def result(self, next_offset: int, min_offset: int, max_offset: int) -> PullResult:
+        slices: list[memoryview] = []
+        differs = False
+        for batch, queue_offsets in self._batches:
+            slices += _slices(batch)
+            differs = differs or not np.array_equal(batch.queue_offsets, queue_offsets)
+        all_offsets = b""
+        if differs:
+            all_offsets = np.concatenate([offsets for _, offsets in self._batches]).astype("<i8").tobytes()
+        return PullResult(
+            slices,
+            sum(len(batch) for batch, _ in self._batches),
+            sum(map(len, slices)),
+            next_offset,
+            min_offset,
+            max_offset,
+            all_offsets,
+            tuple(sorted(self._damaged)),
+        )
+
+
+def topic_not_found(topic: str) -> TroveError:
+    shown = topic[:200]  # an error never repeats a whole hostile name
+    return TroveError(errors.TOPIC_NOT_FOUND, f"topic {shown!r} does not exist here", topic=shown)
+
+
+def out_of_range(topic: str, queue_id: int, offset: int, low: int, high: int) -> TroveError:
+    return TroveError(
+        errors.OFFSET_OUT_OF_RANGE,
+        f"offset {offset} of queue {queue_id} of {topic} is not in {low} to {high}",
+        min_offset=low,
+        max_offset=high,
+        offset=offset,
+    )
+
+
+def _check(request: PullRequest) -> None:
+    if request.messages_max < 0 or request.bytes_max < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, "messages_max and bytes_max may not be negative")
+    if len(request.tags) > TAGS_MAX:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{len(request.tags)} tags, the limit is {TAGS_MAX}")
+
+
+def _checked_one_by_one(
+    data: memoryview, positions: Indexes, sizes: Indexes, start: int, inside: Flags
+) -> Flags:
+    """Each record parsed whole, with its CRC; `inside` says which may be looked at."""
+    good = inside.copy()
+    for i in np.flatnonzero(inside).tolist():
+        position, size = int(positions[i]), int(sizes[i])
+        found = check_record(data, position, position + size, physical_offset=start + position)
+        good[i] = found == (RecordState.RECORD, size)
+    return good
+
+
+def _slices(batch: RecordBatch) -> Sequence[memoryview]:
+    """The batch's bytes, neighbours in the log together."""
+    begins = batch.positions
+    ends = begins + batch.sizes
+    breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+    firsts = begins[np.concatenate(([0], breaks))].tolist()
+    lasts = ends[np.concatenate((breaks, [len(ends)])) - 1].tolist()
+    return [batch.data[first:last] for first, last in zip(firsts, lasts, strict=True)]

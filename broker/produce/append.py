@@ -1,0 +1,181 @@
+"""From a batch on the wire to its place in the log: checks, append, and what the outcome is called.
+
+Everything that can be refused is refused before the log is touched; a batch is stored whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from broker.message_store import AppendResult, MessageStore
+from broker.produce.group_commit import GroupCommit, Grown
+from broker.storage.files import Buffer, StorageError
+from broker.store_settings import StoreSettings
+from broker.topics.names import check_topic_name
+from broker.topics.topics import TopicConfig
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.records import BLANK_SIZE, pack_host, validate_batch
+
+Durability = Literal["disk", "memory"]
+
+# RocketMQ's PutMessageStatus (spec 6.2) of each refusal; what is not listed is the message's own fault.
+_PUT_STATUS: Final[dict[ErrorSpec, str]] = {
+    errors.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    errors.SERVICE_NOT_AVAILABLE: "SERVICE_NOT_AVAILABLE",
+    errors.DISK_FULL: "SERVICE_NOT_AVAILABLE",
+    errors.STORE_FAILED: "SERVICE_NOT_AVAILABLE",
+    errors.CREATE_MAPPED_FILE_FAILED: "CREATE_MAPPED_FILE_FAILED",
+    errors.PROPERTIES_SIZE_EXCEEDED: "PROPERTIES_SIZE_EXCEEDED",
+    errors.OS_PAGE_CACHE_BUSY: "OS_PAGE_CACHE_BUSY",
+    errors.LIMIT_EXCEEDED: "OS_PAGE_CACHE_BUSY",
+    errors.UNKNOWN_ERROR: "UNKNOWN_ERROR",
+    errors.REQUEST_TIMEOUT: "UNKNOWN_ERROR",
+}
+
+
+def batch_size_limit(settings: StoreSettings) -> int:
+    """Bytes of the largest batch that can be appended: a batch lies in one segment, before a blank record."""
+    return min(settings.batch_size_max, settings.commit_log_file_size - BLANK_SIZE)
+
+
+def put_status(error: TroveError) -> str:
+    """The name of the PutMessageStatus that stands for this refusal."""
+    return _PUT_STATUS.get(error.spec, "MESSAGE_ILLEGAL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendSettings:
+    auto_create_topic: bool = False  # autoCreateTopicEnable
+    auto_create_queue_count: int = 8  # defaultTopicQueueNums
+
+
+class Appender:
+    """Appends batches to the store, on the event loop, in the order of the calls."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        group_commit: GroupCommit,
+        settings: AppendSettings,
+        clock_ms: Callable[[], int],
+        on_grown: Callable[[Grown], None],
+        on_appended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._group_commit = group_commit
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._on_grown = on_grown
+        self._on_appended = on_appended
+        self._batch_size_limit = batch_size_limit(store.settings)
+        self._sync = store.settings.flush_mode == "sync"
+        self._store_host_ipv6 = len(pack_host(store.settings.store_host)) == 20
+        self._refusal: TroveError | None = None
+        self._dispatch_scheduled = False
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledgement means here."""
+        return "disk" if self._sync else "memory"
+
+    @property
+    def sync(self) -> bool:
+        """Whether acknowledgements wait for the sync."""
+        return self._sync
+
+    @property
+    def store_host_ipv6(self) -> bool:
+        return self._store_host_ipv6
+
+    def refuse(self, error: TroveError) -> None:
+        """From now on every append is refused with this error (the broker is stopping)."""
+        self._refusal = error
+
+    def append(self, topic: str, queue_id: int, records: Buffer, born_host: bytes | None) -> AppendResult:
+        """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
+
+        `records` is a run of records as they were encoded by the producer; it is copied once.
+        Raises TroveError: nothing was written then.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        self.topic_for_write(topic, queue_id)
+        settings = self._store.settings
+        if len(records) > self._batch_size_limit:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"the batch has {len(records)} bytes, the limit is {self._batch_size_limit}",
+                batch_size_max=self._batch_size_limit,
+            )
+        data = bytearray(records)
+        batch = validate_batch(
+            data,
+            topic=topic,
+            queue_id=queue_id,
+            body_size_max=settings.body_size_max,
+            store_host_ipv6=self._store_host_ipv6,
+            append_property_crc=settings.append_property_crc,
+        )
+        try:
+            result = self._store.append(
+                data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
+            )
+        except StorageError as error:
+            self._group_commit.fail(error)
+            raise TroveError(errors.STORE_FAILED, str(error)) from error
+        except TroveError as error:
+            if error.spec is errors.STORE_FAILED:
+                self._group_commit.fail(error)
+            raise
+        if not self._sync:
+            self._dispatch_soon()
+        self._group_commit.appended()
+        self._on_appended()
+        return result
+
+    def _dispatch_soon(self) -> None:
+        """In async mode: dispatches after what runs now, once for all appends of this turn of the loop.
+
+        So the acknowledgement is on its way already while the projections are written. Whatever request
+        its receiver sends next is handled after that, in a later turn: it finds the message.
+        """
+        if not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatch_scheduled = False
+        try:
+            self._on_grown(self._store.dispatch())
+        except Exception as error:
+            self._group_commit.fail(error)  # the daemon ends: what is acknowledged must be readable
+            raise
+
+    def topic_for_write(self, topic: str, queue_id: int | None = None) -> TopicConfig:
+        """The topic that may be written, made now where settings allow that.
+
+        Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE (no write permission).
+        """
+        check_topic_name(topic)
+        config = self._store.topics.get(topic)
+        if config is None:
+            if not self._settings.auto_create_topic:
+                raise TroveError(errors.TOPIC_NOT_FOUND, f"topic {topic} does not exist", topic=topic)
+            config = self._store.topics.create(
+                topic, self._settings.auto_create_queue_count, now_ms=self._clock_ms()
+            )
+        if not config.writable:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"topic {topic} may not be written", topic=topic)
+        if queue_id is not None and not 0 <= queue_id < config.write_queue_count:
+            raise TroveError(
+                errors.QUEUE_NOT_FOUND,
+                f"topic {topic} has queues 0 to {config.write_queue_count - 1}, not {queue_id}",
+                topic=topic,
+                queue_id=queue_id,
+                queue_count=config.write_queue_count,
+            )
+        return config

@@ -1,0 +1,23 @@
+"""Which queue takes a message whose sender named none: one after the other, topic by topic."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TOPICS_MAX: Final = 65_536
+
+
+class QueueChooser:
+    """Round robin. Remembers one number a topic, for a bounded number of topics."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def choose(self, topic: str, queue_count: int) -> int:
+        """The queue id (0 to queue_count - 1) whose turn it is."""
+        assert queue_count > 0, "a topic has a queue"
+        turn = self._next.get(topic, 0)
+        if len(self._next) >= TOPICS_MAX:
+            self._next.clear()  # all begin at queue 0 again: harmless, and bounded
+        self._next[topic] = turn + 1
+        return turn % queue_count

@@ -1,0 +1,152 @@
+"""Sends that arrive in one turn of the event loop become one append per (topic, queue).
+
+A group never waits for a timer: it is appended at the end of the turn in which its first send came.
+
+Invariants
+- Within a group the records lie in the order in which the sends came.
+- Every send's future is resolved exactly once, with its own part of the group's append or the group's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.message_store import AppendResult
+from broker.produce.append import Appender
+from broker.produce.choose_queue import QueueChooser
+from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+WAITING_BYTES_MAX: Final = 64 << 20  # of one turn, all groups
+
+
+@dataclass(frozen=True, slots=True)
+class SendOutcome:
+    """Where one send's messages stand."""
+
+    queue_id: int
+    result: AppendResult
+
+
+@dataclass(slots=True)
+class _Send:
+    records: bytes
+    count: int
+    done: asyncio.Future[SendOutcome]
+
+
+class Coalescer:
+    def __init__(self, appender: Appender, encoder: OutgoingEncoder, batch_size_max: int) -> None:
+        self._appender = appender
+        self._encoder = encoder
+        self._batch_size_max = batch_size_max
+        self._chooser = QueueChooser()
+        self._groups: dict[tuple[str, int], list[_Send]] = {}
+        self._chosen: dict[str, int] = {}
+        self._waiting_bytes = 0
+        self._scheduled = False
+
+    async def send(
+        self,
+        topic: str,
+        queue_id: int,
+        messages: Sequence[OutgoingMessage],
+        *,
+        born_host: bytes | None,
+        now_ms: int,
+    ) -> SendOutcome:
+        """Appends the messages, in order and contiguously, to the queue (-1: the broker chooses one).
+
+        Returns after the append; durability is the caller's to wait for. Raises TroveError: nothing was
+        written then.
+        """
+        if not messages:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a send needs at least one message")
+        queue_id = self._queue_for(topic, queue_id)
+        records = self._encoder.encode(
+            messages, topic=topic, queue_id=queue_id, born_host=born_host, now_ms=now_ms
+        )
+        return await self._enqueue(topic, queue_id, records, len(messages))
+
+    def _queue_for(self, topic: str, queue_id: int) -> int:
+        """The queue named, or the one that this turn's sends without a queue share."""
+        if queue_id >= 0:
+            self._appender.topic_for_write(topic, queue_id)
+            return queue_id
+        if topic not in self._chosen:
+            config = self._appender.topic_for_write(topic)
+            self._schedule()
+            self._chosen[topic] = self._chooser.choose(topic, config.write_queue_count)
+        return self._chosen[topic]
+
+    def _enqueue(self, topic: str, queue_id: int, records: bytes, count: int) -> asyncio.Future[SendOutcome]:
+        if len(records) > self._batch_size_max:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"the messages take {len(records)} bytes, the limit is {self._batch_size_max}",
+                batch_size_max=self._batch_size_max,
+            )
+        if self._waiting_bytes + len(records) > WAITING_BYTES_MAX:
+            raise TroveError(errors.OS_PAGE_CACHE_BUSY, f"{self._waiting_bytes} bytes of sends are waiting")
+        self._schedule()
+        send = _Send(records, count, asyncio.get_running_loop().create_future())
+        self._groups.setdefault((topic, queue_id), []).append(send)
+        self._waiting_bytes += len(records)
+        return send.done
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._append_groups)
+
+    def _append_groups(self) -> None:
+        self._scheduled = False
+        groups, self._groups = self._groups, {}
+        self._chosen.clear()
+        self._waiting_bytes = 0
+        for (topic, queue_id), sends in groups.items():
+            for part in self._parts(sends):
+                self._append(topic, queue_id, part)
+
+    def _parts(self, sends: list[_Send]) -> list[list[_Send]]:
+        """The sends in order, cut so that no part is larger than one batch may be."""
+        parts: list[list[_Send]] = [[]]
+        size = 0
+        for send in sends:
+            if parts[-1] and size + len(send.records) > self._batch_size_max:
+                parts.append([])
+                size = 0
+            parts[-1].append(send)
+            size += len(send.records)
+        return parts
+
+    def _append(self, topic: str, queue_id: int, sends: list[_Send]) -> None:
+        data = sends[0].records if len(sends) == 1 else b"".join(send.records for send in sends)
+        try:
+            result = self._appender.append(topic, queue_id, data, None)
+        except Exception as error:  # each sender must hear of it; none may wait for ever
+            for send in sends:
+                if not send.done.done():
+                    send.done.set_exception(error)
+            return
+        self._share(sends, queue_id, result)
+
+    def _share(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
+        first, begin = 0, 0
+        for send in sends:
+            part = replace(
+                result,
+                physical_offset=result.physical_offset + begin,
+                bytes_written=len(send.records),
+                first_queue_offset=result.first_queue_offset + first,
+                record_count=send.count,
+                positions=result.positions[first : first + send.count] - begin,
+            )
+            first += send.count
+            begin += len(send.records)
+            if not send.done.done():
+                send.done.set_result(SendOutcome(queue_id, part))

@@ -1,0 +1,248 @@
+"""Group commit: one sync serves every append that waits for it.
+
+In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in one thread of
+its own) further appends gather; the next sync covers them all. In async mode nobody waits, and the worker
+syncs by interval: when 4 pages are dirty, or whatever is dirty every 10 s (spec 6.1).
+
+Invariants
+- Waiters are resolved in the order in which they were added; their ends never decrease.
+- A waiter is resolved without an error only after `finish_flush` moved the store's flushed offset past its
+  end and the records were dispatched and announced: who reads after the acknowledgement sees the message.
+- Each waiter is resolved exactly once. One that timed out is not resolved again by its sync.
+- After a failed sync nothing is acknowledged any more: the pages' state is unknown, only a restart helps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from broker.storage.files import StorageError
+from broker.store_settings import FlushMode
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+PAGE_SIZE: Final = 4096
+
+Grown = list[tuple[str, int]]
+Resolve = Callable[[TroveError | None], None]
+
+
+class Flushable(Protocol):
+    """A captured sync: see broker.message_store.FlushWork."""
+
+    end: int
+
+    def run(self) -> None: ...
+
+
+class FlushStore(Protocol):
+    """What group commit needs of the store."""
+
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def flushed_offset(self) -> int: ...
+    def begin_flush(self) -> Flushable | None: ...
+    def finish_flush(self, work: Any, /) -> Grown: ...
+    def mark_failed(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushSettings:
+    """Times in milliseconds, sizes in bytes. RocketMQ's name of each value stands beside it."""
+
+    mode: FlushMode = "sync"  # flushDiskType
+    flush_interval_ms: int = 500  # flushIntervalCommitLog
+    least_pages: int = 4  # flushCommitLogLeastPages; fewer dirty ones wait for the thorough flush
+    thorough_interval_ms: int = 10_000  # flushCommitLogThoroughInterval
+    sync_flush_timeout_ms: int = 5_000  # syncFlushTimeout
+    unsynced_bytes_max: int = 268_435_456
+    append_wait_max_ms: int = 1_000  # osPageCacheBusyTimeOutMills
+
+
+@dataclass(slots=True)
+class _Waiter:
+    end: int
+    deadline: float
+    resolve: Resolve
+
+
+class GroupCommit:
+    """The flush worker and those who wait for it. Everything but the sync itself runs on the event loop."""
+
+    def __init__(self, store: FlushStore, settings: FlushSettings, on_grown: Callable[[Grown], None]) -> None:
+        self._store = store
+        self._settings = settings
+        self._on_grown = on_grown
+        self._waiters: deque[_Waiter] = deque()
+        self._wanted = asyncio.Event()
+        self._room = asyncio.Event()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self.failure: Exception | None = None
+        self.flush_count = 0
+        self.timeout_count = 0
+
+    # --- what producers call ------------------------------------------------------------------------
+    @property
+    def unsynced_bytes(self) -> int:
+        return self._store.end_offset - self._store.flushed_offset
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits for the disk than may."""
+        return self.unsynced_bytes >= self._settings.unsynced_bytes_max
+
+    def appended(self) -> None:
+        """Tells the worker that the log grew."""
+        if self._settings.mode == "sync" or self.full:
+            self._wanted.set()
+
+    def when_durable(self, end: int, resolve: Resolve) -> None:
+        """Calls `resolve` once: with None when the log is on disk up to `end`, else with the error.
+
+        Errors: FLUSH_DISK_TIMEOUT (the message is in the log), STORE_FAILED.
+        """
+        if self.failure is not None:
+            resolve(_store_failed(self.failure))
+            return
+        if end <= self._store.flushed_offset:
+            resolve(None)
+            return
+        assert not self._waiters or self._waiters[-1].end <= end, "appends and their waiters have one order"
+        deadline = asyncio.get_running_loop().time() + self._settings.sync_flush_timeout_ms / 1000
+        self._waiters.append(_Waiter(end, deadline, resolve))
+        self._wanted.set()
+        self._arm_timer()
+
+    async def room(self) -> None:
+        """Returns when the unsynced bytes are below their limit, or when the store failed.
+
+        Raises TroveError OS_PAGE_CACHE_BUSY where that takes longer than `append_wait_max_ms`.
+        """
+        try:
+            async with asyncio.timeout(self._settings.append_wait_max_ms / 1000):
+                while self.full and self.failure is None:
+                    self._room.clear()
+                    self._wanted.set()
+                    await self._room.wait()
+        except TimeoutError:
+            raise TroveError(
+                errors.OS_PAGE_CACHE_BUSY, f"{self.unsynced_bytes} bytes are waiting for the disk"
+            ) from None
+
+    async def durable(self, end: int) -> None:
+        """Waits until the log is on disk up to `end`. Raises what when_durable reports."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def resolve(error: TroveError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.when_durable(end, resolve)
+        await future
+
+    # --- the worker ---------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Serves until `stop`. Raises TroveError STORE_FAILED when a sync failed or `fail` was called."""
+        loop = asyncio.get_running_loop()
+        thorough_at = loop.time() + self._settings.thorough_interval_ms / 1000
+        while not self._closing:
+            await self._next_turn()
+            if self.failure is not None:
+                raise _store_failed(self.failure) from self.failure
+            thorough = loop.time() >= thorough_at
+            if self._worth_a_sync(thorough):
+                await self._flush()
+            if thorough:
+                thorough_at = loop.time() + self._settings.thorough_interval_ms / 1000
+        while self.unsynced_bytes > 0:  # also what came while the last sync ran
+            await self._flush()
+
+    async def _next_turn(self) -> None:
+        if self._settings.mode == "sync":
+            await self._wanted.wait()
+        else:
+            try:
+                async with asyncio.timeout(self._settings.flush_interval_ms / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+        self._wanted.clear()
+
+    def _worth_a_sync(self, thorough: bool) -> bool:
+        dirty = self.unsynced_bytes
+        if self._waiters or thorough or self._settings.mode == "sync":
+            return dirty > 0
+        return dirty > 0 and dirty >= self._settings.least_pages * PAGE_SIZE
+
+    async def _flush(self) -> None:
+        try:
+            work = self._store.begin_flush()
+            if work is None:
+                return
+            await asyncio.get_running_loop().run_in_executor(self._executor, work.run)
+            grown = self._store.finish_flush(work)
+        except StorageError as error:
+            self.fail(error)
+            raise _store_failed(error) from error
+        self.flush_count += 1
+        self._on_grown(grown)
+        self._resolve_up_to(self._store.flushed_offset)
+        self._room.set()
+
+    def _resolve_up_to(self, flushed_offset: int) -> None:
+        while self._waiters and self._waiters[0].end <= flushed_offset:
+            self._waiters.popleft().resolve(None)
+
+    # --- time-outs, failure, end --------------------------------------------------------------------
+    def _arm_timer(self) -> None:
+        """One timer, for the oldest waiter: deadlines have the waiters' order."""
+        if self._timer is None and self._waiters:
+            self._timer = asyncio.get_running_loop().call_at(self._waiters[0].deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        while self._waiters and self._waiters[0].deadline <= now:
+            self.timeout_count += 1
+            waited_ms = self._settings.sync_flush_timeout_ms
+            self._waiters.popleft().resolve(
+                TroveError(errors.FLUSH_DISK_TIMEOUT, f"the sync did not end within {waited_ms} ms")
+            )
+        self._arm_timer()
+
+    def fail(self, error: Exception) -> None:
+        """The store failed: every waiter hears it, and the worker ends with STORE_FAILED."""
+        if self.failure is None:
+            self.failure = error
+            self._store.mark_failed()
+        while self._waiters:
+            self._waiters.popleft().resolve(_store_failed(self.failure))
+        self._wanted.set()
+        self._room.set()
+
+    def stop(self) -> None:
+        """Asks the worker to end after a last sync of whatever is dirty."""
+        self._closing = True
+        self._wanted.set()
+
+    def close(self) -> None:
+        """Ends the thread; call when the worker has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._executor.shutdown(wait=True)
+
+
+def _store_failed(failure: Exception) -> TroveError:
+    return TroveError(errors.STORE_FAILED, f"the store failed: {failure}")

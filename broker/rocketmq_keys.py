@@ -1,0 +1,102 @@
+"""Keys of RocketMQ's `broker.conf` that we know and do not implement: each gives one warning.
+
+Names are those of BrokerConfig, MessageStoreConfig and NettyServerConfig of RocketMQ 4.x and 5.x. What we
+do implement stands beside its setting in `broker.settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_KEYS: Final = """
+    abortFile accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
+    ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclEnable adminBrokerThreadPoolNums
+    adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet appendAckAsync appendCkAsync
+    appendTopicForTimerDeleteKey asyncSendEnable authConfigPath authenticationEnabled
+    authenticationMetadataProvider authenticationProvider authenticationWhitelist authorizationEnabled
+    authorizationMetadataProvider authorizationProvider authorizationWhitelist autoCreateSubscriptionGroup
+    autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
+    bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond
+    brokerConfigPath brokerElectionPriority brokerFastFailureEnable brokerId brokerIP2
+    brokerNotActiveTimeoutMillis brokerPermission brokerRole brokerTopicEnable channelExpiredTimeout
+    channelNotActiveInterval checkCRCOnRecover checkSyncStateSetPeriod cleanFileForciblyEnable
+    cleanOfflineBrokerInterval cleanResourceInterval cleanRocksDBDirtyCQIntervalMin
+    clientAsyncSemaphoreValue clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
+    clientManageThreadPoolNums clusterTopicEnable coldDataFlowControlEnable coldDataScanEnable
+    commercialBaseCount commercialSizePerMsg commitCommitLogLeastPages commitCommitLogThoroughInterval
+    commitIntervalCommitLog commitLogRollingInterval commitLogRollingMinMessages
+    compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
+    compatibleWithOldNameSrv compressedRegister connectTimeoutMillis consumerFallbehindThreshold
+    consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums consumerOffsetUpdateVersionStep
+    controllerAddr controllerHeartBeatTimeoutMills cqColdReadMaxCount dataReadAheadEnable debugLockEnable
+    defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum delayOffsetUpdateVersionStep
+    deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax
+    deleteTopicWithBrokerRegistration deleteWhen destroyMapedFileIntervalForcibly
+    destroyMappedFileIntervalForcibly disableConsumeIfConsumerReadSlowly diskFallRecorded
+    diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio dispatchCqThreads
+    dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableAsyncReput enableAutoInSyncReplicas
+    enableBatchPush enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap
+    enableCleanExpiredOffset enableCompaction enableConsumeQueueExt enableControllerMode enableDetailStat
+    enableDLegerCommitLog enableLmq enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
+    enableNotifyAfterPopOrderLockRelease enablePopBatchAck enablePopBufferMerge enablePopLog
+    enablePopMessageThreshold enablePropertyFilter enableRemoteEscape enableRetryTopicV2 enableRocksDBLog
+    enableScheduleAsyncDeliver enableScheduleMessageStats enableSingleTopicRegister
+    enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitRegistration
+    endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation
+    expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
+    fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fileReservedTime filterDataCleanTimeSpan
+    filterSupportRetry flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
+    flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile
+    flushLeastPagesWhenWarmMappedFile forceRegister forceVerifyPropCRC forwardTimeout haClient
+    haFlowControlEnable haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync
+    haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize
+    heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode indexRocksDBEnable
+    initAuthenticationUser innerClientAuthenticationCredentials inSyncReplicas isEnableBatchPush
+    isolateLogEnable litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
+    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+    loadBalanceThreadPoolQueueCapacity lockInStrictMode longPollingEnable mappedFileSizeConsumeQueueExt
+    mappedFileSizeTimerLog maxConsumeQueueScan maxDelayTime maxErrorRateOfBloomFilter maxFilterMessageSize
+    maxHaTransferByteInSecond maxLmqConsumeQueueNum maxPopPollingSize maxSlaveResendLength maxTopicLength
+    maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
+    maxTransferCountOnMessageInMemory memoryStore messageDelayLevel messageStorePlugIn metadataPath
+    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
+    metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
+    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled minInSyncReplicas
+    msgTraceTopicName notifyConsumerIdsChangedEnable offsetCheckInSlave popCkMaxBufferSize
+    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popPollingMapSize popPollingSize
+    processReplyMessageThreadPoolNums pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    putMessageFutureThreadPoolNums putMsgIndexHightWater putThreadPoolQueueCapacity
+    queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted realTimeNotifyConsumerChange
+    realTimePersistRocksDBConfig recheckReputOffsetFromCq recoverConcurrently recoverThreadPoolNums
+    redeleteHangedFileInterval regionId registerBrokerTimeoutMills registerNameServerPeriod
+    rejectPullConsumerEnable rejectTransactionMessage replyThreadPoolQueueCapacity reviveAckWaitMs
+    reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome rocksdbCQDoubleWriteEnable
+    sampleCountThreshold sampleSteps sendHeartbeatTimeoutMillis sendMessageThreadPoolNums
+    sendThreadPoolQueueCapacity serverAsyncSemaphoreValue serverCallbackExecutorThreads
+    serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverNettyWorkerGroupEnable
+    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
+    serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads
+    shortPollingTimeMills skipPreOnline slaveReadEnable slaveTimeout splitMetadataSize
+    splitRegistrationSize startAcceptSendRequestTimeStamp storePathBrokerIdentity storePathCommitLog
+    storePathConsumeQueue storePathDLedgerCommitLog storePathEpochFile storePathIndex
+    storeReplyMessageEnable storeType subscriptionExpiredTimeout syncBrokerMemberGroupPeriod
+    syncBrokerMetadataPeriod syncControllerMetadataPeriod syncMasterFlushOffsetWhenStartup
+    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
+    timerEngineType timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
+    timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
+    timerPutMessageThreadNum timerRocksDBEnable timerRollWindowSlot timerSkipUnknownError timerStopDequeue
+    timerStopEnqueue timerWarmEnable timerWheelEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
+    topicGroupRequiredVersion totalReplicas traceOn traceTopicEnable transactionCheckInterval
+    transactionCheckMax transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
+    transactionTimeOut transferMetadataJsonQueueSize transferMsgByHeap transferOffsetJsonQueueSize
+    transientStorePoolEnable transientStorePoolSize transRocksDBEnable useABSLock useEpollNativeSelector
+    usePIDColdCtrStrategy useReentrantLockWhenPutMessage useScatteredFileDelete useSeparateStoreForPop
+    useServerSideResetOffset useSingleRocksDBForAllConfigs useStaticSubscription useTLS
+    validateSystemTopicWhenUpdateTopic waitTimeMillsInAckQueue waitTimeMillsInHeartbeatQueue
+    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
+    waitTimeMillsInTransactionQueue warmMapedFileEnable warmMappedFileEnable writeBufferHighWaterMark
+    writeBufferLowWaterMark writeWithoutMmap
+"""
+
+IGNORED_KEYS: Final = frozenset(_KEYS.split())

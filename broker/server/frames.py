@@ -1,0 +1,120 @@
+"""The two frames that carry record batches, read and written without copying the records.
+
+They are ordinary protobuf messages of message.proto; protobuf's own code would copy the records into the
+message and out of it again. On the wire (protobuf encoding; a tag byte is field number << 3 | wire type):
+
+AppendFrame                              FetchReply, the one field that is written here
+| tag  | field    | form               | | tag  | field   | form              |
+|------|----------|--------------------| |------|---------|-------------------|
+| 0x08 | frame_id | varint             | | 0x1A | records | length and bytes  |
+| 0x12 | topic    | length and bytes   |
+| 0x18 | queue_id | varint             |
+| 0x22 | records  | length and bytes   |
+| 0x28 | one_way  | varint             |
+
+Unknown fields are skipped; of a field that comes twice the last counts, as protobuf says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_proto.v1 import message_pb2
+
+RECORDS_TAG: Final = b"\x1a"
+
+_VARINT: Final = 0
+_FIXED64: Final = 1
+_BYTES: Final = 2
+_FIXED32: Final = 5
+
+
+@dataclass(slots=True)
+class AppendFrame:
+    """One frame of an Append stream. `records` is a view of the received message."""
+
+    frame_id: int = 0
+    topic: str = ""
+    queue_id: int = 0
+    records: memoryview | bytes = b""
+    one_way: bool = False
+    fault: str = ""  # what is wrong with the frame itself; the fields above are then as far as it was read
+
+
+def read_append_frame(data: bytes) -> AppendFrame:
+    """Never raises: a frame that cannot be read has its `fault` set, and ends nothing but itself."""
+    frame = AppendFrame()
+    try:
+        _read_fields(frame, data)
+    except (IndexError, ValueError) as error:
+        frame.fault = f"the frame is no AppendFrame: {error}"
+    return frame
+
+
+def _read_fields(frame: AppendFrame, data: bytes) -> None:
+    view = memoryview(data)
+    position, end = 0, len(data)
+    while position < end:
+        tag, position = _read_varint(data, position)
+        field, wire_type = tag >> 3, tag & 7
+        if wire_type == _BYTES:
+            size, position = _read_varint(data, position)
+            if size > end - position:
+                raise ValueError(f"field {field} is cut")
+            if field == 4:
+                frame.records = view[position : position + size]
+            elif field == 2:
+                frame.topic = str(view[position : position + size], "utf-8", "replace")
+            position += size
+        elif wire_type == _VARINT:
+            value, position = _read_varint(data, position)
+            _set_number(frame, field, value)
+        elif wire_type in (_FIXED64, _FIXED32):
+            position += 8 if wire_type == _FIXED64 else 4
+        else:
+            raise ValueError(f"field {field} has the unknown form {wire_type}")
+    if position != end:
+        raise ValueError("the last field is cut")
+
+
+def _set_number(frame: AppendFrame, field: int, value: int) -> None:
+    if field == 1:
+        frame.frame_id = value - (1 << 64) if value >> 63 else value
+    elif field == 3:
+        value &= 0xFFFFFFFF
+        frame.queue_id = value - (1 << 32) if value >> 31 else value
+    elif field == 5:
+        frame.one_way = bool(value)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = data[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position
+    raise ValueError("a number has more than 10 bytes")
+
+
+def write_fetch_reply(head: message_pb2.FetchReply, slices: Iterable[memoryview], byte_count: int) -> bytes:
+    """The reply `head` (without records) with these slices as its records: one copy of each byte."""
+    if not byte_count:
+        return head.SerializeToString()
+    return b"".join((head.SerializeToString(), RECORDS_TAG, _varint(byte_count), *slices))
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

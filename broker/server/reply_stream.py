@@ -1,0 +1,157 @@
+"""What the Append and the Fetch stream share: replies from two sides, and an end that loses none of them.
+
+A reply is written at once by the reader's own coroutine (`reply`: no hop through another task), or later,
+when a sync or a new message made it ready (`reply_soon`, from a callback). gRPC takes one write at a time,
+so both pass one lock.
+
+Invariants
+- Every reply that was made ready is written before the stream ends, unless the client is gone.
+- While a client does not read its replies, its requests are not read either, beyond a fixed number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+MakeReply = Callable[[], bytes | None]
+
+
+class ReplyStream:
+    """One open stream of one client. Subclasses handle one request at a time in `handle`."""
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], waiting_max: int) -> None:
+        self._context = context
+        self._waiting_max = waiting_max
+        self._waiting = 0  # requests whose reply comes later
+        self._ready: deque[MakeReply] = deque()
+        self._writing = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Event()  # set whenever a waiting request was answered
+        self._handling = False
+        self._ending = False  # end as soon as everything is answered
+        self._ended = False  # the reader was told to
+        self.task: asyncio.Task[object] | None = None
+
+    # --- for subclasses -----------------------------------------------------------------------------
+    async def handle(self, request: Any) -> None:
+        raise NotImplementedError
+
+    async def reply(self, message: bytes) -> None:
+        """Writes now."""
+        async with self._writing:
+            await self._context.write(message)
+
+    def begin_waiting(self) -> None:
+        """A reply will come by `reply_soon`."""
+        self._waiting += 1
+
+    def reply_soon(self, make: MakeReply) -> None:
+        """A waiting request can be answered: `make` gives its reply when it is its turn to be written;
+        None where the request went back to waiting (by begin_waiting)."""
+        self._ready.append(make)
+        self._wake.set()
+
+    # --- life ---------------------------------------------------------------------------------------
+    async def serve(self) -> None:
+        """Reads and answers until the client has no more requests, or `end` was called.
+
+        Raises TroveError SERVICE_NOT_AVAILABLE in the latter case.
+        """
+        self.task = asyncio.current_task()
+        writer = asyncio.create_task(self._write_ready(), name="stream-writer")
+        writer.add_done_callback(self._writer_done)
+        try:
+            await self._read_all()
+            await self._wait_for_waiting(0)
+        except asyncio.CancelledError:
+            if not self._ended or self.task is None:
+                raise
+            self.task.uncancel()
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping") from None
+        finally:
+            writer.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """The stream is over; subclasses give up what still waits."""
+
+    def end(self) -> None:
+        """The broker stops: end as soon as every request that was read is answered."""
+        self._ending = True
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        idle = not self._handling and not self._waiting
+        if self._ending and idle and not self._ended and self.task is not None:
+            self._ended = True
+            self.task.cancel()
+
+    def _writer_done(self, writer: asyncio.Task[None]) -> None:
+        """A reply that cannot be written (the client is gone) ends the stream."""
+        if not writer.cancelled() and writer.exception() is not None and self.task is not None:
+            self.task.cancel()
+
+    async def _read_all(self) -> None:
+        read = self._context.read
+        while True:
+            request = await read()
+            if request is grpc.aio.EOF:
+                return
+            self._handling = True
+            await self.handle(request)
+            if self._waiting >= self._waiting_max:
+                await self._wait_for_waiting(self._waiting_max - 1)
+            self._handling = False
+            if self._ending:
+                self._end_if_idle()
+
+    async def _wait_for_waiting(self, count: int) -> None:
+        """Returns when at most `count` requests wait for their reply."""
+        while self._waiting > count:
+            self._settled.clear()
+            await self._settled.wait()
+
+    async def _write_ready(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._ready:
+                message = self._ready.popleft()()
+                if message is not None:
+                    await self.reply(message)
+                self._waiting -= 1
+                self._settled.set()
+            self._end_if_idle()
+
+
+class OpenStreams:
+    """The streams of one service that are open now."""
+
+    def __init__(self) -> None:
+        self._streams: set[ReplyStream] = set()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def serve(self, stream: ReplyStream) -> None:
+        self._streams.add(stream)
+        try:
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
+
+    async def end_all(self, timeout_s: float) -> None:
+        """Ends every stream; returns when they are over, or after the time (a client that does not read)."""
+        tasks = {stream.task for stream in self._streams if stream.task is not None}
+        for stream in list(self._streams):
+            stream.end()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)

@@ -1,0 +1,154 @@
+"""What works on one open store, wired together: produce and consume, without the network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from broker import background
+from broker.consume.long_poll import LongPolls
+from broker.consume.offsets import OffsetKeeper
+from broker.consume.pull import Puller, PullSettings
+from broker.message_store import MessageStore
+from broker.produce.append import Appender, AppendSettings, batch_size_limit
+from broker.produce.coalesce import Coalescer
+from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.produce.outgoing import OutgoingEncoder
+from broker.query.search_offset import search_offset
+from broker.server.append_stream import AppendParts
+from broker.server.fetch_stream import FetchParts
+from broker.server.message_service import MessageService
+from broker.server.statistics import BrokerStatistics
+from broker.server.traffic import Traffic
+from broker.settings import BrokerSettings
+from broker.topics.names import is_system_topic
+from broker.topics.topics import TopicConfig
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import UniqueKeyGenerator
+
+SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, where the unique keys' clock begins
+
+
+def clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class StoreServices:
+    """The parts; the daemon starts `background` and ends with `drain`."""
+
+    def __init__(self, store: MessageStore, settings: BrokerSettings) -> None:
+        self.store = store
+        self.appended = asyncio.Event()
+        self.long_polls = LongPolls(settings.long_polls_max)
+        self.group_commit = GroupCommit(store, _flush_settings(settings), self.long_polls.wake)
+        self.appender = Appender(
+            store,
+            self.group_commit,
+            AppendSettings(
+                auto_create_topic=settings.auto_create_topic_enable,
+                auto_create_queue_count=settings.auto_create_queue_count,
+            ),
+            clock_ms,
+            self.long_polls.wake,
+            self.appended.set,
+        )
+        encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, _unique_keys().next)
+        self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(store.settings))
+        self.puller = Puller(store, PullSettings(bytes_max=settings.pull_bytes_max))
+        self.offsets = OffsetKeeper(store, self.puller, self.group_commit.durable, self.search_offset)
+        self.traffic = Traffic()
+        self.messages = MessageService(
+            AppendParts(
+                self.appender,
+                self.group_commit,
+                self.traffic,
+                settings.name,
+                settings.append_frames_in_flight_max,
+            ),
+            FetchParts(
+                self.puller,
+                self.long_polls,
+                self.traffic,
+                settings.long_poll_wait_max_ms,
+                settings.fetch_frames_in_flight_max,
+            ),
+            self.coalescer,
+            clock_ms,
+        )
+        self.statistics = BrokerStatistics(
+            store, self.group_commit, self.long_polls, self.messages.streams, self.traffic
+        )
+
+    def search_offset(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The first queue offset stored at or after that time."""
+        return search_offset(self.store, topic, queue_id, timestamp)
+
+    def background(self, settings: BrokerSettings) -> dict[str, Coroutine[Any, Any, None]]:
+        """What runs beside the requests, by name, until it is cancelled."""
+        return {
+            "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
+            "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
+            "catch-up": background.catch_up(self.store),
+            "segments": background.make_segments_ahead(self.store, self.appended),
+        }
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes no more appends, syncs what is appended, answers what was asked, ends the streams."""
+        self.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping"))
+        self.group_commit.stop()
+        self.long_polls.close()
+        await self.messages.streams.end_all(timeout_s)
+
+
+class RoutedTopics:
+    """The topics that routes name: those of the table, and those that only the store's queues know."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    @property
+    def data_version(self) -> int:
+        return self._store.topics.data_version
+
+    def names(self, include_system: bool = False) -> list[str]:
+        names = {*self._store.topics.names(include_system=True), *self._store.consume_queues.topics()}
+        return sorted(name for name in names if include_system or not is_system_topic(name))
+
+    def require(self, name: str) -> TopicConfig:
+        config = self._store.topics.get(name)
+        if config is not None:
+            return config
+        queues = self._store.consume_queues.queues(name)
+        count = max((queue.queue_id for queue in queues), default=-1) + 1
+        return TopicConfig(name, count, count, message_type="UNSPECIFIED")
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        self._store.topics.add_change_listener(listener)
+
+
+def _flush_settings(settings: BrokerSettings) -> FlushSettings:
+    return FlushSettings(
+        mode=settings.flush_mode,
+        flush_interval_ms=settings.flush_interval_ms,
+        least_pages=settings.flush_least_pages,
+        thorough_interval_ms=settings.flush_thorough_interval_ms,
+        sync_flush_timeout_ms=settings.sync_flush_timeout_ms,
+        unsynced_bytes_max=settings.unsynced_bytes_max,
+        append_wait_max_ms=settings.append_wait_max_ms,
+    )
+
+
+def _unique_keys() -> UniqueKeyGenerator:
+    """For messages that a client sent without one (unary Send)."""
+    started = time.monotonic()
+    return UniqueKeyGenerator(
+        uuid.getnode().to_bytes(6),
+        os.getpid(),
+        int(time.time()) - SECONDS_2021,
+        lambda: int(time.monotonic() - started),
+    )

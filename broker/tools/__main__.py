@@ -1,0 +1,193 @@
+"""`python -m broker.tools verify|dump|export`: looks into a store whose broker is stopped (or was killed).
+
+Nothing is ever written to the store. Standard output carries the answer, one JSON object a line (`verify`
+without --json: one finding a line); warnings and errors go to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from broker.rocketmq_keys import IGNORED_KEYS
+from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
+from broker.storage.files import StorageError
+from broker.tools import dump, export
+from broker.tools.findings import Finding, Findings
+from broker.tools.store_view import SIZES, LogScan, StoreView
+from broker.tools.verify import log_place, verify
+from trovemq_daemon.settings import SettingsError, load_settings
+from trovemq_proto.errors import TroveError
+
+EXIT_FINE: Final = 0
+EXIT_FINDINGS: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_CODES_HELP: Final = "Exit codes: 0 fine, 1 findings or an unreadable store, 2 usage."
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=__doc__)
+
+Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="Directory of the store.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any setting; sizes that are not given are inferred. Repeatable."
+    ),
+]
+
+
+class DumpPart(StrEnum):
+    """What `dump` can show."""
+
+    RECORDS = "records"
+    CONSUME_QUEUE = "consumequeue"
+    INDEX = "index"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    view: StoreView
+    config: Mapping[str, str]
+
+
+@app.command("verify", epilog=EXIT_CODES_HELP)
+def verify_command(
+    store: Store,
+    set_: Assignments = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Findings and summary as JSON.")] = False,
+) -> None:
+    """Checks every record, consume-queue unit and index item, and shows what recovery would find."""
+
+    def report(finding: Finding) -> None:
+        _line(json.dumps(finding.to_json()) if as_json else str(finding))
+
+    opened = _open(store, set_)
+    summary = verify(opened.view, Findings(report))
+    if as_json:
+        _print([summary.to_json()])
+    else:
+        for name, value in summary.to_json().items():
+            _line(f"{name} {value}")
+    raise typer.Exit(EXIT_FINDINGS if summary.findings else EXIT_FINE)
+
+
+@app.command("dump", epilog=EXIT_CODES_HELP)
+def dump_command(
+    part: DumpPart,
+    queue: Annotated[list[str] | None, typer.Argument(help="For consumequeue: TOPIC QUEUE.")] = None,
+    *,
+    store: Store,
+    set_: Assignments = None,
+    begin: Annotated[int, typer.Option(help="For records: the physical offset to begin at.", min=0)] = 0,
+) -> None:
+    """Shows records, the units of one consume queue, the index files or the checkpoint."""
+    arguments = queue or []
+    if part is DumpPart.CONSUME_QUEUE and not (len(arguments) == 2 and arguments[1].isdecimal()):
+        raise typer.BadParameter("consumequeue needs TOPIC QUEUE")
+    if part is not DumpPart.CONSUME_QUEUE and arguments:
+        raise typer.BadParameter(f"{part.value} takes no further arguments")
+    opened = _open(store, set_)
+    scan = LogScan()
+    match part:
+        case DumpPart.RECORDS:
+            _print(dump.records(opened.view, scan, begin))
+        case DumpPart.CONSUME_QUEUE:
+            _print(dump.consume_queue(opened.view, arguments[0], int(arguments[1])))
+        case DumpPart.INDEX:
+            _print(dump.index(opened.view))
+        case DumpPart.CHECKPOINT:
+            _print(dump.checkpoint_fields(opened.view))
+    raise typer.Exit(_warn_of_damage(opened.view, scan))
+
+
+@app.command("export", epilog=EXIT_CODES_HELP)
+def export_command(
+    store: Store,
+    set_: Assignments = None,
+    manifest: Annotated[
+        bool, typer.Option("--manifest", help="The whole store as one document, as in the golden manifests.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name in the manifest; default: the directory's.")] = None,
+) -> None:
+    """Writes every message, one JSON object a line, with the field names of the golden manifests."""
+    opened = _open(store, set_)
+    scan = LogScan()
+    if manifest:
+        named = name or store.resolve().name
+        _print([export.manifest(opened.view, scan, named, opened.config)])
+    else:
+        _print(message.to_manifest() for message in export.messages(opened.view, scan))
+    raise typer.Exit(_warn_of_damage(opened.view, scan))
+
+
+def _open(store: Path, assignments: list[str] | None) -> _Opened:
+    """Opens the store for reading; says what is wrong and exits where that cannot be done."""
+    try:
+        loaded = load_settings(
+            BrokerSettings,
+            environment_prefix=ENVIRONMENT_PREFIX,
+            environment={},
+            assignments=assignments or (),
+            ignored_keys=IGNORED_KEYS,
+        )
+    except SettingsError as error:
+        for problem in error.problems:
+            _warn(f"error: {problem}")
+        raise typer.Exit(EXIT_USAGE) from error
+    given = {name: getattr(loaded.settings, name) for name in SIZES if loaded.sources[name] != "default"}
+    try:
+        view = StoreView.open(store, given)
+    except FileNotFoundError as error:
+        _warn(f"error: {error}")
+        raise typer.Exit(EXIT_USAGE) from error
+    except (TroveError, StorageError) as error:
+        _warn(f"error: {error}")
+        raise typer.Exit(EXIT_USAGE if given else EXIT_FINDINGS) from error
+    if view.locked:
+        _warn("warning: a broker has this store open; what is read may be changing")
+    names = (assignment.partition("=") for assignment in assignments or ())
+    return _Opened(view, {name.strip(): value.strip() for name, _, value in names})
+
+
+def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
+    """What could not be shown goes to standard error; the exit code."""
+    for damage in scan.damages:
+        path, offset = log_place(view, damage.physical_offset)
+        size = damage.end - damage.physical_offset
+        _warn(f"warning: {path} at {offset}: {size} bytes are {damage.state.value}, passed over")
+    for physical_offset, problem in scan.unreadable:
+        path, offset = log_place(view, physical_offset)
+        _warn(f"warning: {path} at {offset}: {problem}")
+    return EXIT_FINDINGS if scan.damages or scan.unreadable else EXIT_FINE
+
+
+def _print(objects: Iterable[Mapping[str, object]]) -> None:
+    try:
+        for each in objects:
+            _line(json.dumps(each))
+    except (TroveError, StorageError) as error:
+        _warn(f"error: {error}")
+        raise typer.Exit(EXIT_FINDINGS) from error
+
+
+def _line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main() -> None:
+    app(prog_name="python -m broker.tools")
+
+
+if __name__ == "__main__":
+    main()

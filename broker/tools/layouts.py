@@ -1,0 +1,159 @@
+"""Consume queues and index files as arrays over their files, for reading only (big-endian, spec 3.1 and 4.1).
+
+consume-queue unit, 20 bytes          index file
+offset  width  field                  offset          width  field
+     0  i64    physical offset             0          i64    beginTimestamp
+     8  i32    record size                 8          i64    endTimestamp
+    12  i64    tags code                  16          i64    beginPhyoffset
+                                          24          i64    endPhyoffset
+                                          32          i32    hashSlotCount
+                                          36          i32    indexCount: the next free item, from 1
+                                          40          i32s   slots: newest item of each chain, 0 = none
+                                 40 + 4 · slots         items of 20 bytes; item 0 is never used
+
+index item, 20 bytes: i32 hash, i64 physical offset, i32 seconds after beginTimestamp, i32 previous item
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.index.consume_queue import ROOT_DIRECTORY as CONSUME_QUEUE_DIRECTORY
+from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from broker.tools.read_only import ReadOnlyFileSystem
+
+HEADER_DTYPE: Final = np.dtype(
+    [
+        ("begin_timestamp", ">i8"),
+        ("end_timestamp", ">i8"),
+        ("begin_physical_offset", ">i8"),
+        ("end_physical_offset", ">i8"),
+        ("slot_count_used", ">i4"),
+        ("item_count", ">i4"),
+    ]
+)
+ITEM_DTYPE: Final = np.dtype(
+    [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
+HEADER_SIZE: Final = 40
+SLOT_SIZE: Final = 4
+ITEM_SIZE: Final = 20
+
+INDEX_DIRECTORY: Final = "index"
+
+Records = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFile:
+    path: str
+    first_unit: int
+    units: Records
+
+
+class QueueView:
+    """The units of one queue. `end` is one past the last written unit, as RocketMQ finds it (spec 3.4)."""
+
+    def __init__(self, topic: str, queue_id: int, files: list[QueueFile]) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self._files = files
+        self.first = files[0].first_unit if files else 0
+        self.end = self._written_end()
+
+    def _written_end(self) -> int:
+        end = self.first
+        for file in self._files:
+            unwritten = np.flatnonzero((file.units["size"] <= 0) | (file.units["physical_offset"] < 0))
+            end = file.first_unit + (int(unwritten[0]) if len(unwritten) else len(file.units))
+            if len(unwritten):
+                break
+        return end
+
+    def units(self, begin: int, end: int) -> Records:
+        """The units [begin, end), as far as there are files for them; a copy."""
+        parts = [
+            file.units[max(begin - file.first_unit, 0) : max(end - file.first_unit, 0)]
+            for file in self._files
+            if file.first_unit < end
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
+
+    def at(self, indexes: NDArray[np.int64]) -> Records:
+        """The units of the given queue offsets; zeros where there is no file."""
+        found = np.zeros(len(indexes), UNIT_DTYPE)
+        for file in self._files:
+            inside = (indexes >= file.first_unit) & (indexes < file.first_unit + len(file.units))
+            found[inside] = file.units[indexes[inside] - file.first_unit]
+        return found
+
+    def place(self, unit: int) -> tuple[str, int]:
+        """(path, byte offset in the file) of a unit, for messages."""
+        for file in self._files:
+            if file.first_unit <= unit < file.first_unit + len(file.units):
+                return file.path, (unit - file.first_unit) * UNIT_SIZE
+        return f"{CONSUME_QUEUE_DIRECTORY}/{self.topic}/{self.queue_id}", unit * UNIT_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """One index file; item k is items[k], slots[i] the newest item of chain i."""
+
+    path: str
+    header: np.void
+    slots: NDArray[Any]
+    items: Records
+
+    @property
+    def item_count(self) -> int:
+        """The next free item number; what the file says, within what it can hold."""
+        return min(max(int(self.header["item_count"]), 1), len(self.items))
+
+    @property
+    def used(self) -> Records:
+        return self.items[1 : self.item_count]
+
+    def item_offset(self, item: int) -> int:
+        return HEADER_SIZE + SLOT_SIZE * len(self.slots) + ITEM_SIZE * item
+
+
+def read_queues(files: ReadOnlyFileSystem) -> Iterator[QueueView]:
+    """Every queue that has files, by topic and queue id."""
+    for topic in files.list(CONSUME_QUEUE_DIRECTORY):
+        names = files.list(f"{CONSUME_QUEUE_DIRECTORY}/{topic}")
+        for queue_id in sorted(int(name) for name in names if name.isdecimal()):
+            yield read_queue(files, topic, queue_id)
+
+
+def read_queue(files: ReadOnlyFileSystem, topic: str, queue_id: int) -> QueueView:
+    directory = f"{CONSUME_QUEUE_DIRECTORY}/{topic}/{queue_id}"
+    found = []
+    for name in files.list(directory):
+        if name.isdecimal():
+            view = files.open(f"{directory}/{name}").view()
+            units = np.frombuffer(view, UNIT_DTYPE, count=len(view) // UNIT_SIZE)
+            found.append(QueueFile(f"{directory}/{name}", int(name) // UNIT_SIZE, units))
+    return QueueView(topic, queue_id, found)
+
+
+def index_paths(files: ReadOnlyFileSystem) -> list[str]:
+    """Index files, oldest first."""
+    return [f"{INDEX_DIRECTORY}/{name}" for name in files.list(INDEX_DIRECTORY) if name.isdecimal()]
+
+
+def index_file_size(slot_count: int, item_count: int) -> int:
+    return HEADER_SIZE + SLOT_SIZE * slot_count + ITEM_SIZE * item_count
+
+
+def read_index(files: ReadOnlyFileSystem, path: str, slot_count: int, item_count: int) -> IndexView:
+    """ValueError where the file is smaller than the numbers say."""
+    view = files.open(path).view()
+    header = np.frombuffer(view, HEADER_DTYPE, count=1)[0]
+    slots = np.frombuffer(view, ">i4", count=slot_count, offset=HEADER_SIZE)
+    items = np.frombuffer(view, ITEM_DTYPE, count=item_count, offset=HEADER_SIZE + SLOT_SIZE * slot_count)
+    return IndexView(path, header, slots, items)

@@ -1,0 +1,166 @@
+"""The seam over a store that must not change: files are opened read-only, and every write raises.
+
+Removing is the one exception: the path is hidden from this view and stays on disk, so that the engine's own
+code for opening a log, which clears away what an earlier run left, can be used as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NoReturn
+
+from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.paths import checked_path
+
+# struct flock: l_type, l_whence, l_start, l_len, l_pid
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+
+
+@contextmanager
+def _storage_errors(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
+
+
+def _refuse(operation: str, path: str) -> NoReturn:
+    raise StorageError(operation, path, errno.EROFS, "the store is only read here")
+
+
+class ReadOnlyFile:
+    """One file, mapped read-only."""
+
+    def __init__(self, path: str, data: mmap.mmap | bytes) -> None:
+        self._path = path
+        self._data = data
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def view(self) -> memoryview:
+        return memoryview(self._data)
+
+    def write(self, offset: int, data: Buffer) -> None:
+        _refuse("write", self._path)
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        """The mapping goes with the last view of it."""
+
+
+class ReadOnlyFileSystem:
+    """An existing directory tree, for reading."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(root)
+        self.hidden: set[str] = set()
+
+    def _absolute(self, path: str) -> str:
+        return str(self._root / checked_path(path))
+
+    def open(self, path: str) -> File:
+        if path in self.hidden:
+            raise StorageError("open", path, errno.ENOENT)
+        with _storage_errors("open", path):
+            descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(descriptor).st_size
+                data = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
+            finally:
+                os.close(descriptor)
+        return ReadOnlyFile(path, data)
+
+    def list(self, directory: str) -> list[str]:
+        with _storage_errors("list", directory):
+            try:
+                names = os.listdir(self._absolute(directory))
+            except FileNotFoundError:
+                return []
+        prefix = f"{directory}/" if directory else ""
+        return sorted(name for name in names if prefix + name not in self.hidden)
+
+    def walk(self, directory: str = "") -> Iterator[str]:
+        """The paths of all files below a directory, sorted within each directory."""
+        prefix = f"{directory}/" if directory else ""
+        for name in self.list(directory):
+            path = prefix + name
+            if self.is_directory(path):
+                yield from self.walk(path)
+            else:
+                yield path
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(self._absolute(path))
+
+    def exists(self, path: str) -> bool:
+        return path not in self.hidden and os.path.exists(self._absolute(path))
+
+    def file_size(self, path: str) -> int:
+        with _storage_errors("stat", path):
+            return os.stat(self._absolute(path)).st_size
+
+    def read_bytes(self, path: str) -> bytes:
+        with _storage_errors("read", path):
+            return Path(self._absolute(path)).read_bytes()
+
+    def is_locked(self, path: str) -> bool:
+        """Whether another process holds the store's lock. Asks only: takes and changes nothing."""
+        if not self.exists(path):
+            return False
+        with _storage_errors("lock", path):
+            descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+                answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+            finally:
+                os.close(descriptor)
+        return bool(answer[0] != fcntl.F_UNLCK)
+
+    def remove(self, path: str) -> None:
+        """Hides the path from this view."""
+        self.hidden.add(checked_path(path))
+
+    def create(self, path: str, size: int, *, preallocate: bool) -> File:
+        _refuse("create", path)
+
+    def open_writable_map(self, path: str, size: int) -> WritableMap:
+        _refuse("open_writable_map", path)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        _refuse("write_atomic", path)
+
+    def truncate(self, path: str, size: int) -> None:
+        _refuse("truncate", path)
+
+    def rename(self, source: str, target: str) -> None:
+        _refuse("rename", source)
+
+    def remove_directory(self, path: str) -> None:
+        _refuse("remove_directory", path)
+
+    def sync_directory(self, directory: str) -> None:
+        _refuse("sync_directory", directory)
+
+    def lock(self, path: str) -> None:
+        _refuse("lock", path)
+
+    def unlock(self, path: str) -> None:
+        _refuse("unlock", path)
+
+    def free_bytes(self) -> int:
+        return 0

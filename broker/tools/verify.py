@@ -1,0 +1,118 @@
+"""The whole store against itself: every record, every consume-queue unit, every index item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.log import checkpoint
+from broker.storage.files import StorageError
+from broker.tools.findings import Findings
+from broker.tools.store_view import COMMIT_LOG_DIRECTORY, LogScan, StoreView
+from broker.tools.verify_index import IndexCheck
+from broker.tools.verify_queues import QueueCheck
+from broker.topics.offsets import ConsumerOffsets
+from broker.topics.topics import TopicTable
+from trovemq_proto.errors import TroveError
+
+_OWN_FILES: Final = {"checkpoint", "lock", "abort"}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What recovery would find in the store."""
+
+    clean: bool
+    log_begin: int
+    log_end: int
+    records: int
+    records_of_deleted_topics: int
+    bytes_cut: int
+    damaged_bytes: int
+    last_store_timestamp: int
+    queues: int
+    findings: int
+    notes: int
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "shutdown": "clean" if self.clean else "killed",
+            "commitLogMinOffset": self.log_begin,
+            "commitLogMaxOffset": self.log_end,
+            "records": self.records,
+            "recordsOfDeletedTopics": self.records_of_deleted_topics,
+            "bytesCut": self.bytes_cut,
+            "damagedBytes": self.damaged_bytes,
+            "lastStoreTimestamp": self.last_store_timestamp,
+            "queues": self.queues,
+            "findings": self.findings,
+            "notes": self.notes,
+        }
+
+
+def verify(view: StoreView, findings: Findings) -> Summary:
+    """Reads everything once. Findings are what recovery cannot put right, notes what it does."""
+    scan = LogScan()
+    queues, index = QueueCheck(view, findings), IndexCheck(view, findings)
+    for run in view.runs(scan):
+        queues.run(run)
+        index.run(run)
+    queues.finish(scan.end)
+    index.finish(scan.end)
+    bytes_cut = view.bytes_behind(scan.end)
+    _report_log(view, scan, bytes_cut, findings)
+    _check_files(view, findings)
+    return Summary(
+        clean=view.clean,
+        log_begin=view.log.min_offset,
+        log_end=scan.end,
+        records=scan.record_count,
+        records_of_deleted_topics=scan.dead_count,
+        bytes_cut=bytes_cut,
+        damaged_bytes=sum(damage.end - damage.physical_offset for damage in scan.damages),
+        last_store_timestamp=scan.last_store_timestamp,
+        queues=len(view.queues),
+        findings=findings.finding_count,
+        notes=findings.note_count,
+    )
+
+
+def _report_log(view: StoreView, scan: LogScan, bytes_cut: int, findings: Findings) -> None:
+    for damage in scan.damages:
+        path, offset = log_place(view, damage.physical_offset)
+        findings.add(path, offset, f"{damage.end - damage.physical_offset} bytes are {damage.state.value}")
+    if bytes_cut:
+        path, offset = log_place(view, scan.end)
+        what = f"the log ends at {scan.end}; {bytes_cut} bytes behind it are not zero"
+        findings.add(path, offset, what, note=not view.clean or view.state is None)
+    last = checkpoint.load(view.files)
+    for name, timestamp, at in (
+        ("physicMsgTimestamp", last.physic_msg_timestamp, 0),
+        ("logicsMsgTimestamp", last.logics_msg_timestamp, 8),
+    ):
+        if timestamp > scan.last_store_timestamp and view.log.segments.capacity_end:
+            what = f"{name} {timestamp} is later than the last record, {scan.last_store_timestamp}"
+            findings.add(checkpoint.PATH, at, what, note=not view.clean)
+
+
+def log_place(view: StoreView, physical_offset: int) -> tuple[str, int]:
+    """(path, byte offset in the file) of a place in the log."""
+    segment = view.log.segments.at(physical_offset)
+    if segment is None:
+        return COMMIT_LOG_DIRECTORY, physical_offset
+    return segment.file.path, physical_offset - segment.start
+
+
+def _check_files(view: StoreView, findings: Findings) -> None:
+    """The tables can be read, and queue files have the size of the settings."""
+    for load in (TopicTable.load, ConsumerOffsets.load):
+        try:
+            load(view.files)
+        except (TroveError, StorageError) as error:
+            findings.add("config", 0, str(error))
+    size = view.settings.consume_queue_file_size
+    for path in view.files.walk("consumequeue"):
+        if view.files.file_size(path) not in (0, size):
+            findings.add(
+                path, 0, f"has {view.files.file_size(path)} bytes, mappedFileSizeConsumeQueue is {size}"
+            )

@@ -1,0 +1,48 @@
+"""A disk whose sync fails: nothing is acknowledged any more, and the broker ends and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.app import BrokerApp
+from broker.settings import BrokerSettings
+from tests.support.broker_process import Stubs, refused
+from trovemq_daemon.lifecycle import ExitCode, Stop, exit_code_of
+from trovemq_proto.v1 import admin_pb2, message_pb2
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.asyncio
+async def test_a_failed_sync_ends_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = BrokerSettings(
+        listen="127.0.0.1:0",
+        http="off",
+        store=str(tmp_path),
+        commit_log_file_size=65_536,
+        index_slot_count=100,
+        index_item_count=400,
+        body_size_max=16_384,
+    )
+    app = BrokerApp(settings)
+    running = asyncio.create_task(app.run(Stop()))
+    listening = await app.serving
+    async with Stubs(str(listening.grpc)) as stubs:
+        await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders"))
+        request = message_pb2.SendRequest(topic="orders", messages=[{"body": b"x"}])
+        assert (await stubs.messages.Send(request)).first_queue_offset == 0
+
+        def broken(_descriptor: int) -> None:
+            raise OSError(errno.EIO, "the disk is gone")
+
+        monkeypatch.setattr(os, "fdatasync", broken)
+        assert (await refused(stubs.messages.Send(request))).symbol == "STORE_FAILED"
+    with pytest.raises(ExceptionGroup) as ended:
+        await running
+    assert exit_code_of(ended.value) is ExitCode.STORE_FAILED
+    assert (tmp_path / "abort").exists(), "the next start recovers"

@@ -1,0 +1,149 @@
+"""A real broker (or any daemon of ours) as a process on free loopback ports, and raw stubs to talk to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from trovemq_proto.errors import TroveError, from_wire
+from trovemq_proto.v1 import (
+    admin_pb2_grpc,
+    common_pb2,
+    message_pb2_grpc,
+    query_pb2_grpc,
+    route_pb2_grpc,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP_TIME_MAX_S = 15
+SMALL_FILES = (
+    "mappedFileSizeCommitLog=1048576",
+    "mappedFileSizeConsumeQueue=20000",
+    "maxHashSlotNum=5000",
+    "maxIndexNum=20000",
+)
+
+
+class BrokerProcess:
+    """A started broker; `address` and `http` are where it listens."""
+
+    def __init__(self, store: Path, settings: Sequence[str] = (), arguments: Sequence[str] = ()) -> None:
+        options = [f"--set={setting}" for setting in (*SMALL_FILES, *settings)]
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "broker", "--store", str(store), "--log-format", "json"),
+                *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+                *options,
+                *arguments,
+            ],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self.lines: list[dict[str, Any]] = []
+        self.address = self.http = ""
+        self._wait_until_started()
+
+    def _wait_until_started(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            entry = json.loads(line) if line.startswith("{") else {"event": line}
+            self.lines.append(entry)
+            if entry["event"] == "broker.started":
+                self.address, self.http = entry["listen"], entry["http"]
+                return
+        self.process.wait(STOP_TIME_MAX_S)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(STOP_TIME_MAX_S)
+        finally:
+            self.end()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Drains and stops; the exit code."""
+        if self.process.poll() is None:
+            self.send_signal(number)
+        return self.wait()
+
+    def kill(self) -> None:
+        """As a power cut to the process: nothing is closed."""
+        self.process.kill()
+        self.wait()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(STOP_TIME_MAX_S)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of a page of the operations HTTP."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+@contextmanager
+def running_broker(store: Path, *settings: str, arguments: Sequence[str] = ()) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(store, settings, arguments)
+    try:
+        assert broker.address, f"the broker did not start: {broker.lines}"
+        yield broker
+    finally:
+        broker.end()
+
+
+class Stubs:
+    """A connection to one server, with every service's stub. Use as an async context manager."""
+
+    def __init__(self, address: str) -> None:
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self.channel = grpc.aio.insecure_channel(address, options=options)
+        self.messages: Any = message_pb2_grpc.MessageServiceStub(self.channel)
+        self.queries: Any = query_pb2_grpc.QueryServiceStub(self.channel)
+        self.admin: Any = admin_pb2_grpc.AdminServiceStub(self.channel)
+        self.routes: Any = route_pb2_grpc.RouteServiceStub(self.channel)
+
+    async def __aenter__(self) -> Stubs:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.channel.close()
+
+
+def error_of(failure: grpc.aio.AioRpcError) -> TroveError:
+    """The error of our table that a failed call carries."""
+    for key, value in failure.trailing_metadata() or ():
+        if key == "trovemq-error-bin":
+            wire = common_pb2.Error.FromString(value)
+            return from_wire(wire.symbol, wire.message, dict(wire.fields))
+    pytest.fail(f"no error of ours: {failure}")
+
+
+async def refused(call: Any) -> TroveError:
+    """The error with which a unary call is refused."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return error_of(caught.value)

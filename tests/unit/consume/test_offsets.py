@@ -1,0 +1,141 @@
+"""Consumer offsets as a service: ranges, what is on disk when, and what a failed write means."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from broker.consume.offsets import OffsetKeeper, ResetTarget
+from broker.consume.pull import Puller, PullSettings
+from broker.message_store import MessageStore
+from broker.query.search_offset import search_offset
+from broker.storage.files import FileSystem, StorageError
+from broker.storage.memory import MemoryFileSystem
+from broker.topics.offsets import ConsumerOffsets
+from tests.support.engine import NOW_MS, flush, open_store, send
+from trovemq_proto.errors import TroveError
+
+
+class Bench:
+    def __init__(self, files: FileSystem | None = None) -> None:
+        self.files = files or MemoryFileSystem()
+        self.store: MessageStore = open_store(self.files)
+        self.syncs: list[int] = []
+        puller = Puller(self.store, PullSettings())
+        self.keeper = OffsetKeeper(
+            self.store,
+            puller,
+            self.sync_log,
+            lambda topic, queue_id, timestamp: search_offset(self.store, topic, queue_id, timestamp),
+        )
+
+    async def sync_log(self, end: int) -> None:
+        assert ConsumerOffsets.load(self.files).get("g", "orders", 0) != 3, "the log is synced first"
+        self.syncs.append(end)
+        flush(self.store)
+
+    def on_disk(self, queue_id: int = 0) -> int | None:
+        return ConsumerOffsets.load(self.files).get("g", "orders", queue_id)
+
+
+@pytest.mark.asyncio
+async def test_a_commit_is_on_disk_and_behind_the_log() -> None:
+    bench = Bench()
+    for number in range(3):
+        send(bench.store, b"x", now_ms=NOW_MS + number)
+    await bench.keeper.commit("g", "orders", 0, 3)
+    assert bench.syncs == [bench.store.end_offset]
+    assert bench.store.flushed_offset == bench.store.end_offset
+    assert (bench.keeper.get("g", "orders", 0), bench.on_disk()) == (3, 3)
+    await bench.keeper.commit("g", "orders", 0, 1)
+    assert len(bench.syncs) == 1, "no sync for what is on disk already"
+    assert bench.on_disk() == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("group", "topic", "queue_id", "offset", "symbol"),
+    [
+        ("g", "orders", 0, 2, "OFFSET_OUT_OF_RANGE"),
+        ("g", "orders", 0, -1, "OFFSET_OUT_OF_RANGE"),
+        ("g", "orders", 3, 1, "OFFSET_OUT_OF_RANGE"),
+        ("g", "orders", 4, 0, "QUEUE_NOT_FOUND"),
+        ("g", "none", 0, 0, "TOPIC_NOT_FOUND"),
+        ("", "orders", 0, 0, "GROUP_ILLEGAL"),
+        ("a b", "orders", 0, 0, "GROUP_ILLEGAL"),
+    ],
+)
+async def test_refusals(group: str, topic: str, queue_id: int, offset: int, symbol: str) -> None:
+    bench = Bench()
+    send(bench.store, b"x")
+    with pytest.raises(TroveError) as caught:
+        await bench.keeper.commit(group, topic, queue_id, offset)
+    assert caught.value.symbol == symbol
+    assert len(bench.store.offsets) == 0
+
+
+@pytest.mark.asyncio
+async def test_resets() -> None:
+    bench = Bench()
+    for number in range(5):
+        send(bench.store, b"x", now_ms=NOW_MS + number * 1_000)
+    send(bench.store, b"x", queue_id=2)
+    flush(bench.store)
+    await bench.keeper.commit("g", "orders", 0, 2)
+    entries = await bench.keeper.reset("g", "orders", None, ResetTarget(to_max=True))
+    assert [(e.queue_id, e.offset_before, e.offset) for e in entries] == [
+        (0, 2, 5),
+        (1, None, 0),
+        (2, None, 1),
+        (3, None, 0),
+    ]
+    for target, expected in (
+        (ResetTarget(timestamp=NOW_MS + 2_500), 3),
+        (ResetTarget(timestamp=NOW_MS + 99_000), 5),
+        (ResetTarget(timestamp=0), 0),
+        (ResetTarget(offset=4), 4),
+        (ResetTarget(to_min=True), 0),
+    ):
+        (entry,) = await bench.keeper.reset("g", "orders", 0, target)
+        assert entry.offset == expected == bench.on_disk()
+    with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
+        await bench.keeper.reset("g", "orders", None, ResetTarget(offset=4))
+    assert bench.on_disk(2) == 1, "where one queue refuses, none is set"
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        await bench.keeper.reset("g", "orders", 0, ResetTarget())
+
+
+@pytest.mark.asyncio
+async def test_commits_at_once_are_all_on_disk_when_they_return() -> None:
+    bench = Bench()
+    for queue_id in range(4):
+        send(bench.store, b"x", queue_id=queue_id)
+    flush(bench.store)
+
+    async def commit(queue_id: int) -> None:
+        await bench.keeper.commit("g", "orders", queue_id, 1)
+        assert bench.on_disk(queue_id) == 1
+
+    await asyncio.gather(*(commit(queue_id) for queue_id in range(4)))
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_is_said_and_the_next_write_completes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    send(bench.store, b"x")
+    flush(bench.store)
+
+    def full(_files: FileSystem, path: str, _data: bytes) -> None:
+        raise StorageError("write_atomic", path, errno.ENOSPC)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "write_atomic", full)
+        with pytest.raises(TroveError, match="DISK_FULL"):
+            await bench.keeper.commit("g", "orders", 0, 1)
+    assert bench.on_disk() is None
+    await bench.keeper.persist()
+    assert bench.on_disk() == 1

@@ -1,0 +1,183 @@
+"""Pulling by queue offset: what comes, how far, and what is said about the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.consume.pull import Puller, PullRequest, PullResult, PullSettings
+from broker.index.consume_queue import UNIT_DTYPE
+from broker.message_store import MessageStore
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, append, open_store, record, send
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_message
+
+
+def puller(store: MessageStore) -> Puller:
+    return Puller(store, PullSettings(bytes_default=4_096, bytes_max=8_192))
+
+
+def messages(result: PullResult) -> list[Message]:
+    """The result as a client reads it: one run of bytes, cut by the records' own sizes."""
+    data = b"".join(result.slices)
+    found = []
+    while data:
+        size = int.from_bytes(data[:4])
+        found.append(decode_message(data[:size]))
+        data = data[size:]
+    assert len(found) == result.message_count
+    assert sum(len(part) for part in result.slices) == result.byte_count
+    return found
+
+
+def read_all(store: MessageStore, request: PullRequest) -> tuple[list[Message], int]:
+    """Everything from the request's offset on, pull by pull, and the number of pulls."""
+    found, offset, pulls = list[Message](), request.offset, 0
+    while True:
+        result = puller(store).pull(
+            PullRequest(
+                request.topic, request.queue_id, offset, request.messages_max, request.bytes_max, request.tags
+            )
+        )
+        if result.at_end:
+            return found, pulls
+        assert result.next_offset > offset, "a pull always comes further"
+        found += messages(result)
+        offset, pulls = result.next_offset, pulls + 1
+
+
+def written_store() -> MessageStore:
+    """Three queues that were written by turns, over several segments; queue 0 has tags."""
+    opened = open_store(MemoryFileSystem(), topics=("orders", "empty"))
+    for number in range(60):
+        tag = ("paid", "Aa", "BB")[number % 3]  # Aa and BB have one hash
+        send(opened, b"%03d" % number + bytes(number * 7), queue_id=0, tag=tag, unique_key=f"U{number}")
+        append(opened, record(b"x", queue_id=1), record(b"y", queue_id=1), queue_id=1)
+        opened.dispatch()
+    return opened
+
+
+SHARED = written_store()  # for tests that only read
+
+
+@pytest.fixture
+def store() -> MessageStore:
+    return written_store()
+
+
+def test_everything_comes_once_and_in_order(store: MessageStore) -> None:
+    found, pulls = read_all(store, PullRequest("orders", 0, 0))
+    assert [message.queue_offset for message in found] == list(range(60))
+    assert [message.body[:3] for message in found] == [b"%03d" % number for number in range(60)]
+    assert pulls > 1
+    assert store.segment_count > 1
+
+
+@given(
+    offset=st.integers(0, 60),
+    messages_max=st.integers(0, 70),
+    bytes_max=st.integers(0, 10_000),
+    tags=st.sets(st.sampled_from(["paid", "Aa", "BB", "none"])),
+)
+def test_limits_and_tags_never_lose_a_message(
+    offset: int, messages_max: int, bytes_max: int, tags: set[str]
+) -> None:
+    request = PullRequest("orders", 0, offset, messages_max, bytes_max, tuple(tags))
+    found, _ = read_all(SHARED, request)
+    assert [message.queue_offset for message in found] == [
+        number for number in range(offset, 60) if not tags or ("paid", "Aa", "BB")[number % 3] in tags
+    ]
+    result = puller(SHARED).pull(request)
+    if messages_max:
+        assert result.message_count <= messages_max
+    assert result.byte_count <= max(min(bytes_max or 4_096, 8_192), 1_024) or result.message_count == 1
+
+
+def test_neighbours_in_the_log_come_as_one_slice() -> None:
+    opened = open_store(MemoryFileSystem())
+    append(opened, *(record(b"body%d" % i) for i in range(10)))
+    opened.dispatch()
+    result = puller(opened).pull(PullRequest("orders", 0, 0))
+    assert (len(result.slices), result.message_count) == (1, 10)
+
+
+def test_at_the_end_nothing_comes(store: MessageStore) -> None:
+    result = puller(store).pull(PullRequest("orders", 0, 60))
+    assert result.at_end
+    assert (result.next_offset, result.min_offset, result.max_offset) == (60, 0, 60)
+
+
+def test_a_queue_to_which_nothing_was_written_is_empty(store: MessageStore) -> None:
+    result = puller(store).pull(PullRequest("empty", 3, 0))
+    assert (result.at_end, result.next_offset, result.max_offset) == (True, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "symbol"),
+    [
+        (PullRequest("orders", 0, -1), "OFFSET_OUT_OF_RANGE"),
+        (PullRequest("orders", 0, 61), "OFFSET_OUT_OF_RANGE"),
+        (PullRequest("empty", 0, 1), "OFFSET_OUT_OF_RANGE"),
+        (PullRequest("orders", 4, 0), "QUEUE_NOT_FOUND"),
+        (PullRequest("orders", -1, 0), "QUEUE_NOT_FOUND"),
+        (PullRequest("no such", 0, 0), "TOPIC_NOT_FOUND"),
+        (PullRequest("orders", 0, 0, messages_max=-1), "REQUEST_ILLEGAL"),
+        (PullRequest("orders", 0, 0, bytes_max=-1), "REQUEST_ILLEGAL"),
+        (PullRequest("orders", 0, 0, tags=("t",) * 65), "REQUEST_ILLEGAL"),
+    ],
+)
+def test_refusals(store: MessageStore, request_: PullRequest, symbol: str) -> None:
+    with pytest.raises(TroveError) as caught:
+        puller(store).pull(request_)
+    assert caught.value.symbol == symbol
+    if symbol == "OFFSET_OUT_OF_RANGE":
+        assert caught.value.fields["min_offset"] == "0"
+        assert caught.value.fields["max_offset"] == ("60" if request_.topic == "orders" else "0")
+
+
+def test_a_topic_that_only_the_store_knows_can_be_read(store: MessageStore) -> None:
+    store.topics.delete("orders")
+    assert puller(store).pull(PullRequest("orders", 0, 0, messages_max=1)).message_count == 1
+    with pytest.raises(TroveError, match="QUEUE_NOT_FOUND"):
+        puller(store).pull(PullRequest("orders", 7, 0))
+
+
+def reopened_with_damage(at: str) -> MessageStore:
+    """Ten messages of 100 bytes; then one byte of number 5 is turned, while the store is closed."""
+    files = MemoryFileSystem()
+    opened = open_store(files)
+    results = [send(opened, bytes([number]) * 100) for number in range(10)]
+    opened.close(NOW_MS)
+    position = results[5].physical_offset + {"body": 100, "size": 3, "physical offset": 35}[at]
+    log = files.open("commitlog/" + "0" * 20)
+    log.write(position, bytes([log.view()[position] ^ 1]))
+    log.close()
+    return open_store(files)
+
+
+@pytest.mark.parametrize("at", ["body", "size", "physical offset"])
+def test_a_damaged_record_is_left_out_and_named(at: str) -> None:
+    result = puller(reopened_with_damage(at)).pull(PullRequest("orders", 0, 0))
+    assert result.damaged_offsets == (5,)
+    assert [message.queue_offset for message in messages(result)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert result.next_offset == 10
+
+
+def test_a_pull_of_the_damaged_record_alone_comes_further() -> None:
+    result = puller(reopened_with_damage("body")).pull(PullRequest("orders", 0, 5, messages_max=1))
+    assert (result.message_count, result.damaged_offsets, result.next_offset) == (0, (5,), 6)
+    assert not result.at_end
+
+
+def test_queue_offsets_come_only_where_the_records_say_something_else(store: MessageStore) -> None:
+    assert puller(store).pull(PullRequest("orders", 1, 3)).queue_offsets == b""
+    queue = store.consume_queues.get("orders", 1)
+    assert queue is not None
+    queue.append(queue.max_offset, queue.units(0, 1).astype(UNIT_DTYPE))  # a second unit for one record
+    result = puller(store).pull(PullRequest("orders", 1, queue.max_offset - 2))
+    assert [message.queue_offset for message in messages(result)] == [queue.max_offset - 2, 0]
+    expected = [queue.max_offset - 2, queue.max_offset - 1]
+    assert np.frombuffer(result.queue_offsets, "<i8").tolist() == expected

@@ -1,0 +1,157 @@
+"""Coalescing: sends of one turn become one append per queue, and each learns its own place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from broker.message_store import AppendResult
+from broker.produce.append import Appender, AppendSettings, batch_size_limit
+from broker.produce.choose_queue import TOPICS_MAX, QueueChooser
+from broker.produce.coalesce import Coalescer, SendOutcome
+from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
+from broker.storage.files import Buffer
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
+from trovemq_proto.errors import TroveError
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.store = open_store(MemoryFileSystem(), topics=("orders", "others"))
+        commit = GroupCommit(self.store, FlushSettings(mode="async"), lambda _grown: None)
+        self.appender = Appender(self.store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
+        keys: Iterator[int] = count()
+        encoder = OutgoingEncoder(SMALL, False, lambda: f"U{next(keys)}")
+        self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(SMALL))
+        self.appends: list[tuple[str, int]] = []
+        plain = self.appender.append
+
+        def counted(topic: str, queue_id: int, records: Buffer, born_host: bytes | None) -> AppendResult:
+            self.appends.append((topic, queue_id))
+            return plain(topic, queue_id, records, born_host)
+
+        self.appender.append = counted  # type: ignore[method-assign]
+
+    async def send(self, *bodies: bytes, topic: str = "orders", queue_id: int = 0) -> SendOutcome:
+        messages = [OutgoingMessage(body) for body in bodies]
+        return await self.coalescer.send(topic, queue_id, messages, born_host=None, now_ms=NOW_MS)
+
+
+@pytest.mark.asyncio
+async def test_sends_of_one_turn_are_one_append_per_queue() -> None:
+    bench = Bench()
+    outcomes = await asyncio.gather(
+        bench.send(b"a"), bench.send(b"b", b"c"), bench.send(b"d", queue_id=1), bench.send(b"e")
+    )
+    assert bench.appends == [("orders", 0), ("orders", 1)]
+    assert [outcome.result.first_queue_offset for outcome in outcomes] == [0, 1, 0, 3]
+    assert [outcome.result.record_count for outcome in outcomes] == [1, 2, 1, 1]
+    messages = read_queue(bench.store)
+    assert [message.body for message in messages] == [b"a", b"b", b"c", b"e"]
+    ids = [
+        text
+        for outcome in (outcomes[0], outcomes[1], outcomes[3])
+        for text in outcome.result.offset_msg_ids()
+    ]
+    assert ids == [message.offset_msg_id for message in messages]
+
+
+@pytest.mark.asyncio
+async def test_sends_without_a_queue_take_turns_turn_by_turn() -> None:
+    bench = Bench()
+    queues = []
+    for _ in range(5):
+        outcomes = await asyncio.gather(bench.send(b"a", queue_id=-1), bench.send(b"b", queue_id=-1))
+        assert outcomes[0].queue_id == outcomes[1].queue_id
+        queues.append(outcomes[0].queue_id)
+    assert queues == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.asyncio
+async def test_one_bad_send_does_not_harm_its_neighbours() -> None:
+    bench = Bench()
+
+    async def bad(message: OutgoingMessage) -> SendOutcome:
+        return await bench.coalescer.send("orders", 0, [message], born_host=None, now_ms=NOW_MS)
+
+    results = await asyncio.gather(
+        bench.send(b"good"),
+        bad(OutgoingMessage(b"x" * 8_193)),
+        bad(OutgoingMessage(b"x", keys=["two words"])),
+        bad(OutgoingMessage(b"x", tag="a|b")),
+        bad(OutgoingMessage(b"x", unique_key="a b")),
+        bad(OutgoingMessage(b"x", properties={"KEYS": "mine"})),
+        bad(OutgoingMessage(b"x", properties={"long": "v" * 32_767})),
+        bench.coalescer.send("orders", 0, [], born_host=None, now_ms=NOW_MS),
+        bench.send(b"x", topic="unknown"),
+        bench.send(b"x", queue_id=99),
+        bench.send(b"also good"),
+        return_exceptions=True,
+    )
+    symbols = [result.symbol if isinstance(result, TroveError) else "" for result in results]
+    assert symbols == [
+        "",
+        "MESSAGE_SIZE_EXCEEDED",
+        "KEY_ILLEGAL",
+        "TAG_ILLEGAL",
+        "UNIQUE_KEY_ILLEGAL",
+        "PROPERTY_ILLEGAL",
+        "PROPERTIES_SIZE_EXCEEDED",
+        "REQUEST_ILLEGAL",
+        "TOPIC_NOT_FOUND",
+        "QUEUE_NOT_FOUND",
+        "",
+    ]
+    assert [message.body for message in read_queue(bench.store)] == [b"good", b"also good"]
+
+
+@pytest.mark.asyncio
+async def test_a_group_larger_than_a_batch_is_cut() -> None:
+    bench = Bench()
+    await asyncio.gather(*(bench.send(b"x" * 4_000) for _ in range(5)))
+    assert len(bench.appends) == 3, "two fit into a segment"
+    assert len(read_queue(bench.store)) == 5
+
+
+@pytest.mark.asyncio
+async def test_a_failing_append_is_heard_by_every_send() -> None:
+    bench = Bench()
+
+    def broken(*_arguments: object) -> AppendResult:
+        raise AssertionError("broken")
+
+    bench.appender.append = broken  # type: ignore[method-assign, assignment]
+    results = await asyncio.gather(bench.send(b"a"), bench.send(b"b"), return_exceptions=True)
+    assert [type(result) for result in results] == [AssertionError] * 2
+
+
+@pytest.mark.asyncio
+async def test_fields_of_a_message_arrive_in_the_record() -> None:
+    bench = Bench()
+    message = OutgoingMessage(
+        b"body",
+        tag="paid",
+        keys=["1", "2"],
+        unique_key="mine",
+        properties={"origin": "x"},
+        flag=-7,
+        born_timestamp=5,
+    )
+    born_host = bytes([192, 168, 0, 9, 0, 0, 1, 2])
+    await bench.coalescer.send("orders", 0, [message], born_host=born_host, now_ms=NOW_MS)
+    (found,) = read_queue(bench.store)
+    assert (found.tags, found.keys, found.unique_key) == ("paid", ("1", "2"), "mine")
+    assert (found.flag, found.born_timestamp, found.properties["origin"]) == (-7, 5, "x")
+    assert found.born_host == "192.168.0.9:258"
+
+
+def test_queue_chooser_is_bounded() -> None:
+    chooser = QueueChooser()
+    for number in range(TOPICS_MAX + 10):
+        assert chooser.choose(f"t{number}", 4) == 0
+    assert [chooser.choose("t", 3) for _ in range(4)] == [0, 1, 2, 0]

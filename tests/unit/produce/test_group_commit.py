@@ -1,0 +1,214 @@
+"""Group commit: who waits is answered once, after the sync, the dispatch and the announcement."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.storage.files import StorageError
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+@dataclass
+class Work:
+    store: Store
+    end: int
+
+    def run(self) -> None:
+        self.store.syncs += 1
+        assert self.store.gate.wait(10)
+        if self.store.sync_error is not None:
+            raise self.store.sync_error
+
+
+@dataclass
+class Store:
+    """A log of which only the ends exist; its sync waits for the gate."""
+
+    end_offset: int = 0
+    flushed_offset: int = 0
+    syncs: int = 0
+    failed: bool = False
+    sync_error: StorageError | None = None
+    gate: threading.Event = field(default_factory=threading.Event)
+    events: list[str] = field(default_factory=list)
+
+    def begin_flush(self) -> Work | None:
+        return Work(self, self.end_offset) if self.end_offset > self.flushed_offset else None
+
+    def finish_flush(self, work: Work) -> list[tuple[str, int]]:
+        self.flushed_offset = work.end
+        self.events.append(f"flushed {work.end}")
+        return [("orders", 0)]
+
+    def mark_failed(self) -> None:
+        self.failed = True
+
+
+@asynccontextmanager
+async def committing(store: Store, settings: FlushSettings) -> AsyncIterator[GroupCommit]:
+    commit = GroupCommit(store, settings, lambda grown: store.events.append(f"grown {grown}"))
+    task = asyncio.create_task(commit.run())
+    try:
+        yield commit
+    finally:
+        store.gate.set()
+        commit.stop()
+        await asyncio.wait([task])
+        commit.close()
+        if not store.failed:
+            task.result()
+
+
+def note(store: Store, name: str) -> Callable[[TroveError | None], None]:
+    return lambda error: store.events.append(f"{name} {error.symbol if error else 'durable'}")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_acknowledges_after_sync_dispatch_and_announcement() -> None:
+    store = Store(end_offset=100)
+    store.gate.set()
+    async with committing(store, FlushSettings()) as commit:
+        commit.when_durable(100, note(store, "a"))
+        await until(lambda: len(store.events) == 3)
+    assert store.events == ["flushed 100", "grown [('orders', 0)]", "a durable"]
+
+
+@pytest.mark.asyncio
+async def test_appends_that_come_during_a_sync_share_the_next_one() -> None:
+    store = Store(end_offset=100)
+    async with committing(store, FlushSettings()) as commit:
+        first = asyncio.create_task(commit.durable(100))
+        await until(lambda: store.syncs == 1)
+        later = []
+        for end in range(200, 1200, 100):
+            store.end_offset = end
+            later.append(asyncio.create_task(commit.durable(end)))
+        await asyncio.sleep(0)
+        assert not first.done()
+        store.gate.set()
+        await asyncio.gather(first, *later)
+        assert store.syncs == 2
+        assert store.flushed_offset == 1100
+
+
+@pytest.mark.asyncio
+async def test_stopping_during_a_sync_still_syncs_what_came_meanwhile() -> None:
+    store = Store(end_offset=100)
+    async with committing(store, FlushSettings()) as commit:
+        commit.when_durable(100, note(store, "a"))
+        await until(lambda: store.syncs == 1)
+        store.end_offset = 200
+        commit.when_durable(200, note(store, "b"))
+        commit.stop()
+        store.gate.set()
+        await until(lambda: "b durable" in store.events)
+    assert store.events.count("b durable") == 1
+
+
+@pytest.mark.asyncio
+async def test_what_is_durable_already_is_answered_at_once() -> None:
+    store = Store(end_offset=100, flushed_offset=100)
+    async with committing(store, FlushSettings()) as commit:
+        commit.when_durable(100, note(store, "a"))
+        assert store.events == ["a durable"]
+
+
+@pytest.mark.asyncio
+async def test_a_slow_sync_answers_flush_disk_timeout_once() -> None:
+    store = Store(end_offset=100)
+    async with committing(store, FlushSettings(sync_flush_timeout_ms=1)) as commit:
+        with pytest.raises(TroveError) as caught:
+            await commit.durable(100)
+        assert caught.value.spec is errors.FLUSH_DISK_TIMEOUT
+        assert commit.timeout_count == 1
+        store.gate.set()
+        await until(lambda: store.flushed_offset == 100)
+
+
+@pytest.mark.asyncio
+async def test_a_failed_sync_fails_everybody_and_ends_the_worker() -> None:
+    store = Store(end_offset=100, sync_error=StorageError("fdatasync", "commitlog/0", errno.EIO))
+    commit = GroupCommit(store, FlushSettings(), lambda _grown: None)
+    task = asyncio.create_task(commit.run())
+    waits = [asyncio.create_task(commit.durable(end)) for end in (50, 100)]
+    store.gate.set()
+    results = await asyncio.gather(*waits, return_exceptions=True)
+    assert [getattr(result, "symbol", None) for result in results] == ["STORE_FAILED"] * 2
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        await task
+    assert store.failed
+    assert store.flushed_offset == 0
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        await commit.durable(100)
+    commit.close()
+
+
+@pytest.mark.asyncio
+async def test_room_comes_with_the_sync_and_is_refused_where_it_does_not() -> None:
+    store = Store(end_offset=100)
+    settings = FlushSettings(unsynced_bytes_max=100, append_wait_max_ms=1)
+    async with committing(store, settings) as commit:
+        assert commit.full
+        with pytest.raises(TroveError, match="OS_PAGE_CACHE_BUSY"):
+            await commit.room()
+        store.gate.set()
+        await commit_room(commit)
+        assert not commit.full
+
+
+async def commit_room(commit: GroupCommit) -> None:
+    """Room, however often the short wait has to be repeated."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await commit.room()
+            except TroveError:
+                continue
+
+
+@pytest.mark.asyncio
+async def test_async_mode_leaves_few_pages_for_the_thorough_flush() -> None:
+    store = Store(end_offset=4096)
+    store.gate.set()
+    settings = FlushSettings(mode="async", flush_interval_ms=1, thorough_interval_ms=60_000)
+    async with committing(store, settings) as commit:
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert store.syncs == 0
+        store.end_offset = 4 * 4096
+        await until(lambda: commit.flush_count == 1)
+        store.end_offset += 1
+    assert store.flushed_offset == store.end_offset, "the last sync takes what is left"
+
+
+@pytest.mark.asyncio
+async def test_async_mode_syncs_whatever_is_dirty_after_the_thorough_interval() -> None:
+    store = Store(end_offset=1)
+    store.gate.set()
+    settings = FlushSettings(mode="async", flush_interval_ms=1, thorough_interval_ms=5)
+    async with committing(store, settings):
+        await until(lambda: store.flushed_offset == 1)
+
+
+@pytest.mark.asyncio
+async def test_async_mode_syncs_at_once_for_somebody_who_waits() -> None:
+    store = Store(end_offset=1)
+    store.gate.set()
+    settings = FlushSettings(mode="async", flush_interval_ms=60_000, thorough_interval_ms=60_000)
+    async with committing(store, settings) as commit:
+        await commit.durable(1)

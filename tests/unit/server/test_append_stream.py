@@ -1,0 +1,184 @@
+"""The Append stream without a network: what is answered, when, and what an end leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from broker.produce.append import Appender, AppendSettings
+from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.server.append_stream import AppendParts, AppendStream
+from broker.server.frames import AppendFrame
+from broker.server.traffic import Traffic
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import common_pb2, message_pb2
+
+
+class Context:
+    """The server's side of a call: frames come from a queue, replies go to a list."""
+
+    def __init__(self) -> None:
+        self.frames: asyncio.Queue[Any] = asyncio.Queue()
+        self.replies: list[message_pb2.AppendReply] = []
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    async def read(self) -> Any:
+        return await self.frames.get()
+
+    async def write(self, message: bytes) -> None:
+        await self.may_write.wait()
+        self.replies.append(message_pb2.AppendReply.FromString(message))
+
+
+class Bench:
+    def __init__(self, frames_in_flight_max: int = 256, **flush_settings: int) -> None:
+        self.store = open_store(MemoryFileSystem(), SMALL_SYNC)
+        settings = FlushSettings(mode="sync", **flush_settings)
+        self.commit = GroupCommit(self.store, settings, lambda _grown: None)
+        appender = Appender(self.store, self.commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
+        self.traffic = Traffic()
+        parts = AppendParts(appender, self.commit, self.traffic, "broker-a", frames_in_flight_max)
+        self.context = Context()
+        self.stream = AppendStream(parts, self.context)
+        self.serving = asyncio.create_task(self.stream.serve())
+
+    def send(self, *numbers: int) -> None:
+        for number in numbers:
+            self.context.frames.put_nowait(AppendFrame(number, "orders", 0, record(b"%d" % number)))
+
+    def sync(self) -> None:
+        """What the flush worker does, in this thread."""
+        work = self.commit._store.begin_flush()
+        assert work is not None
+        work.run()
+        self.commit._store.finish_flush(work)
+        self.commit._resolve_up_to(self.store.flushed_offset)
+
+    async def close(self) -> None:
+        self.context.frames.put_nowait(grpc.aio.EOF)
+        await self.serving
+        self.commit.close()
+
+    @property
+    def answered(self) -> list[int]:
+        return [reply.frame_id for reply in self.context.replies]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_replies_wait_for_the_sync_and_refusals_do_not() -> None:
+    bench = Bench()
+    bench.send(1, 2)
+    bench.context.frames.put_nowait(AppendFrame(3, "unknown", 0, record(b"x")))
+    await until(lambda: bench.answered == [3])
+    assert read_queue(bench.store) == []
+    bench.sync()
+    await until(lambda: bench.answered == [3, 1, 2])
+    assert [message.body for message in read_queue(bench.store)] == [b"1", b"2"]
+    assert bench.context.replies[1].durability == common_pb2.DISK
+    assert bench.traffic.refusals == {"TOPIC_NOT_FOUND": 1}
+    await bench.close()
+
+
+@pytest.mark.asyncio
+async def test_a_late_sync_says_where_the_message_is() -> None:
+    bench = Bench(sync_flush_timeout_ms=1)
+    bench.send(7)
+    await until(lambda: bench.answered == [7])
+    (reply,) = bench.context.replies
+    assert reply.status == common_pb2.FLUSH_DISK_TIMEOUT
+    assert reply.error.symbol == "FLUSH_DISK_TIMEOUT"
+    assert (reply.durability, reply.record_count) == (common_pb2.MEMORY, 1)
+    bench.sync()
+    assert len(read_queue(bench.store)) == 1, "it is in the log"
+    await bench.close()
+    assert bench.answered == [7], "it is answered once"
+
+
+@pytest.mark.asyncio
+async def test_a_failed_store_answers_everybody_who_waits_and_who_comes() -> None:
+    bench = Bench()
+    bench.send(1, 2)
+    await until(lambda: bench.stream._waiting == 2)
+    bench.commit.fail(OSError("gone"))
+    bench.send(3)
+    await until(lambda: len(bench.answered) == 3)
+    assert {reply.error.symbol for reply in bench.context.replies} == {"STORE_FAILED"}
+    assert {reply.status for reply in bench.context.replies} == {common_pb2.SERVICE_NOT_AVAILABLE}
+    await bench.close()
+
+
+@pytest.mark.asyncio
+async def test_frames_are_not_read_while_too_many_wait() -> None:
+    bench = Bench(frames_in_flight_max=3)
+    bench.send(*range(10))
+    await until(lambda: bench.stream._waiting == 3)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert bench.context.frames.qsize() == 7
+    while bench.answered != list(range(10)):
+        bench.sync()
+        await until(lambda: bench.store.end_offset > bench.store.flushed_offset or len(bench.answered) == 10)
+    await bench.close()
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_the_requests_waits_for_the_last_reply() -> None:
+    bench = Bench()
+    bench.send(1)
+    bench.context.frames.put_nowait(grpc.aio.EOF)
+    await until(lambda: bench.stream._waiting == 1)
+    assert not bench.serving.done()
+    bench.sync()
+    await bench.serving
+    assert bench.answered == [1]
+    bench.commit.close()
+
+
+@pytest.mark.asyncio
+async def test_a_stopping_broker_answers_first_and_ends_then() -> None:
+    bench = Bench()
+    bench.send(1, 2)
+    await until(lambda: bench.stream._waiting == 2)
+    bench.context.may_write.clear()
+    bench.stream.end()
+    bench.sync()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not bench.serving.done()
+    bench.context.may_write.set()
+    with pytest.raises(TroveError, match="SERVICE_NOT_AVAILABLE"):
+        await bench.serving
+    assert bench.answered == [1, 2]
+    bench.commit.close()
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_is_gone_ends_the_stream() -> None:
+    bench = Bench()
+
+    async def broken(_message: bytes) -> None:
+        raise grpc.aio.UsageError("the call is over")
+
+    bench.context.write = broken  # type: ignore[method-assign, assignment]
+    bench.send(1)
+    await until(lambda: bench.stream._waiting == 1)
+    bench.sync()
+    with pytest.raises(asyncio.CancelledError):
+        await bench.serving
+    bench.commit.close()
