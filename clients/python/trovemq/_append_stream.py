@@ -1,0 +1,211 @@
+"""One open Append stream to one broker: frames out, acknowledgements back, in any number at a time.
+
+One task writes and one reads. A frame is encoded only when the writer takes it, so messages that are
+sent while earlier frames are being written join the next frame. When the stream breaks, frames that
+were not handed to it are certainly not stored; those that wait for an acknowledgement are in doubt.
+Both go back to whoever submitted them: who retries, and where, is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from trovemq._wire.connection import Connection, Stream
+from trovemq.receipts import AppendOutcome
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_log = logging.getLogger(__name__)
+
+FRAMES_IN_FLIGHT_MAX = 256
+EXPIRY_CHECK_SECONDS = 0.25
+
+
+class Frame(Protocol):
+    """What can be submitted. `deadline` is in the loop's time."""
+
+    one_way: bool
+    deadline: float
+
+    def take(self, frame_id: int) -> bytes | None:
+        """The serialised frame, asked for once when it is written now; None where nothing is to be sent."""
+
+    def written(self) -> None:
+        """A one-way frame is with the connection."""
+
+    def answered(self, outcome: AppendOutcome) -> None:
+        """The broker's reply."""
+
+    def failed(self, error: TroveError, *, in_doubt: bool) -> None:
+        """No reply will come; in_doubt: it may have been stored all the same."""
+
+
+class AppendStream:
+    """Writes frames to one broker; opens its stream when there is something to write.
+
+    Args:
+        connection: The broker.
+        reached: Called with True after the broker answered, with False after it could not be reached.
+    """
+
+    def __init__(self, connection: Connection, reached: Callable[[bool], None]) -> None:
+        self._connection = connection
+        self._reached = reached
+        self._pending: deque[Frame] = deque()
+        self._in_flight: dict[int, Frame] = {}
+        self._next_frame_id = 1
+        self._broken: TroveError | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def submit(self, frame: Frame) -> None:
+        """Queues a frame; the writer takes it in the next turn of the loop if it is idle."""
+        if self._closed:
+            frame.failed(_closed_error(), in_doubt=False)
+            return
+        self._pending.append(frame)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        else:
+            self._wake_writer()
+        if self._expiry is None:
+            self._watch_deadlines()
+
+    async def close(self) -> None:
+        """Gives up what is still queued or in flight."""
+        self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_all(_closed_error())
+
+    # --- writing --------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            while not self._pending:
+                await self._wait()
+            self._broken = None
+            try:
+                # An answer first: what is written to a connection that never stood would be in doubt.
+                await self._connection.server_info()
+                self._reached(True)
+                await self._serve(self._connection.open_append())
+            except Exception as failure:  # nobody waits for this task: its frames must hear of it
+                self._reached(False)
+                self._fail_all(_as_trove_error(failure))
+
+    async def _serve(self, stream: Stream) -> None:
+        reader = asyncio.get_running_loop().create_task(self._read(stream))
+        try:
+            while self._broken is None:
+                await self._write_pending(stream)
+                if not self._must_go_on():
+                    await self._wait()
+            raise self._broken
+        finally:
+            stream.cancel()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    def _may_write(self) -> bool:
+        room = len(self._in_flight) < FRAMES_IN_FLIGHT_MAX
+        return room and bool(self._pending) and self._broken is None
+
+    def _must_go_on(self) -> bool:
+        return self._may_write() or self._broken is not None
+
+    async def _write_pending(self, stream: Stream) -> None:
+        while self._may_write():
+            frame, frame_id = self._pending.popleft(), self._next_frame_id
+            data = frame.take(frame_id)
+            if data is None:
+                continue
+            self._next_frame_id += 1
+            if not frame.one_way:
+                self._in_flight[frame_id] = frame
+            try:
+                await stream.send(data)
+            except TroveError as error:
+                if frame.one_way:
+                    frame.failed(error, in_doubt=True)
+                raise
+            if frame.one_way:
+                frame.written()
+
+    async def _wait(self) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+    def _wake_writer(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    async def _read(self, stream: Stream) -> None:
+        try:
+            while True:
+                outcome: AppendOutcome = await stream.read()
+                full = len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX
+                frame = self._in_flight.get(outcome.frame_id)
+                if frame is not None:  # else it had passed its deadline
+                    frame.answered(outcome)
+                    del self._in_flight[outcome.frame_id]
+                if full:
+                    self._wake_writer()
+        except Exception as failure:  # as in _run
+            self._broken = _as_trove_error(failure)
+            self._wake_writer()
+
+    # --- ends -----------------------------------------------------------------------------------------
+
+    def _fail_all(self, error: TroveError) -> None:
+        doubtful, unsent = list(self._in_flight.values()), list(self._pending)
+        self._in_flight.clear()
+        self._pending.clear()
+        for frame in doubtful:
+            frame.failed(error, in_doubt=True)
+        for frame in unsent:
+            frame.failed(error, in_doubt=False)
+
+    def _watch_deadlines(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for frame_id, frame in list(self._in_flight.items()):
+            if frame.deadline <= now:
+                del self._in_flight[frame_id]
+                self._reached(False)
+                frame.failed(self._late(), in_doubt=True)
+        for frame in [frame for frame in self._pending if frame.deadline <= now]:
+            self._pending.remove(frame)
+            frame.failed(self._late(), in_doubt=False)
+        self._expiry = None
+        if self._in_flight or self._pending:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(EXPIRY_CHECK_SECONDS, self._watch_deadlines)
+
+    def _late(self) -> TroveError:
+        server = self._connection.address
+        return TroveError(errors.REQUEST_TIMEOUT, f"{server} did not acknowledge in time", server=server)
+
+
+def _closed_error() -> TroveError:
+    return TroveError(errors.SERVICE_NOT_AVAILABLE, "the connection was given up")
+
+
+def _as_trove_error(failure: Exception) -> TroveError:
+    if isinstance(failure, TroveError):
+        return failure
+    _log.error("an Append stream failed", exc_info=failure)
+    return TroveError(errors.UNKNOWN_ERROR, f"{type(failure).__name__}: {failure}")

@@ -1,0 +1,27 @@
+"""Jittered exponential back-off, as a value: which delay follows the n-th failure in a row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays that double from `delay_ms` to `delay_max_ms`, each between half and the whole of that.
+
+    Attributes:
+        delay_ms: Upper bound of the first delay.
+        delay_max_ms: Upper bound of every delay.
+        uniform: Draws a number of [0, 1); tests give their own.
+    """
+
+    delay_ms: float = 20.0
+    delay_max_ms: float = 1_000.0
+    uniform: Callable[[], float] = random.random
+
+    def seconds(self, failures: int) -> float:
+        """The delay in seconds after that many failures in a row (1 or more)."""
+        bound = min(self.delay_max_ms, self.delay_ms * 2.0 ** min(failures - 1, 30))
+        return bound * (0.5 + 0.5 * self.uniform()) / 1000.0

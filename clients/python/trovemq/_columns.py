@@ -1,0 +1,97 @@
+"""The columns of `send_batch`: checked for their lengths, sized, and cut into frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from trovemq._outgoing import RECORD_OVERHEAD, Columns, Keys
+from trovemq._unique_keys import next_unique_keys
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+Tags = Sequence[str | None] | str | None
+Properties = Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
+
+
+def columns_of(
+    bodies: Sequence[bytes],
+    keys: Sequence[Keys] | None,
+    tags: Tags,
+    properties: Properties,
+    unique_keys: Sequence[str] | None,
+) -> Columns:
+    """The columns with their size. Raises TroveError REQUEST_ILLEGAL where their lengths differ."""
+    count = len(bodies)
+    columns: dict[str, object] = {"keys": keys, "unique_keys": unique_keys}
+    columns["tags"] = None if isinstance(tags, str) else tags
+    columns["properties"] = None if isinstance(properties, Mapping) else properties
+    for name, column in columns.items():
+        if isinstance(column, str):
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{name} is one text; give one item a message")
+        if isinstance(column, Sequence) and len(column) != count:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{len(column)} {name} for {count} bodies")
+    size = sum(map(len, bodies)) + _beside_bodies(count, keys, tags, properties, unique_keys)
+    return Columns(
+        bodies, next_unique_keys(count) if unique_keys is None else unique_keys, keys, tags, properties, size
+    )
+
+
+def _beside_bodies(
+    count: int,
+    keys: Sequence[Keys] | None,
+    tags: Tags,
+    properties: Properties,
+    unique_keys: Sequence[str] | None,
+) -> int:
+    """An upper bound of what the records take beside their bodies, for texts of ASCII."""
+    size = count * RECORD_OVERHEAD
+    if keys is not None:
+        try:
+            size += sum(map(len, keys)) + count  # type: ignore[arg-type]  # None is the slow path
+        except TypeError:
+            size += sum(len(key) for key in keys if key is not None) + count
+        if not all(type(key) is str for key in keys):
+            size += sum(sum(map(len, key)) for key in keys if key is not None and type(key) is not str)
+    if isinstance(tags, str):
+        size += count * len(tags)
+    elif tags is not None:
+        size += sum(len(tag) for tag in tags if tag is not None)
+    if isinstance(properties, Mapping):
+        size += count * _text_size(properties)
+    elif properties is not None:
+        size += sum(_text_size(own) for own in properties if own is not None)
+    return size + (sum(map(len, unique_keys)) if unique_keys is not None else 0)
+
+
+def _text_size(properties: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value) + 2 for name, value in properties.items())
+
+
+def split_columns(columns: Columns, bytes_max: int) -> Iterator[Columns]:
+    """Parts in order, each of at most `bytes_max` bytes (a single larger message is a part of its own)."""
+    if columns.size <= bytes_max:
+        yield columns
+        return
+    count = len(columns.bodies)
+    beside = (columns.size - sum(map(len, columns.bodies))) / count
+    ends = np.cumsum(np.fromiter(map(len, columns.bodies), np.int64, count) + int(beside) + 1)
+    start, before = 0, 0
+    while start < count:
+        stop = max(start + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
+        size = int(ends[stop - 1]) - before
+        yield _slice(columns, start, stop, size)
+        start, before = stop, int(ends[stop - 1])
+
+
+def _slice(columns: Columns, start: int, stop: int, size: int) -> Columns:
+    keys, tags, properties = columns.keys, columns.tags, columns.properties
+    return Columns(
+        columns.bodies[start:stop],
+        columns.unique_keys[start:stop],
+        None if keys is None else keys[start:stop],
+        tags if tags is None or isinstance(tags, str) else tags[start:stop],
+        properties if properties is None or isinstance(properties, Mapping) else properties[start:stop],
+        size,
+    )

@@ -1,0 +1,207 @@
+"""What becomes of a batch: put on its broker's stream, tried again where that is safe, ended once.
+
+| what happened                                     | then                                                   |
+|---------------------------------------------------|--------------------------------------------------------|
+| acknowledged; or in the log, its sync too late    | the receipt                                            |
+| refused, retriable                                | again after a delay, elsewhere if the batch is movable |
+| BATCH_ILLEGAL, and the broker's settings changed  | once more, encoded for the new settings                |
+| refused otherwise                                 | the error                                              |
+| never left this client                            | again after a delay, elsewhere if the batch is movable |
+| left, and no answer came: in doubt                | error, in_doubt=true (or again: retry_in_doubt)        |
+
+Attempts and time are bounded; the last error is then the batch's. Ordered batches for one queue go one
+after the other, so that a second attempt cannot overtake the first one's successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from trovemq._links import Links
+from trovemq._outgoing import Batch, Destination, RecordForm
+from trovemq._room import Room
+from trovemq._routes import Slot
+from trovemq._slots import SlotChooser
+from trovemq.receipts import AppendOutcome
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class Delivery:
+    """Carries one producer's batches to their brokers.
+
+    Args:
+        links: Routes and streams.
+        chooser: Chooses another queue for a movable batch.
+        room: Gets a batch's bytes back when it ended.
+        taken: Called when a batch is being written and may not grow any more.
+        retry_in_doubt: Whether a batch that may have been stored is sent again.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        chooser: SlotChooser,
+        room: Room,
+        taken: Callable[[Batch], None],
+        *,
+        retry_in_doubt: bool,
+    ) -> None:
+        self._links = links
+        self._chooser = chooser
+        self._room = room
+        self._taken = taken
+        self._retry_in_doubt = retry_in_doubt
+        self._outstanding: set[Batch] = set()
+        self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
+        self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
+        self._refreshes: set[asyncio.Task[None]] = set()
+        self.one_way_dropped = 0  # batches
+
+    @property
+    def outstanding(self) -> int:
+        """Batches that were submitted and have not ended."""
+        return len(self._outstanding)
+
+    def submit(self, batch: Batch) -> None:
+        """Takes charge of a batch."""
+        self._outstanding.add(batch)
+        if batch.destination.ordered:
+            lane = self._lanes.setdefault(batch.slot, deque())
+            lane.append(batch)
+            if len(lane) > 1:
+                return
+        self._dispatch(batch)
+
+    async def drained(self) -> None:
+        """Waits until every batch submitted so far has ended."""
+        waited_for = set(self._outstanding)
+        if waited_for:
+            done = asyncio.get_running_loop().create_future()
+            self._drained.append((waited_for, done))
+            await done
+
+    # --- Owner of the batches -------------------------------------------------------------------------
+
+    def batch_taken(self, batch: Batch) -> None:
+        """The batch is being written."""
+        self._taken(batch)
+
+    def batch_answered(self, batch: Batch, outcome: AppendOutcome) -> None:
+        """The broker's reply: the end, or another attempt."""
+        if outcome.stored:
+            batch.succeed(outcome)
+            return
+        error = outcome.error or TroveError(
+            errors.UNKNOWN_ERROR, f"{outcome.broker} answered {outcome.status}"
+        )
+        if error.spec is errors.BATCH_ILLEGAL and not batch.refreshed:
+            batch.refreshed = True
+            task = asyncio.get_running_loop().create_task(self._refresh(batch, error))
+            self._refreshes.add(task)
+            task.add_done_callback(self._refreshes.discard)
+        elif error.retriable:
+            self._again(batch, error)
+        else:
+            self._give_up(batch, error)
+
+    def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
+        """No reply will come."""
+        if batch.one_way and in_doubt:
+            self._give_up(batch, error)
+        elif in_doubt and not self._retry_in_doubt:
+            self._give_up(batch, _in_doubt(error))
+        elif error.retriable:
+            self._again(batch, error, move=not in_doubt)
+        else:
+            self._give_up(batch, error)
+
+    def batch_done(self, batch: Batch) -> None:
+        """Forgets the batch and lets the next one of its lane go."""
+        if batch not in self._outstanding:
+            return
+        self._outstanding.discard(batch)
+        self._room.give(batch.size)
+        for waited_for, done in list(self._drained):
+            waited_for.discard(batch)
+            if not waited_for:
+                self._drained.remove((waited_for, done))
+                if not done.done():
+                    done.set_result(None)
+        if batch.destination.ordered:
+            self._next_of_lane(batch)
+
+    # --- attempts -------------------------------------------------------------------------------------
+
+    def _next_of_lane(self, batch: Batch) -> None:
+        lane = self._lanes.get(batch.slot)
+        if lane is None:
+            return
+        lane.remove(batch)
+        if not lane:
+            del self._lanes[batch.slot]
+        elif lane[0].attempts == 0:
+            self._dispatch(lane[0])
+
+    def _dispatch(self, batch: Batch) -> None:
+        batch.attempts += 1
+        try:
+            broker = self._chooser.broker(batch.slot)
+        except TroveError as error:
+            self._again(batch, error)
+            return
+        batch.form = RecordForm.of(broker, self._links.connection(broker).address)
+        self._links.stream(broker).submit(batch)
+
+    def _again(self, batch: Batch, error: TroveError, *, move: bool = True) -> None:
+        options, loop = self._links.options, asyncio.get_running_loop()
+        delay = options.backoff.seconds(batch.attempts)
+        late = loop.time() + delay >= batch.deadline
+        if self._links.closed or late or batch.attempts >= options.send_attempts_max:
+            self._give_up(batch, error)
+            return
+        self._taken(batch)  # what is tried again does not grow
+        if move and batch.destination.movable:
+            batch.destination = Destination(self._chooser.next(), movable=True)
+        loop.call_later(delay, self._dispatch_if_waiting, batch)
+
+    def _dispatch_if_waiting(self, batch: Batch) -> None:
+        if batch in self._outstanding:
+            self._dispatch(batch)
+
+    async def _refresh(self, batch: Batch, error: TroveError) -> None:
+        """Asks for the routes; tries once more if the broker wants another form now."""
+        before = batch.form
+        try:
+            await self._links.refresh()
+            broker = self._chooser.broker(batch.slot)
+            changed = RecordForm.of(broker, self._links.connection(broker).address) != before
+        except TroveError as failure:
+            self._give_up(batch, failure)
+            return
+        if changed:
+            self._dispatch_if_waiting(batch)
+        else:
+            self._give_up(batch, error)
+
+    async def close(self, error: TroveError) -> None:
+        """Fails what is left."""
+        for task in list(self._refreshes):
+            task.cancel()
+        await asyncio.gather(*self._refreshes, return_exceptions=True)
+        self._lanes.clear()
+        for batch in list(self._outstanding):
+            self._give_up(batch, error)
+
+    def _give_up(self, batch: Batch, error: TroveError) -> None:
+        if batch in self._outstanding:
+            self.one_way_dropped += batch.one_way
+            batch.fail(error)
+
+
+def _in_doubt(error: TroveError) -> TroveError:
+    """The error, saying that the message may have been stored."""
+    text = f"{error.message}; the message may have been stored"
+    return TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"})

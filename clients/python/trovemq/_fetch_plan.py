@@ -1,0 +1,133 @@
+"""Which fetches are in flight for one queue, and in which order their answers are handed out.
+
+To keep several fetches in flight, the place where the next one begins must be known before the answer to
+the one before it is there. So each asks for a number of messages that should just fit its bytes, by what
+fitted so far; it covers the offsets [start, end). Where an answer falls short of its end, a fetch for the
+rest is put right behind it; where it passes its end (blank offsets are skipped), the next one is trimmed.
+Answers are handed out in the order of this list: no gap, none twice. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trovemq.fetched import FetchedBatch
+
+# Ask for a little less than fitted, or every answer would fall short of its end by a record.
+FILL = 0.95
+
+
+@dataclass(slots=True)
+class Fetch:
+    """One fetch. end None: it takes what it gets; what lies behind it is not known before its answer."""
+
+    fetch_id: int
+    start: int
+    end: int | None
+    sent: bool = False
+    batch: FetchedBatch | None = None
+
+    @property
+    def messages_max(self) -> int:
+        """0 = as many as fit."""
+        return 0 if self.end is None else self.end - self.start
+
+    @property
+    def next_start(self) -> int | None:
+        """Where the fetch behind this one begins; None while that is not known."""
+        if self.end is None:
+            return None if self.batch is None else self.batch.next_offset
+        return self.end
+
+
+class FetchPlan:
+    """The fetches of one queue from `offset` on.
+
+    Args:
+        offset: The first queue offset wanted.
+        bytes_max: Bytes of one answer.
+        fetches_max: Answers in flight or waiting to be handed out.
+        foretell: Whether offsets may be foretold (not with a tag filter: it leaves unknown gaps).
+    """
+
+    def __init__(self, offset: int, *, bytes_max: int, fetches_max: int, foretell: bool) -> None:
+        self.position = offset  # the next offset to hand out
+        self.max_offset = offset  # the end of the queue as last heard
+        self._bytes_max = bytes_max
+        self._fetches_max = fetches_max
+        self._foretell = foretell
+        self._count = 0  # messages to ask for; 0 = not known yet
+        self._fetches: deque[Fetch] = deque()
+        self._next_id = 1
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def next_to_send(self) -> Fetch | None:
+        """A fetch to send now; None where enough are in flight or nothing more is known to be there."""
+        fetch = next((fetch for fetch in self._fetches if not fetch.sent), None)
+        if fetch is None and len(self._fetches) < self._fetches_max:
+            fetch = self._append_fetch()
+        if fetch is not None:
+            fetch.sent = True
+        return fetch
+
+    def _append_fetch(self) -> Fetch | None:
+        start = self._fetches[-1].next_start if self._fetches else self.position
+        if start is None or (self._fetches and start >= self.max_offset):
+            return None
+        end = None
+        if self._count and self._foretell and start < self.max_offset:
+            end = min(start + self._count, self.max_offset)
+        fetch = self._made(start, end)
+        self._fetches.append(fetch)
+        return fetch
+
+    def _made(self, start: int, end: int | None) -> Fetch:
+        self._next_id += 1
+        return Fetch(self._next_id, start, end)
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    def answered(self, fetch_id: int, batch: FetchedBatch) -> None:
+        """Takes an answer; one to a fetch that is not in the plan any more is ignored."""
+        found = next((fetch for fetch in self._fetches if fetch.fetch_id == fetch_id), None)
+        if found is None:
+            return
+        found.batch = batch
+        self.max_offset = max(self.max_offset, batch.max_offset)
+        covered = batch.next_offset - found.start
+        if found.end is None or 0 < covered < found.end - found.start:
+            self._count = max(1, int(covered * FILL))
+        elif batch.nbytes * 2 <= self._bytes_max and covered >= self._count:
+            self._count *= 2
+        if found.end is not None and found.start < batch.next_offset < found.end:
+            rest = self._made(batch.next_offset, found.end)
+            self._fetches.insert(self._fetches.index(found) + 1, rest)
+
+    def next_to_hand_out(self) -> FetchedBatch | None:
+        """The next answer in order, once it is there."""
+        if not self._fetches or self._fetches[0].batch is None:
+            return None
+        fetch = self._fetches.popleft()
+        assert fetch.batch is not None
+        batch = fetch.batch if fetch.start >= self.position else _from(fetch.batch, self.position)
+        self.position = max(self.position, batch.next_offset)
+        return batch
+
+    def restart(self) -> None:
+        """The stream broke: what was not handed out is asked for again."""
+        self._fetches.clear()
+
+
+def _from(batch: FetchedBatch, offset: int) -> FetchedBatch:
+    """The part of a batch at and above a queue offset."""
+    damaged = tuple(damaged for damaged in batch.damaged_offsets if damaged >= offset)
+    first = int(np.searchsorted(batch.offsets, offset)) if len(batch) else 0
+    if first >= len(batch):
+        return replace(batch, data=b"", queue_offsets=None, damaged_offsets=damaged)
+    queue_offsets = None if batch.queue_offsets is None else batch.queue_offsets[first:]
+    data = memoryview(batch.data)[int(batch.records.positions[first]) :]
+    return replace(batch, data=data, queue_offsets=queue_offsets, damaged_offsets=damaged)

@@ -1,0 +1,189 @@
+"""The client's connections: the servers it was given and the brokers in their routes, no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from trovemq._append_stream import AppendStream
+from trovemq._routes import RouteTable
+from trovemq._wire.connection import Connection
+from trovemq.model import BrokerInfo, ClusterState, ServerInfo
+from trovemq.options import ClientOptions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+SUSPECT_SECONDS = 1.0
+# A broker that stops cleanly leaves the routes first and then acknowledges what it has; and a nameserver that
+# starts knows no broker at first.
+LEAVING_SECONDS = 30.0
+
+
+def parse_servers(server: str | Sequence[str]) -> list[str]:
+    """`HOST:PORT[,HOST:PORT]` or a sequence of addresses. Raises TroveError REQUEST_ILLEGAL."""
+    parts = server.split(",") if isinstance(server, str) else list(server)
+    addresses = [part.strip() for part in parts if part.strip()]
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        if not (host and separator and port.isdigit() and int(port) < 65536) or "/" in host:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{address!r} is no HOST:PORT", server=address)
+    if not addresses:
+        raise TroveError(errors.REQUEST_ILLEGAL, "no server is given")
+    return addresses
+
+
+class Links:
+    """Connections by address, the routes that one of the given servers tells, one Append stream a broker.
+
+    Args:
+        servers: Addresses of nameservers or of one broker; the first that answers is followed, the next
+            one when it breaks off.
+        options: The client's options.
+    """
+
+    def __init__(self, servers: Sequence[str], options: ClientOptions) -> None:
+        self.servers = tuple(servers)
+        self.options = options
+        self.routes = RouteTable()
+        self.server = ServerInfo("", "", "")  # the one that is followed
+        self._address = self.servers[0]
+        self._connections: dict[str, Connection] = {}
+        self._streams: dict[str, AppendStream] = {}  # by address
+        self._suspect_until: dict[str, float] = {}  # by address, in the loop's time
+        self._follower: asyncio.Task[None] | None = None
+        self._leaving: set[str] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self.closed = False
+
+    async def open(self, wait_ms: int) -> None:
+        """Reaches one of the servers and learns the routes.
+
+        Raises:
+            TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT where none answered within `wait_ms`
+                (each is tried once at least).
+        """
+        loop = asyncio.get_running_loop()
+        give_up, failures = loop.time() + wait_ms / 1000, 0
+        while True:
+            try:
+                watch = await self._enter()
+                break
+            except TroveError:
+                failures += 1
+                delay = self.options.backoff.seconds(failures)
+                if loop.time() + delay > give_up:
+                    raise
+                await asyncio.sleep(delay)
+        self._follower = loop.create_task(self._follow(watch))
+
+    async def _enter(self) -> AsyncIterator[ClusterState]:
+        """Follows the first server that answers; its first routes are applied."""
+        failure: TroveError | None = None
+        start = self.servers.index(self._address)
+        for address in (*self.servers[start:], *self.servers[:start]):
+            connection = self._connection(address)
+            try:
+                server = await connection.server_info()
+                watch = connection.watch_routes()
+                state = await anext(watch)
+            except TroveError as error:
+                failure = failure or error
+                continue
+            self.server, self._address = server, address
+            self._apply(state)
+            return watch
+        assert failure is not None
+        raise failure
+
+    async def _follow(self, watch: AsyncIterator[ClusterState]) -> None:
+        failures = 0
+        while True:
+            try:
+                async for state in watch:
+                    failures = 0
+                    self._apply(state)
+            except TroveError:
+                pass  # the routes known so far stay in use
+            failures += 1
+            await asyncio.sleep(self.options.backoff.seconds(failures))
+            try:
+                watch = await self._enter()
+            except TroveError:
+                continue
+
+    def _apply(self, state: ClusterState) -> None:
+        self.routes.apply(state)
+        for address in self._connections.keys() - self._known() - self._leaving:
+            self._leaving.add(address)
+            asyncio.get_running_loop().call_later(LEAVING_SECONDS, self._drop_if_gone, address)
+
+    def _known(self) -> set[str]:
+        return {self._address_of(route.broker) for route in self.routes.state.brokers} | set(self.servers)
+
+    def _drop_if_gone(self, address: str) -> None:
+        """Closes what leads to a broker that left the routes and did not come back."""
+        self._leaving.discard(address)
+        if address in self._known() or self.closed:
+            return
+        stream, connection = self._streams.pop(address, None), self._connections.pop(address)
+        self._suspect_until.pop(address, None)
+        task = asyncio.get_running_loop().create_task(_close(stream, connection))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def refresh(self) -> None:
+        """Asks the followed server for its routes now. Raises TroveError where it does not answer."""
+        self._apply(await self._connection(self._address).cluster())
+
+    def connection(self, broker: BrokerInfo) -> Connection:
+        """The connection to a broker of the routes."""
+        return self._connection(self._address_of(broker))
+
+    def stream(self, broker: BrokerInfo) -> AppendStream:
+        """The Append stream to a broker of the routes."""
+        address = self._address_of(broker)
+        stream = self._streams.get(address)
+        if stream is None:
+            stream = AppendStream(self._connection(address), lambda ok: self._note(address, ok))
+            self._streams[address] = stream
+        return stream
+
+    def suspect(self, broker: BrokerInfo) -> bool:
+        """Whether the broker could not be reached a moment ago."""
+        until = self._suspect_until.get(self._address_of(broker))
+        return until is not None and asyncio.get_running_loop().time() < until
+
+    def _note(self, address: str, reached: bool) -> None:
+        if reached:
+            self._suspect_until.pop(address, None)
+        else:
+            self._suspect_until[address] = asyncio.get_running_loop().time() + SUSPECT_SECONDS
+
+    def _address_of(self, broker: BrokerInfo) -> str:
+        """A broker that was given by its address is dialled there, whatever address it advertises."""
+        given = self.server.role == "broker" and broker.name == self.server.name
+        return self._address if given else broker.address
+
+    def _connection(self, address: str) -> Connection:
+        if self.closed:
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the client is closed")
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(address, self.options)
+        return connection
+
+    async def close(self) -> None:
+        """Ends every stream and connection."""
+        self.closed = True
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        streams, connections = list(self._streams.values()), list(self._connections.values())
+        await asyncio.gather(*(stream.close() for stream in streams), *self._closing)
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+
+async def _close(stream: AppendStream | None, connection: Connection) -> None:
+    if stream is not None:
+        await stream.close()
+    await connection.close()

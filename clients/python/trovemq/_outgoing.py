@@ -1,0 +1,310 @@
+"""Batches on their way: what a producer keeps of messages until they are acknowledged.
+
+A batch keeps its inputs, not its encoded records: it is encoded when its stream writes it, and anew when
+it goes to another queue or to a broker whose settings changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq._routes import Slot
+from trovemq._wire.frames import append_frame
+from trovemq.model import BrokerInfo
+from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, UniqueKeys
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import BatchEncoder, RecordBatch, encode_record
+
+# At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
+RECORD_OVERHEAD = 320
+
+Keys = str | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordForm:
+    """What a broker's settings decide about the records it takes."""
+
+    store_host_ipv6: bool
+    append_property_crc: bool
+    born_host_ipv6: bool
+
+    @classmethod
+    def of(cls, broker: BrokerInfo, address: str) -> RecordForm:
+        """The form for a broker that is dialled at `address`: BORNHOST is of that connection's family."""
+        return cls(broker.store_host_ipv6, broker.append_property_crc, address.startswith("["))
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a batch goes and how firmly.
+
+    Attributes:
+        slot: The queue.
+        movable: Another queue would do as well.
+        ordered: No other ordered batch may be in flight to that queue.
+    """
+
+    slot: Slot
+    movable: bool = False
+    ordered: bool = False
+
+
+class Owner(Protocol):
+    """Who decides what becomes of a batch."""
+
+    def batch_taken(self, batch: Batch) -> None:
+        """It is being written now: nothing may join it any more."""
+
+    def batch_answered(self, batch: Batch, outcome: AppendOutcome) -> None:
+        """The broker replied."""
+
+    def batch_failed(self, batch: Batch, error: TroveError, in_doubt: bool) -> None:
+        """No reply will come."""
+
+    def batch_done(self, batch: Batch) -> None:
+        """Its messages have been told; it counts no more."""
+
+
+class Batch:
+    """Messages of one topic for one queue; a frame for AppendStream.
+
+    Attributes:
+        form: How its records are encoded, set before it is submitted.
+        size: Bytes that it counts for in the producer's back-pressure.
+        size_max: Nothing that would make it larger joins it.
+        attempts: How often it was submitted.
+        refreshed: The routes were asked anew because a broker refused its form.
+        released: It was handed over for delivery.
+        sizes: int64[n], the encoded records' sizes.
+    """
+
+    def __init__(
+        self, topic: str, owner: Owner, destination: Destination, deadline: float, one_way: bool = False
+    ) -> None:
+        self.topic = topic
+        self.owner = owner
+        self.destination = destination
+        self.deadline = deadline
+        self.one_way = one_way
+        self.form: RecordForm | None = None
+        self.size = 0
+        self.size_max = 0
+        self.attempts = 0
+        self.refreshed = False
+        self.released = False
+        self.sizes: NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def slot(self) -> Slot:
+        """The queue it goes to."""
+        return self.destination.slot
+
+    # --- Frame ----------------------------------------------------------------------------------------
+
+    def take(self, frame_id: int) -> bytes | None:
+        """The serialised frame; from now on nothing joins the batch."""
+        self.owner.batch_taken(self)
+        try:
+            records = self.encode()
+        except TroveError as error:
+            self.fail(error)
+            return None
+        if records is None:
+            self.owner.batch_done(self)
+            return None
+        return append_frame(
+            frame_id=frame_id,
+            topic=self.topic.encode(),
+            queue_id=self.slot.queue_id,
+            records=records,
+            one_way=self.one_way,
+        )
+
+    def written(self) -> None:
+        """One-way: done as far as this client will ever know."""
+        self.owner.batch_done(self)
+
+    def answered(self, outcome: AppendOutcome) -> None:
+        """The broker's reply."""
+        self.owner.batch_answered(self, outcome)
+
+    def failed(self, error: TroveError, *, in_doubt: bool) -> None:
+        """No reply will come."""
+        self.owner.batch_failed(self, error, in_doubt)
+
+    def succeed(self, outcome: AppendOutcome) -> None:
+        """The end: acknowledged."""
+        self.resolve(FrameReceipt(self.topic, self.slot.queue_id, self.sizes, self.unique_keys, outcome))
+        self.owner.batch_done(self)
+
+    def fail(self, error: TroveError) -> None:
+        """The end: given up."""
+        self.reject(error)
+        self.owner.batch_done(self)
+
+    # --- what the two kinds of batches do their own way -----------------------------------------------
+
+    @property
+    def unique_keys(self) -> UniqueKeys:
+        """One a record."""
+        raise NotImplementedError
+
+    def encode(self) -> bytes | bytearray | None:
+        """The records, with `sizes` set; None where nobody waits for any of them. Raises TroveError."""
+        raise NotImplementedError
+
+    def resolve(self, receipt: FrameReceipt) -> None:
+        """Hands out the acknowledgement."""
+        raise NotImplementedError
+
+    def reject(self, error: TroveError) -> None:
+        """Hands out the failure."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class _Single:
+    body: bytes
+    block: bytes  # its encoded properties
+    unique_key: str
+    born_timestamp: int
+    waiter: asyncio.Future[SendReceipt] | None
+
+
+class SingleMessages(Batch):
+    """Messages that were sent one by one and wait for one frame together."""
+
+    def __init__(
+        self, topic: str, owner: Owner, destination: Destination, deadline: float, one_way: bool = False
+    ) -> None:
+        super().__init__(topic, owner, destination, deadline, one_way)
+        self._messages: list[_Single] = []
+
+    def add(
+        self,
+        body: bytes,
+        block: bytes,
+        unique_key: str,
+        waiter: asyncio.Future[SendReceipt] | None,
+        size: int,
+    ) -> None:
+        """One more message; `block` is its encoded properties."""
+        self._messages.append(_Single(body, block, unique_key, time.time_ns() // 1_000_000, waiter))
+        self.size += size
+
+    @property
+    def unique_keys(self) -> list[str]:
+        return [message.unique_key for message in self._messages]
+
+    def encode(self) -> bytes | None:
+        # A caller that gave up before its message was handed over gets its wish.
+        self._messages = [m for m in self._messages if m.waiter is None or not m.waiter.cancelled()]
+        if not self._messages:
+            return None
+        assert self.form is not None
+        born_host, store_host = _empty_host(self.form.born_host_ipv6), _empty_host(self.form.store_host_ipv6)
+        records = [
+            encode_record(
+                self.topic,
+                message.body,
+                queue_id=self.slot.queue_id,
+                properties=message.block,
+                born_timestamp=message.born_timestamp,
+                born_host=born_host,
+                store_host=store_host,
+                append_property_crc=self.form.append_property_crc,
+            )
+            for message in self._messages
+        ]
+        self.sizes = np.array([len(record) for record in records], np.int64)
+        return records[0] if len(records) == 1 else b"".join(records)
+
+    def resolve(self, receipt: FrameReceipt) -> None:
+        for message, single in zip(self._messages, receipt.receipts(), strict=True):
+            if message.waiter is not None and not message.waiter.done():
+                message.waiter.set_result(single)
+
+    def reject(self, error: TroveError) -> None:
+        for message in self._messages:
+            if message.waiter is not None and not message.waiter.done():
+                message.waiter.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The inputs of a batch, message i's at index i; tags and properties may be one for all.
+
+    `size` is what they count for in bytes.
+    """
+
+    bodies: Sequence[bytes]
+    unique_keys: UniqueKeys
+    keys: Sequence[Keys] | None
+    tags: Sequence[str | None] | str | None
+    properties: Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
+    size: int
+
+
+class ColumnBatch(Batch):
+    """Messages that were sent together as columns: one future, and no object a message."""
+
+    def __init__(
+        self, topic: str, owner: Owner, destination: Destination, deadline: float, columns: Columns
+    ) -> None:
+        super().__init__(topic, owner, destination, deadline)
+        self.size = columns.size
+        self.receipt: asyncio.Future[FrameReceipt] = asyncio.get_running_loop().create_future()
+        self._born_timestamp = time.time_ns() // 1_000_000
+        self._columns = columns
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return len(self._columns.bodies)
+
+    @property
+    def unique_keys(self) -> UniqueKeys:
+        return self._columns.unique_keys
+
+    def encode(self) -> bytearray | None:
+        if self.receipt.cancelled():
+            return None
+        assert self.form is not None
+        encoder = BatchEncoder(
+            self.topic,
+            store_host_ipv6=self.form.store_host_ipv6,
+            append_property_crc=self.form.append_property_crc,
+            born_host_ipv6=self.form.born_host_ipv6,
+        )
+        columns = self._columns
+        records = encoder.encode(
+            columns.bodies,
+            queue_id=self.slot.queue_id,
+            unique_keys=columns.unique_keys,
+            keys=columns.keys,
+            tags=columns.tags,
+            properties=columns.properties,
+            born_timestamp=self._born_timestamp,
+        )
+        self.sizes = RecordBatch.split(records, topic=self.topic).sizes
+        return records
+
+    def resolve(self, receipt: FrameReceipt) -> None:
+        if not self.receipt.done():
+            self.receipt.set_result(receipt)
+
+    def reject(self, error: TroveError) -> None:
+        if not self.receipt.done():
+            self.receipt.set_exception(error)
+
+
+def _empty_host(ipv6: bool) -> bytes:
+    return bytes(20 if ipv6 else 8)

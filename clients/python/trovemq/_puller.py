@@ -1,0 +1,129 @@
+"""Pulling one queue over one Fetch stream, some fetches ahead of the reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from trovemq._fetch_plan import Fetch, FetchPlan
+from trovemq._links import Links
+from trovemq._wire.connection import Stream
+from trovemq._wire.convert import FetchAnswer, fetch_request
+from trovemq.fetched import FetchedBatch
+from trovemq_proto.errors import TroveError
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What is wanted of one queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    bytes_max: int
+    tags: tuple[str, ...]
+    prefetch: int
+    follow: bool
+    wait_ms: int
+    broker: str | None
+
+
+class Puller:
+    """One pull: opens the stream, keeps fetches in flight, opens it again after a break.
+
+    Args:
+        links: Routes and connections.
+        request: What is wanted.
+    """
+
+    def __init__(self, links: Links, request: PullRequest) -> None:
+        self._links = links
+        self._request = request
+        self._plan = FetchPlan(
+            request.offset,
+            bytes_max=request.bytes_max,
+            fetches_max=request.prefetch,
+            foretell=not request.tags,
+        )
+        self._broker = ""
+        self._failures = 0
+        self._failing_since = 0.0
+
+    async def batches(self) -> AsyncGenerator[FetchedBatch, None]:
+        """The queue's batches in order. Raises TroveError."""
+        # Who has the queue is settled once: a broker that is not there at first is the caller's mistake.
+        request = self._request
+        self._broker = self._links.routes.broker_of_queue(
+            request.topic, request.queue_id, request.broker
+        ).name
+        while True:
+            try:
+                async with aclosing(self._one_stream()) as stream:
+                    async for batch in stream:
+                        yield batch
+                return
+            except TroveError as error:
+                await self._back_off(error)
+
+    async def _back_off(self, error: TroveError) -> None:
+        """Waits before the next stream; raises where going on is no use."""
+        loop, options = asyncio.get_running_loop(), self._links.options
+        if not error.retriable or self._links.closed:
+            raise error
+        if not self._failures:
+            self._failing_since = loop.time()
+        self._failures += 1
+        if loop.time() - self._failing_since > options.reconnect_timeout_ms / 1000:
+            raise error
+        self._plan.restart()
+        await asyncio.sleep(options.backoff.seconds(self._failures))
+
+    async def _one_stream(self) -> AsyncGenerator[FetchedBatch, None]:
+        stream = self._links.connection(self._links.routes.broker(self._broker)).open_fetch()
+        reading: asyncio.Task[FetchAnswer] | None = None
+        try:
+            while True:
+                await self._send_fetches(stream)
+                self._take(await (reading or stream.read()))
+                await self._send_fetches(stream)
+                # The next answer arrives while the reader works on this one.
+                reading = asyncio.get_running_loop().create_task(stream.read())
+                while (batch := self._plan.next_to_hand_out()) is not None:
+                    if len(batch.data) or batch.damaged_offsets:
+                        yield batch
+                    if self._at_end(batch):
+                        return
+                    await self._send_fetches(stream)
+        finally:
+            stream.cancel()
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    def _take(self, answer: FetchAnswer) -> None:
+        if answer.error is not None:
+            raise answer.error
+        self._failures = 0
+        self._plan.answered(answer.fetch_id, answer.batch)
+
+    def _at_end(self, batch: FetchedBatch) -> bool:
+        return not self._request.follow and batch.next_offset >= batch.max_offset
+
+    async def _send_fetches(self, stream: Stream) -> None:
+        while (fetch := self._plan.next_to_send()) is not None:
+            await stream.send(self._frame(fetch))
+
+    def _frame(self, fetch: Fetch) -> bytes:
+        request = self._request
+        return fetch_request(
+            fetch.fetch_id,
+            request.topic,
+            request.queue_id,
+            offset=fetch.start,
+            messages_max=fetch.messages_max,
+            bytes_max=request.bytes_max,
+            wait_ms=request.wait_ms if request.follow else 0,
+            tags=request.tags,
+        )

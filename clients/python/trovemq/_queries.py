@@ -1,0 +1,252 @@
+"""Look-ups over all brokers that may have the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq._links import Links
+from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
+from trovemq._query_merge import BrokerSource, KeyQuestion, merge_newest_first
+from trovemq._wire.convert import FoundRecords
+from trovemq.answers import GetAnswer, QueryAnswer
+from trovemq.model import BrokerInfo, QueueOffsets
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import (
+    Message,
+    RecordBatch,
+    decode_message,
+    decode_offset_msg_id,
+    format_host,
+    looks_like_offset_msg_id,
+    pack_host,
+)
+
+MESSAGES_MAX = 10_000  # of one answer
+TIME_MAX = (1 << 63) - 1
+KINDS = ("key", "unique", "tag")
+NOT_ANSWERED = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVICE_NOT_AVAILABLE)
+
+_Result = TypeVar("_Result")
+
+
+class Queries:
+    """The client's look-ups; documented at `Client`."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    # --- by identifier --------------------------------------------------------------------------------
+
+    async def get(self, identifier: str, topic: str, broker: str | None) -> GetAnswer:
+        brokers = self._links.routes.brokers(broker)
+        first = [b for b in brokers if _advertises(b, identifier)]
+        found = await self._ask_for(identifier, topic, first)
+        if not found.by_offset_msg_id:
+            found.add(await self._ask_for(identifier, topic, [b for b in brokers if b not in first]))
+        return found.answer(identifier)
+
+    async def _ask_for(self, identifier: str, topic: str, brokers: Sequence[BrokerInfo]) -> _Found:
+        calls = [self._links.connection(broker).get_message(identifier, topic) for broker in brokers]
+        found = _Found()
+        for broker, result in zip(brokers, await _outcomes(calls), strict=True):
+            if isinstance(result, TroveError):
+                found.add_failure(broker.name, result)
+            else:
+                found.add_records(result)
+        return found
+
+    async def get_at(self, topic: str, queue_id: int, queue_offset: int, broker: str | None) -> Message:
+        server = self._links.routes.broker_of_queue(topic, queue_id, broker)
+        found = await self._links.connection(server).get_message_at(topic, queue_id, queue_offset)
+        messages = decoded(found.records, found.queue_offsets)
+        if not messages:
+            raise TroveError(errors.MESSAGE_NOT_FOUND, f"{topic}, queue {queue_id}, offset {queue_offset}")
+        return messages[0]
+
+    # --- by key ---------------------------------------------------------------------------------------
+
+    async def query(
+        self, question: KeyQuestion, count_max: int, cursor: str | None, broker: str | None
+    ) -> QueryAnswer:
+        _check(question, count_max)
+        digest = query_digest(
+            question.topic, question.key, question.kind, question.begin, question.end, broker
+        )
+        places = decode_cursor(cursor, digest) if cursor else {}
+        sources = self._sources(question, count_max, places, broker)
+        messages = await merge_newest_first(sources, count_max)
+        missing = [source.missing for source in sources]
+        if all(missing) and missing[0] is not None:
+            raise missing[0]
+        unreachable = tuple(source.name for source in sources if source.unreachable)
+        complete = all(source.place.done for source in sources)
+        timestamp, physical_offset = _oldest_update(sources)
+        return QueryAnswer(
+            tuple(messages),
+            complete,
+            None if complete else encode_cursor(digest, {source.name: source.place for source in sources}),
+            timestamp,
+            physical_offset,
+            unreachable,
+            tuple(note for source in sources for note in source.notes),
+        )
+
+    def _sources(
+        self, question: KeyQuestion, page_size: int, places: dict[str, Place], broker: str | None
+    ) -> list[BrokerSource]:
+        """One a broker of the topic: in the routes, in the cursor, or lost while this client watched."""
+        routes = self._links.routes
+        live = {info.name: info for info in routes.brokers_of(question.topic, broker)}
+        live |= {info.name: info for info in routes.brokers() if info.name in places}
+        lost = routes.lost_brokers_of(question.topic) if broker is None else []
+        names = sorted({*live, *places, *lost})
+        return [
+            BrokerSource(
+                name,
+                self._links.connection(live[name]) if name in live else None,
+                question,
+                places.get(name, Place(page_size=page_size)),
+            )
+            for name in names
+        ]
+
+    async def query_all(
+        self, question: KeyQuestion, page_size: int, broker: str | None
+    ) -> AsyncGenerator[Message, None]:
+        cursor: str | None = None
+        while True:
+            answer = await self.query(question, page_size, cursor, broker)
+            for message in answer.messages:
+                yield message
+            if answer.unreachable:
+                names = ", ".join(answer.unreachable)
+                text = f"the answer is not complete: no answer from {names}"
+                raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
+            if answer.complete:
+                return
+            cursor = answer.cursor
+
+    # --- by time, and bounds --------------------------------------------------------------------------
+
+    async def search_offset(
+        self, topic: str, queue_id: int, timestamp: int, upper: bool, broker: str | None
+    ) -> int:
+        server = self._links.routes.broker_of_queue(topic, queue_id, broker)
+        return await self._links.connection(server).search_offset(topic, queue_id, timestamp, upper)
+
+    async def queue_offsets(
+        self, topic: str, queue_ids: Sequence[int] | None, broker: str | None
+    ) -> list[QueueOffsets]:
+        brokers = self._links.routes.brokers_of(topic, broker)
+        wanted = tuple(queue_ids or ())
+        calls = [self._links.connection(b).queue_offsets(topic, wanted, b.name) for b in brokers]
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND))
+        return [queue for queues in lists for queue in queues]
+
+
+class _Found:
+    """What the brokers answered to one identifier."""
+
+    def __init__(self) -> None:
+        self.by_offset_msg_id: list[Message] = []
+        self.by_unique_key: list[Message] = []
+        self.unreachable: list[str] = []
+        self.refusals: list[TroveError] = []
+
+    def add_records(self, found: FoundRecords) -> None:
+        messages = decoded(found.records, found.queue_offsets)
+        (self.by_offset_msg_id if found.kind == "offset_msg_id" else self.by_unique_key).extend(messages)
+
+    def add_failure(self, broker: str, error: TroveError) -> None:
+        if error.spec in NOT_ANSWERED:
+            self.unreachable.append(broker)
+        else:
+            self.refusals.append(error)
+
+    def add(self, other: _Found) -> None:
+        self.by_offset_msg_id += other.by_offset_msg_id
+        self.by_unique_key += other.by_unique_key
+        self.unreachable += other.unreachable
+        self.refusals += other.refusals
+
+    def answer(self, identifier: str) -> GetAnswer:
+        if self.by_offset_msg_id:
+            return GetAnswer("offset_msg_id", tuple(self.by_offset_msg_id[:1]))
+        if self.by_unique_key:
+            newest_first = sorted(self.by_unique_key, key=lambda message: -message.store_timestamp)
+            return GetAnswer("unique_key", tuple(newest_first), tuple(self.unreachable))
+        for error in self.refusals:
+            if error.spec not in (errors.MESSAGE_NOT_FOUND, errors.TOPIC_NOT_FOUND):
+                raise error
+        if self.unreachable:
+            names = ", ".join(self.unreachable)
+            text = f"{identifier}: not found, but no answer from {names}"
+            raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
+        if self.refusals:
+            raise self.refusals[0]
+        raise TroveError(
+            errors.MESSAGE_NOT_FOUND, f"no message has the identifier {identifier}", id=identifier
+        )
+
+
+def decoded(records: bytes, queue_offsets: NDArray[np.int64] | None) -> list[Message]:
+    """The messages of a reply's records."""
+    if not records:
+        return []
+    batch = RecordBatch.split(records)
+    if queue_offsets is None:
+        return list(batch.messages())
+    return [
+        decode_message(batch.record(i), queue_offset=int(offset)) for i, offset in enumerate(queue_offsets)
+    ]
+
+
+async def _outcomes(calls: Iterable[Awaitable[_Result]]) -> list[_Result | TroveError]:
+    """Every call's result, or its TroveError; anything else is raised."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    outcomes: list[_Result | TroveError] = []
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, TroveError):
+            raise result
+        outcomes.append(result)
+    return outcomes
+
+
+async def present(calls: Iterable[Awaitable[_Result]], absent: Sequence[errors.ErrorSpec]) -> list[_Result]:
+    """The results of those brokers that have it; raises where none has, and for every other error."""
+    outcomes = await _outcomes(calls)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, TroveError)]
+    results = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]
+    for failure in failures:
+        if failure.spec not in absent or not results:
+            raise failure
+    return results
+
+
+def _advertises(broker: BrokerInfo, identifier: str) -> bool:
+    """Whether the identifier, taken as an offsetMsgId, names this broker's address."""
+    if not looks_like_offset_msg_id(identifier):
+        return False
+    host, _ = decode_offset_msg_id(identifier)
+    try:
+        return pack_host(broker.address) == host
+    except TroveError:  # a name instead of an address
+        return broker.address == format_host(host)
+
+
+def _check(question: KeyQuestion, count_max: int) -> None:
+    if question.kind not in KINDS:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"type {question.kind!r} is none of {', '.join(KINDS)}")
+    if not 1 <= count_max <= MESSAGES_MAX:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"max={count_max} is not in 1..{MESSAGES_MAX}")
+
+
+def _oldest_update(sources: Sequence[BrokerSource]) -> tuple[int, int]:
+    updates = [source.index_last_update for source in sources if source.index_last_update is not None]
+    return min(updates, default=(0, 0))

@@ -1,0 +1,74 @@
+"""The cursor of a query over several brokers: one text that holds each broker's place.
+
+Form: URL-safe base64 without padding of `version byte 1 | CRC-32 of the rest, u32 | UTF-8 JSON`, the JSON
+being `{"query": digest, "brokers": {name: [cursor, last, page_size, done]}}`. A broker's place is the cursor
+with which its current call begins and the physical offset of the last message that was handed out of that
+call: the messages of one broker come by falling physical offset, so that a page that is asked for again
+after newer messages came still goes on at the right one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_VERSION = b"\x01"
+CURSOR_SIZE_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the query stands on one broker.
+
+    Attributes:
+        cursor: The broker's cursor with which the current call begins; empty at the start.
+        last: Physical offset of the last message handed out of that call; None where none was.
+        page_size: Messages that the call asks for: the same again, so that the page ends at the same one.
+        done: Nothing more matches there.
+    """
+
+    cursor: str = ""
+    last: int | None = None
+    page_size: int = 0
+    done: bool = False
+
+
+def query_digest(*parts: object) -> int:
+    """A number that tells one query's cursors from another's."""
+    return zlib.crc32(json.dumps(parts).encode())
+
+
+def encode_cursor(digest: int, places: Mapping[str, Place]) -> str:
+    """The text that goes to the user."""
+    brokers = {name: [p.cursor, p.last, p.page_size, p.done] for name, p in sorted(places.items())}
+    body = json.dumps({"query": digest, "brokers": brokers}, separators=(",", ":")).encode()
+    raw = _VERSION + zlib.crc32(body).to_bytes(4, "big") + body
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def decode_cursor(text: str, digest: int) -> dict[str, Place]:
+    """The places of a cursor.
+
+    Raises:
+        TroveError: CURSOR_ILLEGAL where it is damaged or of another query.
+    """
+    if len(text) > CURSOR_SIZE_MAX:
+        raise TroveError(errors.CURSOR_ILLEGAL, f"a cursor of {len(text)} characters")
+    try:
+        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError, ValueError) as error:
+        raise TroveError(errors.CURSOR_ILLEGAL, "the cursor is no base64 text") from error
+    body = raw[5:]
+    if raw[:1] != _VERSION or raw[1:5] != zlib.crc32(body).to_bytes(4, "big"):
+        raise TroveError(errors.CURSOR_ILLEGAL, "the cursor is damaged, or of another version")
+    found = json.loads(body)
+    if found["query"] != digest:
+        raise TroveError(errors.CURSOR_ILLEGAL, "the cursor belongs to another query")
+    return {name: Place(*place) for name, place in found["brokers"].items()}

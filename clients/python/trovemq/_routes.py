@@ -1,0 +1,163 @@
+"""What the client knows of the cluster: which broker has which queues. State only, no calls.
+
+A slot is one queue on one broker. A topic's slots are kept in one order (by queue id, then by broker
+name), so that every client that knows the same routes maps an ordering key to the same queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trovemq.model import BrokerInfo, ClusterState
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+LOST_BROKERS_MAX = 1024
+
+
+class Slot(NamedTuple):
+    """One queue on one broker."""
+
+    broker: str
+    queue_id: int
+
+
+class RouteTable:
+    """The newest routes, with the brokers that left them while this client was there."""
+
+    def __init__(self) -> None:
+        self.state = ClusterState(())
+        self._brokers: dict[str, BrokerInfo] = {}
+        self.lost: dict[str, frozenset[str]] = {}  # broker name -> its topics when it left
+        self._slots: dict[str, tuple[Slot, ...]] = {}
+        self._last_slots: dict[str, tuple[Slot, ...]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def apply(self, state: ClusterState) -> None:
+        """Takes over new routes and tells the listeners."""
+        names = {route.broker.name for route in state.brokers}
+        for route in self.state.brokers:
+            if route.broker.name not in names and len(self.lost) < LOST_BROKERS_MAX:
+                self.lost[route.broker.name] = frozenset(topic.topic for topic in route.topics)
+        for name in names:
+            self.lost.pop(name, None)
+        self.state = state
+        self._brokers = {route.broker.name: route.broker for route in state.brokers}
+        self._last_slots.update(self._slots)
+        self._slots.clear()
+        for listener in list(self._listeners):
+            listener()
+
+    def slots(self, topic: str) -> tuple[Slot, ...]:
+        """The topic's queues; those last known where no live broker has any, () where none was ever known."""
+        slots = self._slots.get(topic)
+        if slots is None:
+            slots = self._live_slots(topic) or self._last_slots.get(topic, ())
+            if slots:
+                self._slots[topic] = slots
+        return slots
+
+    def queue_brokers(self, topic: str, queue_id: int) -> list[str]:
+        """Names of the brokers that have this queue; those last known where no live one has the topic."""
+        # Sorted by queue, and every broker has queues 0 .. n-1: the search may end early.
+        names = []
+        for slot in self.slots(topic):
+            if slot.queue_id == queue_id:
+                names.append(slot.broker)
+            elif slot.queue_id > queue_id:
+                break
+        return names
+
+    def _live_slots(self, topic: str) -> tuple[Slot, ...]:
+        found = []
+        for route in self.state.brokers:
+            entry = route.topic(topic)
+            if entry is not None:
+                found += [Slot(route.broker.name, queue_id) for queue_id in range(entry.queue_count)]
+        return tuple(sorted(found, key=lambda slot: (slot.queue_id, slot.broker)))
+
+    def broker(self, name: str) -> BrokerInfo:
+        """The live broker of that name. Raises TroveError BROKER_NOT_FOUND."""
+        broker = self._brokers.get(name)
+        if broker is None:
+            names = ", ".join(sorted(self._brokers)) or "none"
+            raise TroveError(
+                errors.BROKER_NOT_FOUND, f"broker {name} is not in the routes (live: {names})", broker=name
+            )
+        return broker
+
+    def find(self, name: str) -> BrokerInfo | None:
+        """The live broker of that name; None where there is none."""
+        return self._brokers.get(name)
+
+    @property
+    def body_size_max(self) -> int | None:
+        """The lowest limit of all live brokers, in bytes; None where there is none."""
+        return min((broker.body_size_max for broker in self._brokers.values()), default=None)
+
+    def brokers(self, name: str | None = None) -> list[BrokerInfo]:
+        """Every live broker by name, or the named one. Raises TroveError BROKER_NOT_FOUND."""
+        if name is not None:
+            return [self.broker(name)]
+        found = sorted(self._brokers.values(), key=lambda broker: broker.name)
+        if not found:
+            raise TroveError(errors.BROKER_NOT_FOUND, "no broker is in the routes")
+        return found
+
+    def brokers_of(self, topic: str, name: str | None = None) -> list[BrokerInfo]:
+        """The live brokers that have the topic; all of them where the routes do not name it.
+
+        System topics, for instance, are in no route but can be read. Raises as `brokers`.
+        """
+        if name is not None:
+            return [self.broker(name)]
+        having = [broker for broker in self.brokers() if self._has(broker.name, topic)]
+        return having or self.brokers()
+
+    def broker_of_queue(self, topic: str, queue_id: int, name: str | None = None) -> BrokerInfo:
+        """The one broker that has that queue.
+
+        Raises:
+            TroveError: BROKER_AMBIGUOUS where several have it and none was named; BROKER_NOT_FOUND.
+        """
+        if name is not None:
+            return self.broker(name)
+        having = [s.broker for s in self._live_slots(topic) if s.queue_id == queue_id]
+        candidates = [self.broker(n) for n in having] or self.brokers_of(topic)
+        if len(candidates) > 1:
+            names = ", ".join(broker.name for broker in candidates)
+            raise TroveError(
+                errors.BROKER_AMBIGUOUS, f"queue {queue_id} of {topic} may be on {names}", brokers=names
+            )
+        return candidates[0]
+
+    def lost_brokers_of(self, topic: str) -> list[str]:
+        """Brokers that had the topic and left the routes while this client watched."""
+        return sorted(name for name, topics in self.lost.items() if topic in topics)
+
+    def _has(self, broker: str, topic: str) -> bool:
+        route = self.state.broker(broker)
+        return route is not None and route.topic(topic) is not None
+
+    def has_topic(self, topic: str, broker: str) -> bool:
+        """Whether the routes say that the broker has the topic."""
+        return self._has(broker, topic)
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Waits for routes that meet the condition; False where none came in time."""
+        if condition():
+            return True
+        changed = asyncio.Event()
+        self._listeners.append(changed.set)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not condition():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._listeners.remove(changed.set)
+        return True

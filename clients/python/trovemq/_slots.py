@@ -1,0 +1,67 @@
+"""Which queue a message goes to."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+from trovemq._links import Links
+from trovemq._routes import Slot
+from trovemq.model import BrokerInfo
+
+# A topic that no route names: its broker decides whether it exists (autoCreateTopicEnable) or not.
+UNKNOWN = Slot("", 0)
+
+
+class SlotChooser:
+    """Chooses among the queues of one topic.
+
+    Args:
+        links: Routes, and which brokers could not be reached a moment ago.
+        topic: The topic.
+    """
+
+    def __init__(self, links: Links, topic: str) -> None:
+        self._links = links
+        self._topic = topic
+        self._turn = random.randrange(1 << 16)  # noqa: S311  many producers shall not begin at one queue
+
+    def next(self) -> Slot:
+        """The next queue in turn; those of brokers that cannot be reached are passed over."""
+        slots = self._links.routes.slots(self._topic) or (UNKNOWN,)
+        self._turn += 1
+        for i in range(len(slots)):
+            slot = slots[(self._turn + i) % len(slots)]
+            if self._healthy(slot):
+                self._turn += i
+                return slot
+        return slots[self._turn % len(slots)]
+
+    def of_key(self, ordering_key: str) -> Slot:
+        """The queue of an ordering key: the same one as long as the topic's queues stay the same."""
+        slots = self._links.routes.slots(self._topic) or (UNKNOWN,)
+        return slots[zlib.crc32(ordering_key.encode()) % len(slots)]
+
+    def of_queue(self, queue_id: int, broker: str | None) -> Slot:
+        """That queue. Raises TroveError BROKER_AMBIGUOUS, BROKER_NOT_FOUND."""
+        known = self._links.routes.queue_brokers(self._topic, queue_id)
+        if broker is None and len(known) == 1:
+            return Slot(known[0], queue_id)
+        return Slot(self._links.routes.broker_of_queue(self._topic, queue_id, broker).name, queue_id)
+
+    def of_broker(self, broker: str) -> Slot:
+        """The next queue in turn of one broker. Raises TroveError BROKER_NOT_FOUND."""
+        self._links.routes.broker(broker)
+        slots = [slot for slot in self._links.routes.slots(self._topic) if slot.broker == broker]
+        self._turn += 1
+        return slots[self._turn % len(slots)] if slots else Slot(broker, 0)
+
+    def broker(self, slot: Slot) -> BrokerInfo:
+        """The live broker of a slot; any where no route has the topic. Raises TroveError BROKER_NOT_FOUND."""
+        if slot.broker == "":
+            return self._links.routes.brokers()[0]
+        return self._links.routes.broker(slot.broker)
+
+    def _healthy(self, slot: Slot) -> bool:
+        broker = self._links.routes.find(slot.broker)
+        return broker is not None and not self._links.suspect(broker)

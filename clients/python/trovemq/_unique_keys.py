@@ -1,0 +1,49 @@
+"""The unique keys of this process: one sequence for all its clients, made when it is first needed.
+
+RocketMQ's v5 form holds the MAC, the process id, the second of the start and a sequence number, so two
+generators in one process could give the same key; there is one, and a new one after a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto.records import UniqueKeyGenerator
+
+SECONDS_2021 = 1_609_459_200  # 2021-01-01T00:00:00Z
+
+_lock = threading.Lock()
+_generator: UniqueKeyGenerator | None = None
+_process_id = -1
+
+
+def next_unique_key() -> str:
+    """34 upper-case hex digits."""
+    with _lock:
+        return _current().next()
+
+
+def next_unique_keys(count: int) -> NDArray[np.uint8]:
+    """uint8[count, 34], in ASCII."""
+    with _lock:
+        return _current().take_matrix(count)
+
+
+def _current() -> UniqueKeyGenerator:
+    global _generator, _process_id  # noqa: PLW0603  one sequence a process is the point
+    if _generator is None or _process_id != os.getpid():
+        _process_id = os.getpid()
+        started = time.monotonic()
+        _generator = UniqueKeyGenerator(
+            uuid.getnode().to_bytes(6, "big"),
+            _process_id,
+            int(time.time()) - SECONDS_2021,
+            lambda: int(time.monotonic() - started),
+        )
+    return _generator

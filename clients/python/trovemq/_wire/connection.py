@@ -1,0 +1,274 @@
+"""One gRPC channel to one server, with a method a call; every failure is a TroveError."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from trovemq.model import (
+    BrokerStatistics,
+    ClusterState,
+    OffsetReset,
+    QueueOffsets,
+    ServerInfo,
+    TopicDescription,
+)
+from trovemq.options import ClientOptions
+from trovemq.receipts import AppendOutcome
+from trovemq_proto.v1 import admin_pb2, query_pb2, route_pb2
+
+from . import convert
+from .failures import CALL_FAILURES, error_of_call, unreachable
+
+_SERVICE = "/trovemq.v1."
+
+
+class _Request(Protocol):
+    def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
+
+
+_Reply = TypeVar("_Reply")
+_Answer = TypeVar("_Answer")
+
+
+def channel_arguments(options: ClientOptions) -> list[tuple[str, int | str]]:
+    """gRPC channel arguments: whole frames fit, reconnections are quick, no proxy, no DNS configuration."""
+    return [
+        ("grpc.max_send_message_length", options.message_size_max),
+        ("grpc.max_receive_message_length", options.message_size_max),
+        ("grpc.http2.max_frame_size", (1 << 24) - 1),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.enable_retries", 0),
+        *options.channel_options,
+    ]
+
+
+class Stream:
+    """An open bidirectional stream; one `write` and one `read` may wait at a time."""
+
+    def __init__(self, call: Any, server: str) -> None:
+        self._call = call
+        self._server = server
+
+    async def read(self) -> Any:
+        """The next reply.
+
+        Raises:
+            TroveError: The stream ended: with the peer's error, or BROKER_UNREACHABLE.
+        """
+        try:
+            reply = await self._call.read()
+        except CALL_FAILURES as failure:
+            raise await error_of_call(self._call, failure, self._server) from failure
+        if reply is grpc.aio.EOF:
+            raise unreachable(self._server, "the server closed the stream")
+        return reply
+
+    async def send(self, frame: bytes) -> None:
+        """Writes one frame. Raises TroveError where the stream is broken."""
+        try:
+            await self._call.write(frame)
+        except CALL_FAILURES as failure:
+            raise await error_of_call(self._call, failure, self._server) from failure
+
+    def cancel(self) -> None:
+        """Gives the stream up at once."""
+        self._call.cancel()
+
+
+class Connection:
+    """The calls of one server. Connects when it is first used, and again by itself after a break.
+
+    Args:
+        address: HOST:PORT or [IPV6]:PORT.
+        options: Timeouts and sizes.
+    """
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self.address = address
+        self._options = options
+        self._channel: Any = grpc.aio.insecure_channel(address, options=channel_arguments(options))
+        self._unary: dict[str, Any] = {}
+
+    async def close(self) -> None:
+        """Ends every call on it and closes the channel."""
+        await self._channel.close()
+
+    # --- streams --------------------------------------------------------------------------------------
+
+    def open_append(self) -> Stream:
+        """An Append stream: takes serialised frames, `read` gives AppendOutcome."""
+        return self._open("MessageService/Append", convert.append_outcome)
+
+    def open_fetch(self) -> Stream:
+        """A Fetch stream: takes serialised requests, `read` gives convert.FetchAnswer."""
+        return self._open("MessageService/Fetch", convert.fetch_answer)
+
+    def _open(
+        self, method: str, deserialise: Callable[[bytes], AppendOutcome | convert.FetchAnswer]
+    ) -> Stream:
+        multi_call = self._channel.stream_stream(_SERVICE + method, response_deserializer=deserialise)
+        return Stream(multi_call(), self.address)
+
+    async def watch_routes(self) -> AsyncIterator[ClusterState]:
+        """The present routes, then new ones after each change. Raises TroveError when the stream ends."""
+        request = route_pb2.WatchRoutesRequest()
+        async for reply in self._replies(
+            "RouteService/WatchRoutes", request, route_pb2.ClusterReply.FromString
+        ):
+            yield convert.cluster_state(reply)
+        raise unreachable(self.address, "the server closed the stream")
+
+    async def query_pages(
+        self, topic: str, key: str, kind: str, *, begin: int, end: int, messages_max: int, cursor: str
+    ) -> AsyncIterator[convert.QueryPageAnswer]:
+        """The pages of one key query, the last one marked."""
+        request = query_pb2.QueryByKeyRequest(
+            topic=topic,
+            key=key,
+            type=kind.upper(),
+            begin=begin,
+            end=end,
+            messages_max=messages_max,
+            cursor=cursor,
+        )
+        timeout = self._options.call_timeout_ms / 1000
+        decode = query_pb2.QueryPage.FromString
+        async for page in self._replies("QueryService/QueryByKey", request, decode, timeout):
+            yield convert.query_page(page)
+
+    async def _replies(
+        self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout: float | None = None
+    ) -> AsyncIterator[_Reply]:
+        multi_call = self._channel.unary_stream(_SERVICE + method, response_deserializer=decode)
+        call = multi_call(request.SerializeToString(), timeout=timeout)
+        try:
+            async for reply in call:
+                yield reply
+        except CALL_FAILURES as failure:
+            raise await error_of_call(call, failure, self.address) from failure
+        finally:
+            call.cancel()
+
+    # --- routes ---------------------------------------------------------------------------------------
+
+    async def server_info(self) -> ServerInfo:
+        """Who answers at this address; waits at most `connect_timeout_ms`."""
+        timeout_ms = self._options.connect_timeout_ms
+        request, decode = route_pb2.GetServerInfoRequest(), route_pb2.ServerInfo.FromString
+        return convert.server_info(await self._ask("RouteService/GetServerInfo", request, decode, timeout_ms))
+
+    async def cluster(self) -> ClusterState:
+        """Every live broker with its topics."""
+        request, decode = route_pb2.GetClusterRequest(), route_pb2.ClusterReply.FromString
+        return convert.cluster_state(await self._ask("RouteService/GetCluster", request, decode))
+
+    # --- queries --------------------------------------------------------------------------------------
+
+    async def get_message(self, id: str, topic: str) -> convert.FoundRecords:  # noqa: A002  RocketMQ's word
+        """The records with that offsetMsgId or unique key."""
+        return await self._get(query_pb2.GetMessageRequest(id=id, topic=topic))
+
+    async def get_message_at(self, topic: str, queue_id: int, queue_offset: int) -> convert.FoundRecords:
+        """The record at that place of a queue."""
+        location = query_pb2.QueueLocation(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
+        return await self._get(query_pb2.GetMessageRequest(location=location, topic=topic))
+
+    async def _get(self, request: query_pb2.GetMessageRequest) -> convert.FoundRecords:
+        decode = query_pb2.GetMessageReply.FromString
+        return convert.found_records(await self._ask("QueryService/GetMessage", request, decode))
+
+    async def search_offset(self, topic: str, queue_id: int, timestamp: int, upper: bool) -> int:
+        """The queue offset that belongs to a time."""
+        request = query_pb2.SearchOffsetRequest(
+            topic=topic, queue_id=queue_id, timestamp=timestamp, upper=upper
+        )
+        decode = query_pb2.SearchOffsetReply.FromString
+        return (await self._ask("QueryService/SearchOffset", request, decode)).offset
+
+    async def queue_offsets(self, topic: str, queue_ids: tuple[int, ...], broker: str) -> list[QueueOffsets]:
+        """The valid offsets of these queues of the topic; of all where none is named."""
+        request = query_pb2.QueueOffsetsRequest(topic=topic, queue_ids=queue_ids)
+        decode = query_pb2.QueueOffsetsReply.FromString
+        return convert.queue_offsets(await self._ask("QueryService/QueueOffsets", request, decode), broker)
+
+    # --- admin ----------------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: str, queue_count: int, message_type: str) -> TopicDescription:
+        """Creates a topic; durable before the answer."""
+        request = admin_pb2.CreateTopicRequest(
+            topic=topic, queue_count=queue_count, message_type=message_type
+        )
+        return await self._topic("CreateTopic", request)
+
+    async def alter_topic(self, topic: str, queue_count: int, message_type: str) -> TopicDescription:
+        """Changes a topic; 0 and empty leave things as they are."""
+        request = admin_pb2.AlterTopicRequest(topic=topic, queue_count=queue_count, message_type=message_type)
+        return await self._topic("AlterTopic", request)
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """The topic with its queues."""
+        return await self._topic("DescribeTopic", admin_pb2.DescribeTopicRequest(topic=topic))
+
+    async def _topic(self, method: str, request: _Request) -> TopicDescription:
+        decode = admin_pb2.TopicDescription.FromString
+        return convert.topic_description(await self._ask("AdminService/" + method, request, decode))
+
+    async def list_topics(self, include_system: bool) -> list[TopicDescription]:
+        """Every topic, without its queues."""
+        request = admin_pb2.ListTopicsRequest(include_system=include_system)
+        reply = await self._ask("AdminService/ListTopics", request, admin_pb2.ListTopicsReply.FromString)
+        return [convert.topic_description(topic) for topic in reply.topics]
+
+    async def delete_topic(self, topic: str) -> int:
+        """Deletes a topic; the physical offset below which its records are gone."""
+        request, decode = admin_pb2.DeleteTopicRequest(topic=topic), admin_pb2.DeleteTopicReply.FromString
+        return (await self._ask("AdminService/DeleteTopic", request, decode)).physical_offset
+
+    async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Stores a group's offset; durable before the answer."""
+        request = admin_pb2.CommitOffsetRequest(group=group, topic=topic, queue_id=queue_id, offset=offset)
+        await self._ask("AdminService/CommitOffset", request, admin_pb2.CommitOffsetReply.FromString)
+
+    async def get_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """A group's offset; None where it has none."""
+        request = admin_pb2.GetOffsetRequest(group=group, topic=topic, queue_id=queue_id)
+        reply = await self._ask("AdminService/GetOffset", request, admin_pb2.GetOffsetReply.FromString)
+        return None if reply.offset < 0 else reply.offset
+
+    async def reset_offset(
+        self, group: str, topic: str, queue_id: int | None, target: dict[str, Any], broker: str
+    ) -> list[OffsetReset]:
+        """Sets a group's offsets; `target` is one of timestamp, offset, to_min, to_max."""
+        request = admin_pb2.ResetOffsetRequest(group=group, topic=topic, queue_id=queue_id, **target)
+        reply = await self._ask("AdminService/ResetOffset", request, admin_pb2.ResetOffsetReply.FromString)
+        return convert.offset_resets(reply, broker)
+
+    async def statistics(self) -> BrokerStatistics:
+        """The broker's counters."""
+        request, decode = admin_pb2.GetStatisticsRequest(), admin_pb2.Statistics.FromString
+        return convert.statistics(await self._ask("AdminService/GetStatistics", request, decode))
+
+    async def _ask(
+        self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
+    ) -> _Reply:
+        call = self._unary.get(method)
+        if call is None:
+            call = self._unary[method] = self._channel.unary_unary(
+                _SERVICE + method, response_deserializer=decode
+            )
+        timeout = (timeout_ms or self._options.call_timeout_ms) / 1000
+        asked = call(request.SerializeToString(), timeout=timeout)
+        try:
+            reply: _Reply = await asked
+        except CALL_FAILURES as failure:
+            raise await error_of_call(asked, failure, self.address) from failure
+        return reply

@@ -1,0 +1,71 @@
+"""gRPC errors and error messages of the wire as TroveError."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import common_pb2
+
+ERROR_METADATA_KEY = "trovemq-error-bin"
+
+_SPEC_OF_STATUS = {
+    grpc.StatusCode.UNAVAILABLE: errors.BROKER_UNREACHABLE,
+    grpc.StatusCode.CANCELLED: errors.BROKER_UNREACHABLE,
+    # Our servers describe their own errors; what comes as INTERNAL without that is a broken connection.
+    grpc.StatusCode.INTERNAL: errors.BROKER_UNREACHABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.REQUEST_TIMEOUT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LIMIT_EXCEEDED,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.REQUEST_ILLEGAL,
+    grpc.StatusCode.UNIMPLEMENTED: errors.REQUEST_ILLEGAL,
+}
+
+
+def error_from_wire(error: common_pb2.Error) -> TroveError:
+    """The error that a peer described."""
+    return errors.from_wire(error.symbol, error.message, dict(error.fields))
+
+
+def error_from_status(status: Any, details: str | None, trailer: Any, server: str) -> TroveError:
+    """What the end of a call to `server` (HOST:PORT) means: the peer's own error where it sent one."""
+    for key, value in trailer or ():
+        if key == ERROR_METADATA_KEY:
+            return error_from_wire(common_pb2.Error.FromString(value))
+    if status is grpc.StatusCode.OK:
+        return unreachable(server, "the server closed the stream")
+    spec = _SPEC_OF_STATUS.get(status, errors.UNKNOWN_ERROR)
+    text = f"{server}: {status.name}: {details or ''}"
+    return TroveError(spec, text, server=server, grpc_status=status.name)
+
+
+def error_from_grpc(failure: grpc.RpcError, server: str) -> TroveError:
+    """What a failed call means."""
+    return error_from_status(failure.code(), failure.details(), failure.trailing_metadata(), server)
+
+
+async def error_of_call(call: Any, failure: BaseException, server: str) -> TroveError:
+    """Why a call broke off, where gRPC raised `failure`.
+
+    gRPC reports a call that ended while something was waiting for it as an RpcError, as a misuse, or as a
+    cancellation that nobody asked for; the call itself knows its status. A real cancellation is raised.
+    """
+    if isinstance(failure, grpc.RpcError):
+        return error_from_grpc(failure, server)
+    task = asyncio.current_task()
+    if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise failure
+    return error_from_status(await call.code(), await call.details(), await call.trailing_metadata(), server)
+
+
+# What the calls of grpc.aio raise when their call is over.
+CALL_FAILURES = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, asyncio.CancelledError)
+
+
+def unreachable(server: str, why: str) -> TroveError:
+    """BROKER_UNREACHABLE for a server that broke off."""
+    return TroveError(errors.BROKER_UNREACHABLE, f"{server}: {why}", server=server)

@@ -1,0 +1,95 @@
+"""Append and Fetch frames without a copy of their records.
+
+A frame carries up to some megabytes in one `bytes` field. Protobuf would copy them twice on each side,
+so the rest of the message goes through protobuf and that one field through the code here, in
+protobuf's own encoding (each field: varint tag = number << 3 | type, then by type):
+
+    type  meaning            encoding
+    0     varint             7 bits a byte, low first, high bit = more follows
+    1     fixed 64           8 bytes
+    2     bytes, messages    varint length, then that many bytes
+    5     fixed 32           4 bytes
+
+    AppendFrame:  08 frame_id | 12 len topic | 18 queue_id | 22 len records | 28 one_way
+    FetchReply:   1A len records among others
+"""
+
+from __future__ import annotations
+
+from trovemq.fetched import Buffer
+
+_RECORDS_OF_FETCH_REPLY = 3
+_SMALL_VARINTS = [bytes([value]) for value in range(0x80)]
+
+
+def varint(value: int) -> bytes:
+    """A non-negative number as protobuf writes it."""
+    assert value >= 0, value
+    if value < 0x80:
+        return _SMALL_VARINTS[value]
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at `position` and where it ends. Raises IndexError where the data end within it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def append_frame(*, frame_id: int, topic: bytes, queue_id: int, records: Buffer, one_way: bool) -> bytes:
+    """A serialised AppendFrame; `topic` in UTF-8. Costs one copy of the records."""
+    head = b"".join(
+        (
+            b"\x08", varint(frame_id), b"\x12", varint(len(topic)), topic,
+            b"\x18", varint(queue_id), b"\x22", varint(len(records)),
+        )
+    )  # fmt: skip
+    return b"".join((head, records, b"\x28\x01" if one_way else b""))
+
+
+def split_fetch_reply(data: bytes) -> tuple[memoryview, bytes]:
+    """The records of a serialised FetchReply (a view of `data`) and the message without them.
+
+    Raises:
+        ValueError: `data` is no protobuf message.
+    """
+    view = memoryview(data)
+    records, rest, position = view[:0], [], 0
+    while position < len(data):
+        start = position
+        try:
+            position, content = _skip_field(data, position)
+        except IndexError:
+            raise ValueError(f"a FetchReply of {len(data)} bytes is cut at byte {start}") from None
+        if position > len(data):
+            raise ValueError(f"a field of a FetchReply of {len(data)} bytes ends at byte {position}")
+        if data[start] == _RECORDS_OF_FETCH_REPLY << 3 | 2:
+            records = view[content:position]
+        else:
+            rest.append(data[start:position])
+    return records, b"".join(rest)
+
+
+def _skip_field(data: bytes, position: int) -> tuple[int, int]:
+    """Where the field at `position` ends, and where its content begins."""
+    tag, position = read_varint(data, position)
+    kind = tag & 7
+    if kind == 0:
+        return read_varint(data, position)[1], position
+    if kind == 2:
+        size, position = read_varint(data, position)
+        return position + size, position
+    if kind in (1, 5):
+        return position + (8 if kind == 1 else 4), position
+    raise ValueError(f"wire type {kind} at byte {position}")

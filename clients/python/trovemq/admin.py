@@ -1,0 +1,184 @@
+"""Topics, group offsets, statistics: on every broker, or on the one that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trovemq._links import Links
+from trovemq._queries import present
+from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+# How long a changed topic may take to reach the routes that this client follows.
+ROUTE_WAIT_SECONDS = 3.0
+
+
+class Admin:
+    """Administration; `Client.admin`.
+
+    Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it.
+    All calls raise TroveError; those on every broker raise the first failure, and what other brokers did
+    stays done. Cancelling gives up waiting; a change may still be made.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    # --- topics ---------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self, name: str, queue_count: int = 8, message_type: str = "NORMAL", broker: str | None = None
+    ) -> list[TopicDescription]:
+        """Creates a topic, durably, and waits until the routes show it.
+
+        Args:
+            name: 1 to 127 characters of letters, digits, %, |, - and _.
+            queue_count: Queues 0 .. queue_count-1, 1 to 1,024.
+            message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED.
+            broker: The broker; every one where None.
+
+        Returns:
+            The topic as each broker describes it.
+
+        Raises:
+            TroveError: TOPIC_ILLEGAL, TOPIC_EXISTS, MESSAGE_TYPE_UNSUPPORTED, REQUEST_ILLEGAL, …
+        """
+        brokers = self._links.routes.brokers(broker)
+        connections = [self._links.connection(info) for info in brokers]
+        created = await present([c.create_topic(name, queue_count, message_type) for c in connections], ())
+        await self._seen(lambda: all(self._links.routes.has_topic(name, info.name) for info in brokers))
+        return created
+
+    async def alter_topic(
+        self,
+        name: str,
+        queue_count: int | None = None,
+        message_type: str | None = None,
+        broker: str | None = None,
+    ) -> list[TopicDescription]:
+        """Changes a topic on every broker that has it; None leaves a value as it is.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, REQUEST_ILLEGAL (fewer queues than now), MESSAGE_TYPE_UNSUPPORTED, …
+        """
+        connections = [self._links.connection(info) for info in self._links.routes.brokers_of(name, broker)]
+        calls = [c.alter_topic(name, queue_count or 0, message_type or "") for c in connections]
+        altered = await present(calls, (errors.TOPIC_NOT_FOUND,))
+        await self._seen(lambda: all(self._has_queues(topic) for topic in altered))
+        return altered
+
+    async def describe_topic(self, name: str, broker: str | None = None) -> list[TopicDescription]:
+        """The topic with its queues, on every broker that has it. Raises TroveError TOPIC_NOT_FOUND."""
+        connections = [self._links.connection(info) for info in self._links.routes.brokers_of(name, broker)]
+        return await present([c.describe_topic(name) for c in connections], (errors.TOPIC_NOT_FOUND,))
+
+    async def list_topics(
+        self, include_system: bool = False, broker: str | None = None
+    ) -> list[TopicDescription]:
+        """Every topic of every broker, without queues; a topic on two brokers is there twice."""
+        connections = [self._links.connection(info) for info in self._links.routes.brokers(broker)]
+        lists = await present([c.list_topics(include_system) for c in connections], ())
+        return [topic for topics in lists for topic in topics]
+
+    async def delete_topic(self, name: str, broker: str | None = None) -> dict[str, int]:
+        """Deletes a topic and its messages, and waits until it left the routes.
+
+        Returns:
+            For each broker that had it, the physical offset below which its records are gone.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND where no broker has it.
+        """
+        brokers = self._links.routes.brokers_of(name, broker)
+        calls = [self._delete_on(info, name) for info in brokers]
+        deleted = dict(await present(calls, (errors.TOPIC_NOT_FOUND,)))
+        await self._seen(lambda: not any(self._links.routes.has_topic(name, info) for info in deleted))
+        return deleted
+
+    async def _delete_on(self, broker: BrokerInfo, name: str) -> tuple[str, int]:
+        return broker.name, await self._links.connection(broker).delete_topic(name)
+
+    def _has_queues(self, topic: TopicDescription) -> bool:
+        route = self._links.routes.state.broker(topic.broker)
+        entry = route.topic(topic.topic) if route is not None else None
+        return entry is not None and entry.queue_count == topic.queue_count
+
+    async def _seen(self, condition: Callable[[], bool]) -> None:
+        """The change is made; that the routes tell it late is no error."""
+        await self._links.routes.wait_until(condition, ROUTE_WAIT_SECONDS)
+
+    # --- group offsets --------------------------------------------------------------------------------
+
+    async def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, broker: str | None = None
+    ) -> None:
+        """Stores the next offset that a group will consume of a queue; durable on return."""
+        info = self._links.routes.broker_of_queue(topic, queue_id, broker)
+        await self._links.connection(info).commit_offset(group, topic, queue_id, offset)
+
+    async def get_offset(
+        self, group: str, topic: str, queue_id: int, broker: str | None = None
+    ) -> int | None:
+        """The next offset that the group will consume of a queue; None where it has none."""
+        info = self._links.routes.broker_of_queue(topic, queue_id, broker)
+        return await self._links.connection(info).get_offset(group, topic, queue_id)
+
+    async def reset_offset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        queue_id: int | None = None,
+        timestamp: int | None = None,
+        offset: int | None = None,
+        to_min: bool = False,
+        to_max: bool = False,
+        broker: str | None = None,
+    ) -> list[OffsetReset]:
+        """Sets a group's offsets of every queue of a topic, or of one; durable on return.
+
+        Args:
+            group: The consumer group.
+            topic: The topic.
+            queue_id: One queue; all where None.
+            timestamp: Epoch ms: the first message at or after it.
+            offset: That offset.
+            to_min: The queue's first message.
+            to_max: The queue's end.
+            broker: The broker; every one that has the topic where None.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; TOPIC_NOT_FOUND, …
+        """
+        targets: dict[str, int | bool | None] = {
+            "timestamp": timestamp,
+            "offset": offset,
+            "to_min": to_min or None,
+            "to_max": to_max or None,
+        }
+        target = {name: value for name, value in targets.items() if value is not None}
+        if len(target) != 1:
+            raise TroveError(errors.REQUEST_ILLEGAL, "give exactly one of timestamp, offset, to_min, to_max")
+        if queue_id is None:
+            brokers = self._links.routes.brokers_of(topic, broker)
+        else:
+            brokers = [self._links.routes.broker_of_queue(topic, queue_id, broker)]
+        calls = [
+            self._links.connection(info).reset_offset(group, topic, queue_id, target, info.name)
+            for info in brokers
+        ]
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND,))
+        return [entry for entries in lists for entry in entries]
+
+    # --- the cluster ----------------------------------------------------------------------------------
+
+    async def statistics(self, broker: str | None = None) -> list[BrokerStatistics]:
+        """Each broker's counters."""
+        connections = [self._links.connection(info) for info in self._links.routes.brokers(broker)]
+        return await present([c.statistics() for c in connections], ())
+
+    async def cluster(self) -> ClusterState:
+        """The live brokers with their topics, asked for now."""
+        await self._links.refresh()
+        return self._links.routes.state

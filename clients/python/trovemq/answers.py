@@ -1,0 +1,45 @@
+"""What look-ups return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trovemq_proto.records import Message
+
+
+@dataclass(frozen=True, slots=True)
+class GetAnswer:
+    """The message of an offsetMsgId, or every message with a unique key.
+
+    Attributes:
+        kind: What the identifier was: `offset_msg_id` or `unique_key`.
+        messages: One message, or all with that unique key, newest first.
+        unreachable: Brokers that did not answer and might have more of a unique key's messages.
+    """
+
+    kind: str
+    messages: tuple[Message, ...]
+    unreachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswer:
+    """One page of a key query.
+
+    Attributes:
+        messages: Newest first.
+        complete: Nothing more matches, on any broker.
+        cursor: Where to go on; None when complete.
+        index_last_update_timestamp: Store time of the newest record that every broker's index has, epoch ms.
+        index_last_update_physical_offset: Its physical offset; of the broker that is furthest behind.
+        unreachable: Brokers that have the topic and did not answer; `complete` is then False.
+        notes: Remarks of the brokers, for example on a damaged record that was left out.
+    """
+
+    messages: tuple[Message, ...]
+    complete: bool
+    cursor: str | None
+    index_last_update_timestamp: int
+    index_last_update_physical_offset: int
+    unreachable: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

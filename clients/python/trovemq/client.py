@@ -1,0 +1,365 @@
+"""The client: one connection to a cluster, through a nameserver or to one broker."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Self
+from weakref import WeakSet
+
+from trovemq._links import Links, parse_servers
+from trovemq._memory import keep_freed_memory
+from trovemq._outgoing import Keys
+from trovemq._puller import Puller, PullRequest
+from trovemq._queries import TIME_MAX, Queries
+from trovemq._query_merge import KeyQuestion
+from trovemq.admin import Admin
+from trovemq.answers import GetAnswer, QueryAnswer
+from trovemq.fetched import Buffer, FetchedBatch
+from trovemq.model import QueueOffsets
+from trovemq.options import ClientOptions
+from trovemq.producer import Producer
+from trovemq.receipts import SendReceipt
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message
+
+
+def connect(
+    server: str | Sequence[str], *, wait_ms: int = 0, options: ClientOptions | None = None
+) -> Connecting:
+    """Connects to a cluster: `client = await connect(…)`, or `async with connect(…) as client:`.
+
+    Only the given servers, and the brokers in their routes, are ever dialled. The routes are followed in
+    the background; when the server that is followed breaks off, the next one is taken.
+
+    Args:
+        server: HOST:PORT of a nameserver or a broker; several nameservers with commas or as a sequence.
+        wait_ms: How long to go on trying while no server answers; each is tried once at least.
+        options: Sizes, times and retries.
+
+    Returns:
+        Something to await or to enter; nothing is dialled before.
+
+    Raises:
+        TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT (when awaited); REQUEST_ILLEGAL for what is no
+            address. Cancelling closes what was opened.
+    """
+    return Connecting(parse_servers(server), wait_ms, options or ClientOptions())
+
+
+class Connecting:
+    """A client that is about to be connected; see `connect`."""
+
+    def __init__(self, servers: Sequence[str], wait_ms: int, options: ClientOptions) -> None:
+        self._servers = servers
+        self._wait_ms = wait_ms
+        self._options = options
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._open().__await__()
+
+    async def _open(self) -> Client:
+        keep_freed_memory()
+        links = Links(self._servers, self._options)
+        try:
+            await links.open(self._wait_ms)
+        except BaseException:
+            await links.close()
+            raise
+        return Client(links)
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._open()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._client is not None
+        await self._client.close()
+
+
+class Client:
+    """A connected client; made by `connect`. It belongs to the event loop that it was made in.
+
+    Attributes:
+        admin: Topics, group offsets, statistics.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._queries = Queries(links)
+        self._producers: OrderedDict[str, Producer] = OrderedDict()  # those of `send`
+        self._all_producers: WeakSet[Producer] = WeakSet()
+        self.admin = Admin(links)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Flushes what `send` and `send_oneway` took, gives up what other producers hold, and disconnects."""
+        try:
+            for producer in list(self._producers.values()):
+                await producer.close()
+        finally:
+            for producer in list(self._all_producers):
+                await producer.abort()
+            await self._links.close()
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        keys: Keys = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+    ) -> SendReceipt:
+        """Sends one message at once and waits for its acknowledgement; see `Producer.send`."""
+        return await self._producer_of(topic).send(
+            body,
+            keys=keys,
+            tag=tag,
+            properties=properties,
+            unique_key=unique_key,
+            queue_id=queue_id,
+            broker=broker,
+            ordering_key=ordering_key,
+        )
+
+    def _producer_of(self, topic: str) -> Producer:
+        producer = self._producers.get(topic)
+        if producer is None:
+            self._drop_idle_producer()
+            producer = self._producers[topic] = self.producer(topic)
+        self._producers.move_to_end(topic)
+        return producer
+
+    def _drop_idle_producer(self) -> None:
+        limit = self._links.options.producers_max
+        if len(self._producers) < limit:
+            return
+        idle = next((topic for topic, p in self._producers.items() if not p.in_flight_bytes), None)
+        if idle is None:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{limit} topics have messages in flight (producers_max)")
+        del self._producers[idle]
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = 0.0,
+        batch_bytes_max: int = 1 << 20,
+        in_flight_bytes_max: int = 64 << 20,
+        retry_in_doubt: bool = False,
+    ) -> Producer:
+        """A producer of one topic, to be used as an async context manager.
+
+        Args:
+            topic: The topic.
+            linger_ms: How long a batch waits for more messages; 0 sends in the next turn of the loop.
+            batch_bytes_max: When a batch of single messages is full.
+            in_flight_bytes_max: Unacknowledged bytes; `send` and `send_batch` wait while there are more.
+            retry_in_doubt: Send again what may have been stored already: nothing is lost where the broker
+                comes back, and a message may be stored twice (with the same unique key).
+        """
+        producer = Producer(
+            self._links,
+            topic,
+            linger_ms=linger_ms,
+            batch_bytes_max=batch_bytes_max,
+            in_flight_bytes_max=in_flight_bytes_max,
+            retry_in_doubt=retry_in_doubt,
+        )
+        self._all_producers.add(producer)
+        return producer
+
+    # --- pulling --------------------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        topic: str,
+        *,
+        queue_id: int = 0,
+        offset: int = 0,
+        follow: bool = False,
+        wait_ms: int = 15_000,
+        tags: Sequence[str] | None = None,
+        bytes_max: int = 1 << 20,
+        broker: str | None = None,
+    ) -> AsyncGenerator[Message, None]:
+        """The messages of one queue from an offset on, one at a time; arguments as `pull_batches`.
+
+        Damaged records are left out. Ending the iteration early, or cancelling it, closes the stream.
+        """
+        batches = self.pull_batches(
+            topic,
+            queue_id=queue_id,
+            offset=offset,
+            follow=follow,
+            wait_ms=wait_ms,
+            tags=tags,
+            bytes_max=bytes_max,
+            broker=broker,
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                for message in batch.messages():
+                    yield message
+
+    async def pull_batches(
+        self,
+        topic: str,
+        *,
+        queue_id: int = 0,
+        offset: int = 0,
+        bytes_max: int = 4 << 20,
+        tags: Sequence[str] | None = None,
+        prefetch: int = 3,
+        follow: bool = False,
+        wait_ms: int = 15_000,
+        broker: str | None = None,
+    ) -> AsyncGenerator[FetchedBatch, None]:
+        """The records of one queue from an offset on, in batches: no work a message is done here.
+
+        A broken stream is opened again where it stood, for as long as `reconnect_timeout_ms`.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue.
+            offset: The first queue offset wanted.
+            bytes_max: Bytes of one batch; it has one record at least.
+            tags: Only records with one of these tags.
+            prefetch: Batches that are in flight or waiting for the reader (with `tags` one is in flight).
+            follow: Go on at the end of the queue; else it ends there.
+            wait_ms: With `follow`, how long the broker holds one fetch at the end of the queue.
+            broker: The broker; needed where several have the queue.
+
+        Raises:
+            TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_NOT_FOUND,
+                QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, BROKER_UNREACHABLE, …
+        """
+        if prefetch < 1 or bytes_max < 1:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"prefetch={prefetch}, bytes_max={bytes_max}")
+        request = PullRequest(
+            topic, queue_id, offset, bytes_max, tuple(tags or ()), prefetch, follow, wait_ms, broker
+        )
+        async with aclosing(Puller(self._links, request).batches()) as batches:
+            async for batch in batches:
+                yield batch
+
+    # --- look-ups -------------------------------------------------------------------------------------
+
+    async def get(
+        self,
+        id: str,  # noqa: A002  RocketMQ's word
+        *,
+        topic: str | None = None,
+        broker: str | None = None,
+    ) -> GetAnswer:
+        """The message of an offsetMsgId, or all messages with a unique key; says which it was.
+
+        The broker that advertises the address in an offsetMsgId is asked first, then all others.
+
+        Args:
+            id: An offsetMsgId or a unique key.
+            topic: Narrows a unique key to one topic.
+            broker: Asks this broker only.
+
+        Raises:
+            TroveError: MESSAGE_NOT_FOUND, MESSAGE_ID_ILLEGAL, RECORD_DAMAGED, INDEX_DISABLED;
+                BROKER_UNREACHABLE where nothing was found and a broker did not answer.
+        """
+        return await self._queries.get(id, topic or "", broker)
+
+    async def get_at(
+        self, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None
+    ) -> Message:
+        """The message at one place of a queue.
+
+        Raises:
+            TroveError: MESSAGE_NOT_FOUND, OFFSET_OUT_OF_RANGE, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
+                RECORD_DAMAGED; BROKER_AMBIGUOUS where several brokers have the queue and none is named.
+        """
+        return await self._queries.get_at(topic, queue_id, queue_offset, broker)
+
+    async def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        type: str = "key",  # noqa: A002  the name the command line and the protocol have
+        begin: int = 0,
+        end: int = TIME_MAX,
+        max: int = 64,  # noqa: A002  as above
+        cursor: str | None = None,
+        broker: str | None = None,
+    ) -> QueryAnswer:
+        """One page of the messages with a key, newest first, of every broker that has the topic.
+
+        Args:
+            topic: The topic.
+            key: The key, unique key or tag.
+            type: `key`, `unique` or `tag`.
+            begin: Earliest store time, epoch ms.
+            end: Latest store time, epoch ms.
+            max: Messages of this page, 1 to 10,000.
+            cursor: Goes on behind an earlier page of the same query.
+            broker: Asks this broker only.
+
+        Returns:
+            The messages; whether they are all; a cursor where they are not; who did not answer.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
+        """
+        question = KeyQuestion(topic, key, type, begin, end)
+        return await self._queries.query(question, max, cursor, broker)
+
+    async def query_all(
+        self,
+        topic: str,
+        key: str,
+        *,
+        type: str = "key",  # noqa: A002  as `query`
+        begin: int = 0,
+        end: int = TIME_MAX,
+        page_size: int = 256,
+        broker: str | None = None,
+    ) -> AsyncGenerator[Message, None]:
+        """All messages with a key, newest first; arguments as `query`.
+
+        Raises:
+            TroveError: As `query`; BROKER_UNREACHABLE, after what was found, where a broker did not
+                answer: the end of the iteration means that the answer was complete.
+        """
+        question = KeyQuestion(topic, key, type, begin, end)
+        async with aclosing(self._queries.query_all(question, page_size, broker)) as messages:
+            async for message in messages:
+                yield message
+
+    async def search_offset(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False, broker: str | None = None
+    ) -> int:
+        """The first queue offset stored at or after a time (epoch ms); `upper`: the last at or before."""
+        return await self._queries.search_offset(topic, queue_id, timestamp, upper, broker)
+
+    async def queue_offsets(
+        self, topic: str, *, queue_ids: Sequence[int] | None = None, broker: str | None = None
+    ) -> list[QueueOffsets]:
+        """The valid offsets of the topic's queues, on every broker that has it.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_UNREACHABLE.
+        """
+        return await self._queries.queue_offsets(topic, queue_ids, broker)

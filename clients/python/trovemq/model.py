@@ -1,0 +1,129 @@
+"""What the client's calls return besides messages: brokers, routes, topics, offsets, statistics.
+
+All are frozen values; none of them holds a connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """What a client must know of a broker before it sends to it.
+
+    Attributes:
+        cluster: Name of the cluster the broker says it belongs to.
+        name: The broker's name, unique among the live brokers of a nameserver.
+        address: HOST:PORT or [IPV6]:PORT to dial; also the STOREHOST of its records.
+        store_host_ipv6: Records must reserve 20 instead of 8 bytes for STOREHOST.
+        append_property_crc: Records must end their properties with RocketMQ's whole-record CRC.
+        body_size_max: Largest body, in bytes.
+        batch_size_max: Largest batch of records in one frame, in bytes.
+        data_version: Rises whenever the broker's topics change.
+        flush_mode: `sync` or `async`.
+        version: The broker's version.
+    """
+
+    cluster: str
+    name: str
+    address: str
+    store_host_ipv6: bool = False
+    append_property_crc: bool = False
+    body_size_max: int = 4 << 20
+    batch_size_max: int = 4 << 20
+    data_version: int = 0
+    flush_mode: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One topic on one broker: its queues are 0 .. queue_count-1."""
+
+    topic: str
+    queue_count: int
+    message_type: str = "NORMAL"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRoute:
+    """A broker with the topics it has."""
+
+    broker: BrokerInfo
+    topics: tuple[TopicRoute, ...]
+
+    def topic(self, name: str) -> TopicRoute | None:
+        """The route of one topic, None where this broker does not have it."""
+        return next((route for route in self.topics if route.topic == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The routes of every live broker, as one server knew them; `version` rises with each change."""
+
+    brokers: tuple[BrokerRoute, ...]
+    version: int = 0
+
+    def broker(self, name: str) -> BrokerRoute | None:
+        """The broker of that name, None where it is not in the routes."""
+        return next((route for route in self.brokers if route.broker.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """Who answered: `role` is `nameserver` or `broker`."""
+
+    role: str
+    version: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueue:
+    """One queue: messages [min_offset, max_offset); last_store_timestamp is 0 where it is empty."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as one broker describes it; `queues` is empty in lists of topics."""
+
+    topic: str
+    queue_count: int
+    message_type: str
+    system: bool
+    queues: tuple[TopicQueue, ...]
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """The valid offsets of one queue: [min_offset, max_offset)."""
+
+    broker: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """What a reset did to one queue; `offset_before` is None where the group had no offset."""
+
+    broker: str
+    queue_id: int
+    offset_before: int | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatistics:
+    """A broker's own counters by name."""
+
+    broker: BrokerInfo
+    counters: dict[str, int]

@@ -1,0 +1,34 @@
+"""How a client behaves: sizes, times and retries, all of them bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trovemq._backoff import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Settings of one client; the defaults suit a client in the broker's own network.
+
+    Attributes:
+        message_size_max: Largest gRPC message that is sent or taken, in bytes.
+        call_timeout_ms: How long one question to one server may take.
+        connect_timeout_ms: How long the first answer of a server may take.
+        delivery_timeout_ms: How long a message may wait for its acknowledgement, retries included.
+        send_attempts_max: How often a message is sent at most, the first time included.
+        backoff: Delays between attempts and between reconnections.
+        reconnect_timeout_ms: How long a puller goes on without reaching its broker before it gives up.
+        producers_max: Topics for which `Client.send` keeps a producer; the least recently used goes first.
+        channel_options: Further gRPC channel arguments, applied last.
+    """
+
+    message_size_max: int = 64 << 20
+    call_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 5_000
+    delivery_timeout_ms: int = 30_000
+    send_attempts_max: int = 10
+    backoff: Backoff = field(default_factory=Backoff)
+    reconnect_timeout_ms: int = 60_000
+    producers_max: int = 1024
+    channel_options: tuple[tuple[str, int | str], ...] = ()

@@ -1,0 +1,394 @@
+"""Sending: one message at a time, many at once, or whole columns; acknowledged, retried, bounded.
+
+Messages that are sent one by one gather in a batch for each queue. A batch is handed to its broker's
+stream at once (linger_ms=0) or after the linger, and grows until the stream writes it or it is full:
+a lone message leaves in the next turn of the event loop, and a crowd shares frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from trovemq._columns import columns_of, split_columns
+from trovemq._delivery import Delivery
+from trovemq._links import Links
+from trovemq._outgoing import RECORD_OVERHEAD, Batch, ColumnBatch, Columns, Destination, Keys, SingleMessages
+from trovemq._room import Room
+from trovemq._routes import Slot
+from trovemq._slots import SlotChooser
+from trovemq._unique_keys import next_unique_key
+from trovemq.fetched import Buffer
+from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import encode_properties
+from trovemq_proto.records.properties import message_properties
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """One message, checked: its encoded properties, where it goes (None: any queue), its size."""
+
+    body: bytes
+    block: bytes
+    unique_key: str
+    slot: Slot | None
+    ordered: bool
+    size: int
+
+
+_OpenKey = tuple[Slot | None, bool, bool]  # slot (None: any), ordered, one-way
+
+
+class Producer:
+    """Sends messages of one topic; made by `Client.producer`, used as an async context manager.
+
+    Leaving the context flushes. All methods belong to the event loop that the client was made in.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        topic: str,
+        *,
+        linger_ms: float = 0.0,
+        batch_bytes_max: int = 1 << 20,
+        in_flight_bytes_max: int = 64 << 20,
+        retry_in_doubt: bool = False,
+    ) -> None:
+        self.topic = topic
+        self._links = links
+        self._linger_seconds = linger_ms / 1000
+        self._batch_bytes_max = batch_bytes_max
+        self._room = Room(in_flight_bytes_max)
+        self._chooser = SlotChooser(links, topic)
+        self._open: dict[_OpenKey, SingleMessages] = {}
+        self._delivery = Delivery(
+            links, self._chooser, self._room, self._close_to_more, retry_in_doubt=retry_in_doubt
+        )
+        self._closed = False
+
+    # --- single messages ------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        body: Buffer,
+        *,
+        keys: Keys = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+    ) -> SendReceipt:
+        """Sends one message and waits for its acknowledgement.
+
+        Waits first while `in_flight_bytes_max` bytes are unacknowledged. Cancelling gives up waiting: a
+        message that was not yet written to the connection is not sent, any other may be stored.
+
+        Args:
+            body: The message's bytes.
+            keys: One key or several; a look-up by any of them finds the message. No spaces within one.
+            tag: The message's tag; consumers can filter by it.
+            properties: The user's own properties.
+            unique_key: The UNIQ_KEY; made by the client where None.
+            queue_id: The queue; where None, queues take turns, a batch each.
+            broker: The broker; needed with `queue_id` where several have the topic.
+            ordering_key: Messages of one ordering key go to one queue, in the order they were sent.
+
+        Returns:
+            Where the message is and how safe.
+
+        Raises:
+            TroveError: What was refused (KEY_ILLEGAL, TAG_ILLEGAL, PROPERTY_ILLEGAL, UNIQUE_KEY_ILLEGAL,
+                PROPERTIES_SIZE_EXCEEDED, MESSAGE_SIZE_EXCEEDED, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
+                BROKER_AMBIGUOUS, DISK_FULL, …), or BROKER_UNREACHABLE or REQUEST_TIMEOUT; the field
+                in_doubt is then `true` where the message may have been stored.
+        """
+        if not self._links.routes.slots(self.topic):
+            await self._learn_topic()
+        message = self._prepare(body, keys, tag, properties, unique_key, queue_id, broker, ordering_key)
+        if self._room.has(message.size):
+            self._room.take(message.size)
+        else:
+            await self._room.enter(message.size)
+        waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        self._enqueue(message, waiter)
+        return await waiter
+
+    def send_nowait(
+        self,
+        body: Buffer,
+        *,
+        keys: Keys = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """Sends one message; the future has its receipt or error. Arguments and errors as `send`.
+
+        Cancelling the future takes the message back if it was not yet written to the connection.
+
+        Raises:
+            TroveError: LIMIT_EXCEEDED where `in_flight_bytes_max` bytes are unacknowledged (`await
+                ready()` before), and what is wrong with the arguments.
+        """
+        message = self._prepare(body, keys, tag, properties, unique_key, queue_id, broker, ordering_key)
+        self._room.take(message.size)
+        waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        self._enqueue(message, waiter)
+        return waiter
+
+    def send_oneway(
+        self,
+        body: Buffer,
+        *,
+        keys: Keys = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+    ) -> None:
+        """Sends one message without an acknowledgement: it may be lost without a word.
+
+        Arguments and errors as `send_nowait`; what the broker refuses is only counted by the broker.
+        """
+        message = self._prepare(body, keys, tag, properties, unique_key, queue_id, broker, ordering_key)
+        self._room.take(message.size)
+        self._enqueue(message, None)
+
+    # --- columns --------------------------------------------------------------------------------------
+
+    async def send_batch(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        keys: Sequence[Keys] | None = None,
+        tags: Sequence[str | None] | str | None = None,
+        properties: Sequence[Mapping[str, str] | None] | Mapping[str, str] | None = None,
+        unique_keys: Sequence[str] | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+    ) -> BatchReceipt:
+        """Sends many messages to one queue, in their order, and waits for all acknowledgements.
+
+        Nothing here costs a Python object a message. A batch that the broker takes in one frame is stored
+        as a whole or not at all; a larger one is split. The arguments must not be changed until the call
+        returns. Cancelling gives up waiting; what was not yet written to the connection is not sent.
+
+        Args:
+            bodies: n messages' bytes.
+            keys: n keys, or n sequences of keys; None for none.
+            tags: n tags, or one for all.
+            properties: n mappings, or one for all.
+            unique_keys: n UNIQ_KEYs; made by the client where None.
+            queue_id: As `send`.
+            broker: As `send`.
+            ordering_key: As `send`, one for all.
+
+        Returns:
+            The receipts as columns; item i is message i's.
+
+        Raises:
+            TroveError: As `send`.
+            PartialBatchError: Some frames of a split batch are stored and others are not.
+        """
+        if not len(bodies):
+            return BatchReceipt(())
+        await self._learn_topic()
+        slot = self._slot(queue_id, broker, ordering_key)
+        self._check_body(slot, max(map(len, bodies)))
+        columns = columns_of(bodies, keys, tags, properties, unique_keys)
+        destination = self._destination(slot, ordering_key is not None)
+        batches = []
+        for part in split_columns(columns, self._frame_bytes_max(destination.slot)):
+            await self._room.enter(part.size)
+            batches.append(self._submit_columns(part, destination))
+        if len(batches) == 1:
+            return BatchReceipt((await batches[0].receipt,))
+        return await _gather_receipts(batches)
+
+    def _submit_columns(self, columns: Columns, destination: Destination) -> ColumnBatch:
+        batch = ColumnBatch(self.topic, self._delivery, destination, self._deadline(), columns)
+        self._delivery.submit(batch)
+        return batch
+
+    # --- the producer as a whole ----------------------------------------------------------------------
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes that are sent or waiting and not yet acknowledged."""
+        return self._room.used
+
+    @property
+    def one_way_dropped(self) -> int:
+        """Frames of one-way messages that this client could not write."""
+        return self._delivery.one_way_dropped
+
+    async def ready(self, size: int = 1) -> None:
+        """Waits until `size` more bytes may be in flight, so that `send_nowait` succeeds."""
+        await self._room.wait(size + RECORD_OVERHEAD)
+
+    async def flush(self) -> None:
+        """Sends what lingers and waits until everything sent so far is acknowledged or has failed.
+
+        Failures are in the futures. Cancelling gives up waiting and changes nothing else.
+        """
+        for batch in list(self._open.values()):
+            self._release(batch)
+        await self._delivery.drained()
+
+    async def close(self) -> None:
+        """Flushes; nothing can be sent afterwards."""
+        self._closed = True
+        await self.flush()
+
+    async def abort(self) -> None:
+        """Gives up everything that is not acknowledged: its futures fail with SERVICE_NOT_AVAILABLE."""
+        self._closed = True
+        for batch in list(self._open.values()):
+            self._release(batch)
+        await self._delivery.close(_closed())
+
+    async def __aenter__(self) -> Self:
+        await self._learn_topic()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- batching -------------------------------------------------------------------------------------
+
+    def _prepare(
+        self,
+        body: Buffer,
+        keys: Keys,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        unique_key: str | None,
+        queue_id: int | None,
+        broker: str | None,
+        ordering_key: str | None,
+    ) -> _Prepared:
+        if self._closed:
+            raise _closed()
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
+        unique_key = next_unique_key() if unique_key is None else unique_key
+        block = encode_properties(message_properties(unique_key, keys, tag, properties))
+        slot = self._slot(queue_id, broker, ordering_key)
+        self._check_body(slot, len(body))
+        size = len(body) + len(block) + RECORD_OVERHEAD
+        return _Prepared(bytes(body), block, unique_key, slot, ordering_key is not None, size)
+
+    def _slot(self, queue_id: int | None, broker: str | None, ordering_key: str | None) -> Slot | None:
+        if queue_id is not None:
+            if queue_id < 0:
+                raise TroveError(errors.QUEUE_NOT_FOUND, f"queue {queue_id}", queue_id=queue_id)
+            return self._chooser.of_queue(queue_id, broker)
+        if ordering_key is not None:
+            return self._chooser.of_key(ordering_key)
+        return None if broker is None else self._chooser.of_broker(broker)
+
+    def _enqueue(self, message: _Prepared, waiter: asyncio.Future[SendReceipt] | None) -> None:
+        batch = self._batch_for(message, one_way=waiter is None)
+        batch.add(message.body, message.block, message.unique_key, waiter, message.size)
+        if batch.size >= self._batch_bytes_max or not self._linger_seconds:
+            self._release(batch)
+
+    def _batch_for(self, message: _Prepared, *, one_way: bool) -> SingleMessages:
+        key = (message.slot, message.ordered, one_way)
+        batch = self._open.get(key)
+        if batch is not None and batch.size + message.size > batch.size_max:
+            self._release(batch)
+            self._open.pop(key, None)
+            batch = None
+        if batch is None:
+            batch = self._open_batch(key)
+        return batch
+
+    def _open_batch(self, key: _OpenKey) -> SingleMessages:
+        slot, ordered, one_way = key
+        destination = self._destination(slot, ordered)
+        batch = SingleMessages(self.topic, self._delivery, destination, self._deadline(), one_way)
+        batch.size_max = min(self._batch_bytes_max, self._frame_bytes_max(destination.slot))
+        self._open[key] = batch
+        if self._linger_seconds:
+            asyncio.get_running_loop().call_later(self._linger_seconds, self._release, batch)
+        return batch
+
+    def _destination(self, slot: Slot | None, ordered: bool) -> Destination:
+        if slot is None:
+            return Destination(self._chooser.next(), movable=True)
+        return Destination(slot, ordered=ordered)
+
+    def _release(self, batch: SingleMessages) -> None:
+        """Hands a batch over; it may still grow until its stream writes it."""
+        if not batch.released:
+            batch.released = True
+            self._delivery.submit(batch)
+
+    def _close_to_more(self, batch: Batch) -> None:
+        if isinstance(batch, SingleMessages):
+            key = next((key for key, open_batch in self._open.items() if open_batch is batch), None)
+            if key is not None:
+                del self._open[key]
+
+    # --- limits ---------------------------------------------------------------------------------------
+
+    async def _learn_topic(self) -> None:
+        """Asks once more for a topic that no route names; it may be new."""
+        if self._closed:
+            raise _closed()
+        if not self._links.routes.slots(self.topic):
+            await self._links.refresh()
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._links.options.delivery_timeout_ms / 1000
+
+    def _frame_bytes_max(self, slot: Slot) -> int:
+        broker = self._links.routes.find(slot.broker)
+        return broker.batch_size_max if broker is not None else 4 << 20
+
+    def _check_body(self, slot: Slot | None, size: int) -> None:
+        """By the limit of the slot's broker; by the lowest one where any broker may get the message."""
+        routes = self._links.routes
+        broker = routes.find(slot.broker) if slot is not None else None
+        size_max = broker.body_size_max if broker is not None else routes.body_size_max
+        if size_max is not None and size > size_max:
+            text = f"the body has {size} bytes; {size_max} is the limit"
+            raise TroveError(errors.MESSAGE_SIZE_EXCEEDED, text, size=size, size_max=size_max)
+
+
+async def _gather_receipts(batches: list[ColumnBatch]) -> BatchReceipt:
+    results = await asyncio.gather(*(batch.receipt for batch in batches), return_exceptions=True)
+    first = next((result for result in results if isinstance(result, BaseException)), None)
+    parts = [result for result in results if not isinstance(result, BaseException)]
+    if first is None:
+        return BatchReceipt(parts)
+    if not isinstance(first, TroveError):
+        raise first
+    starts = np.cumsum([0, *(batch.count for batch in batches)])
+    stored = [
+        np.arange(starts[i], starts[i + 1])
+        for i, result in enumerate(results)
+        if not isinstance(result, BaseException)
+    ]
+    indexes = np.concatenate(stored) if stored else np.empty(0, np.int64)
+    raise PartialBatchError(first, BatchReceipt(parts), indexes, int(starts[-1])) from first
+
+
+def _closed() -> TroveError:
+    return TroveError(errors.SERVICE_NOT_AVAILABLE, "the producer is closed")

@@ -1,0 +1,199 @@
+"""Delivery receipts: where an acknowledged message is, and how safe it is there.
+
+A frame of records is acknowledged as a whole; what belongs to single messages follows by arithmetic
+(record i has the first queue offset + i and lies behind the sizes of those before it), so a batch's
+receipt computes it only when it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import encode_offset_msg_id
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """The acknowledgement of one message.
+
+    Attributes:
+        topic: The topic.
+        queue_id: The queue it was put on.
+        queue_offset: Its place in the queue.
+        physical_offset: Its place in the broker's commit log.
+        offset_msg_id: The broker's address and the physical offset as RocketMQ writes them.
+        unique_key: The message's UNIQ_KEY.
+        durability: `disk` (covered by a completed sync) or `memory`.
+        store_timestamp: When the broker stored it, epoch ms.
+        broker: Name of that broker.
+        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` where the message is in the log but not yet synced.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    offset_msg_id: str
+    unique_key: str
+    durability: str
+    store_timestamp: int
+    broker: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOutcome:
+    """A broker's acknowledgement of one frame: record i has first_queue_offset + i."""
+
+    frame_id: int
+    status: str
+    error: TroveError | None
+    first_queue_offset: int
+    physical_offset: int
+    record_count: int
+    store_timestamp: int
+    durability: str
+    store_host: bytes
+    broker: str
+
+    @property
+    def stored(self) -> bool:
+        """True where the records are in the log, whether or not their sync ended in time."""
+        return self.status in {"PUT_OK", "FLUSH_DISK_TIMEOUT"}
+
+
+UniqueKeys = Sequence[str] | NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReceipt:
+    """One acknowledged frame with what is needed to tell its records apart.
+
+    Attributes:
+        topic: The topic of all records.
+        queue_id: The queue of all records.
+        sizes: int64[n], each record's size in bytes.
+        unique_keys: n texts, or uint8[n, k] in ASCII.
+        outcome: The broker's reply.
+    """
+
+    topic: str
+    queue_id: int
+    sizes: NDArray[np.int64]
+    unique_keys: UniqueKeys
+    outcome: AppendOutcome
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def physical_offsets(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        return self.outcome.physical_offset + np.cumsum(self.sizes) - self.sizes
+
+    def unique_key(self, index: int) -> str:
+        """The UNIQ_KEY of record `index`."""
+        if isinstance(self.unique_keys, np.ndarray):
+            return bytes(self.unique_keys[index]).decode("ascii")
+        return self.unique_keys[index]
+
+    def receipt(self, index: int, physical_offset: int) -> SendReceipt:
+        """The receipt of record `index`, which begins at `physical_offset`."""
+        outcome = self.outcome
+        return SendReceipt(
+            topic=self.topic,
+            queue_id=self.queue_id,
+            queue_offset=outcome.first_queue_offset + index,
+            physical_offset=physical_offset,
+            offset_msg_id=encode_offset_msg_id(outcome.store_host, physical_offset),
+            unique_key=self.unique_key(index),
+            durability=outcome.durability,
+            store_timestamp=outcome.store_timestamp,
+            broker=outcome.broker,
+            status=outcome.status,
+        )
+
+    def receipts(self) -> list[SendReceipt]:
+        """One receipt a record."""
+        if len(self.sizes) == 1:
+            return [self.receipt(0, self.outcome.physical_offset)]
+        return [self.receipt(i, offset) for i, offset in enumerate(self.physical_offsets.tolist())]
+
+
+class PartialBatchError(TroveError):
+    """A batch of several frames of which some were not acknowledged; its row is that of the first failure.
+
+    Attributes:
+        receipts: The acknowledgements of the other frames.
+        indexes: int64[len(receipts)], their messages' places in the batch.
+    """
+
+    def __init__(
+        self, first: TroveError, receipts: BatchReceipt, indexes: NDArray[np.int64], count: int
+    ) -> None:
+        text = f"{first.message} ({len(receipts)} of the batch's {count} messages are stored)"
+        super().__init__(first.spec, text, **{**first.fields, "stored_count": len(receipts)})
+        self.receipts = receipts
+        self.indexes = indexes
+
+
+class BatchReceipt(Sequence[SendReceipt]):
+    """The acknowledgement of one `send_batch`: columns, and a SendReceipt a message on demand.
+
+    Message i of the batch is item i. A batch that was larger than one frame lies in several parts.
+    """
+
+    def __init__(self, parts: Sequence[FrameReceipt]) -> None:
+        self.parts = tuple(parts)
+        self._starts = np.cumsum([0, *(len(part) for part in self.parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # Sequence's two overloads
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        part, inside = self.parts[number], position - int(self._starts[number])
+        return part.receipt(inside, int(self.physical_offsets[position]))
+
+    def __iter__(self) -> Iterator[SendReceipt]:
+        for part in self.parts:
+            yield from part.receipts()
+
+    @cached_property
+    def queue_ids(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        return self._column([np.full(len(part), part.queue_id, np.int64) for part in self.parts])
+
+    @cached_property
+    def queue_offsets(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        firsts = [(part.outcome.first_queue_offset, len(part)) for part in self.parts]
+        return self._column([np.arange(first, first + count, dtype=np.int64) for first, count in firsts])
+
+    @cached_property
+    def physical_offsets(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        return self._column([part.physical_offsets for part in self.parts])
+
+    @property
+    def unique_keys(self) -> list[str]:
+        """One UNIQ_KEY a message."""
+        return [part.unique_key(i) for part in self.parts for i in range(len(part))]
+
+    @property
+    def durability(self) -> str:
+        """The weakest durability of the batch: `disk` only where every part is on disk."""
+        return "disk" if all(part.outcome.durability == "disk" for part in self.parts) else "memory"
+
+    @staticmethod
+    def _column(arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        return np.concatenate(arrays) if arrays else np.empty(0, np.int64)

@@ -1,0 +1,287 @@
+"""Real daemons for tests, and a pytest fixture that starts a broker in a temporary directory.
+
+`BrokerProcess` and `NameserverProcess` start `python -m broker` and `python -m nameserver` on free
+loopback ports and stop them by their own process id. They are synchronous and need neither pytest
+nor an event loop:
+
+    with NameserverProcess() as nameserver, BrokerProcess(nameservers=[nameserver]) as broker:
+        ...  # trovemq.connect(nameserver.address)
+
+As a pytest plug-in (loaded by itself where the distribution is installed) it gives the fixture
+`trovemq_broker`. Needs the daemons: `pip install trovemq[testing]`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+LOOPBACK = "127.0.0.1"
+READY_POLL_SECONDS = 0.005
+# Small files make a start cheap; every size may be given anew.
+BROKER_TEST_SETTINGS: Mapping[str, object] = {
+    "mappedFileSizeCommitLog": 16 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 30_000,
+    "maxHashSlotNum": 20_000,
+    "maxIndexNum": 80_000,
+}
+
+
+def free_port() -> int:
+    """A loopback TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+class DaemonProcess:
+    """One daemon as a child process. Its ports, and so its addresses, stay the same over restarts.
+
+    Args:
+        module: What `python -m` runs.
+        arguments: Further command-line arguments.
+        environment: Variables added to this process's own.
+        port: gRPC port; a free one by default.
+        http_port: Port of /readyz; a free one by default.
+        ready_timeout: Seconds that a start may take.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        port: int | None = None,
+        http_port: int | None = None,
+        ready_timeout: float = 15.0,
+    ) -> None:
+        self.module = module
+        self.arguments = list(arguments)
+        self.environment = dict(environment or {})
+        self.port = port or free_port()
+        self.http_port = http_port or free_port()
+        self.ready_timeout = ready_timeout
+        self.process: subprocess.Popen[bytes] | None = None
+        self._directory = tempfile.TemporaryDirectory(prefix=f"trovemq-{module}-")
+        self.log_path = Path(self._directory.name) / "log"
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the gRPC services."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def http_address(self) -> str:
+        """HOST:PORT of /readyz, /healthz and /metrics."""
+        return f"{LOOPBACK}:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        """The running daemon's process id. Raises RuntimeError where it does not run."""
+        if self.process is None:
+            raise RuntimeError(f"{self.module} was not started")
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        """True while the process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    def command(self) -> list[str]:
+        """The whole command line."""
+        addresses = ["--listen", self.address, "--http", self.http_address]
+        return [sys.executable, "-m", self.module, *addresses, *self.arguments]
+
+    def log(self) -> str:
+        """What the daemon wrote so far, over all its starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def start(self, *, wait: bool = True) -> Self:
+        """Starts the daemon and waits until it is ready (unless `wait` is False)."""
+        if self.running:
+            raise RuntimeError(f"{self.module} runs already as {self.pid}")
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603  our own interpreter and module
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def ready(self) -> bool:
+        """Whether /readyz answers 200 now."""
+        connection = http.client.HTTPConnection(LOOPBACK, self.http_port, timeout=1.0)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def wait_ready(self) -> None:
+        """Returns once /readyz answers 200.
+
+        Raises:
+            RuntimeError: The daemon ended, or was not ready in time; the message holds its log.
+        """
+        deadline = time.monotonic() + self.ready_timeout
+        while not self.ready():
+            if not self.running:
+                code = self.process.returncode if self.process else None
+                raise RuntimeError(f"{self.module} ended with exit code {code}:\n{self.log()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"{self.module} was not ready in {self.ready_timeout} s:\n{self.log()}")
+            time.sleep(READY_POLL_SECONDS)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal to this daemon alone."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def wait(self, timeout: float = 15.0) -> int:
+        """Waits for the end of the process; its exit code. Raises subprocess.TimeoutExpired."""
+        if self.process is None:
+            raise RuntimeError(f"{self.module} was not started")
+        return self.process.wait(timeout)
+
+    def stop(self, timeout: float = 15.0) -> int:
+        """Ends the daemon cleanly (SIGTERM) and returns its exit code; kills it after `timeout` seconds."""
+        self.send_signal(signal.SIGTERM)
+        try:
+            return self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """Ends the daemon at once (SIGKILL), as a crash does."""
+        self.send_signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def restart(self, *, kill: bool = False) -> Self:
+        """Stops (or kills) the daemon and starts it again on the same ports and store."""
+        if self.running:
+            if kill:
+                self.kill()
+            else:
+                self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stops the daemon where it runs and removes its temporary directory."""
+        try:
+            if self.running:
+                self.stop()
+        finally:
+            self._directory.cleanup()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class NameserverProcess(DaemonProcess):
+    """`python -m nameserver`; arguments as DaemonProcess, settings go out as `--set NAME=VALUE`."""
+
+    def __init__(
+        self,
+        *,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        port: int | None = None,
+        http_port: int | None = None,
+        ready_timeout: float = 15.0,
+        **settings: object,
+    ) -> None:
+        super().__init__(
+            "nameserver",
+            arguments=[*_set_arguments(settings), *arguments],
+            environment=environment,
+            port=port,
+            http_port=http_port,
+            ready_timeout=ready_timeout,
+        )
+
+
+class BrokerProcess(DaemonProcess):
+    """`python -m broker` with small files, in a temporary directory unless `store` is given.
+
+    Args:
+        name: The broker's name.
+        store: The store directory; it stays when this object is closed. Default: a temporary one.
+        nameservers: NameserverProcess objects or addresses to register with.
+        cluster: The cluster's name; the daemon's default where None.
+        arguments: Further command-line arguments.
+        environment: Variables added to this process's own.
+        port: gRPC port; a free one by default.
+        http_port: Port of /readyz; a free one by default.
+        ready_timeout: Seconds that a start may take.
+        settings: Settings by name (`mappedFileSizeCommitLog=65536`); they go out as `--set NAME=VALUE`
+            and override BROKER_TEST_SETTINGS. True and False are written as RocketMQ does.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "broker-test",
+        store: Path | str | None = None,
+        nameservers: Sequence[DaemonProcess | str] = (),
+        cluster: str | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        port: int | None = None,
+        http_port: int | None = None,
+        ready_timeout: float = 15.0,
+        **settings: object,
+    ) -> None:
+        super().__init__(
+            "broker", environment=environment, port=port, http_port=http_port, ready_timeout=ready_timeout
+        )
+        self.name = name
+        self.store = Path(store) if store is not None else Path(self._directory.name) / "store"
+        addresses = [server if isinstance(server, str) else server.address for server in nameservers]
+        self.arguments = [
+            *("--store", str(self.store), "--name", name),
+            *(("--nameserver", ",".join(addresses)) if addresses else ()),
+            *(("--cluster", cluster) if cluster is not None else ()),
+            *_set_arguments({**BROKER_TEST_SETTINGS, **settings}),
+            *arguments,
+        ]
+
+
+def _set_arguments(settings: Mapping[str, object]) -> Iterator[str]:
+    for name, value in settings.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        yield from ("--set", f"{name}={text}")
+
+
+@pytest.fixture
+def trovemq_broker() -> Iterator[BrokerProcess]:
+    """A running broker with an empty store in a temporary directory; connect to its `.address`."""
+    with BrokerProcess() as broker:
+        yield broker

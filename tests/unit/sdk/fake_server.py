@@ -1,0 +1,238 @@
+"""A scripted server in the test's own loop: routes, appends, fetches and queries as the test wants them.
+
+It keeps what it was sent, so that tests can say what the client put on the wire. Hooks answer in its
+stead; without hooks every frame is acknowledged at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, RecordBatch, pack_host
+from trovemq_proto.v1 import (
+    common_pb2,
+    message_pb2,
+    message_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
+    route_pb2,
+    route_pb2_grpc,
+)
+
+FrameHook = Callable[[message_pb2.AppendFrame], Awaitable[message_pb2.AppendReply | None]]
+FetchHook = Callable[[message_pb2.FetchRequest], Awaitable[message_pb2.FetchReply | None]]
+QueryHook = Callable[[query_pb2.QueryByKeyRequest], list[query_pb2.QueryPage]]
+
+
+def wire_error(error: TroveError) -> common_pb2.Error:
+    """As the servers write it."""
+    spec = error.spec
+    return common_pb2.Error(symbol=spec.symbol, code=spec.code, message=error.message, fields=error.fields)
+
+
+async def abort(context: Any, error: TroveError) -> None:
+    """Ends a call as the servers do."""
+    status = grpc.StatusCode[error.spec.grpc_status]
+    trailer = (("trovemq-error-bin", wire_error(error).SerializeToString()),)
+    await context.abort(status, error.message, trailer)
+
+
+class FakeServer:
+    """One server; `role` is BROKER or NAMESERVER.
+
+    Attributes:
+        routes: What RouteService tells; change it with `set_routes`.
+        frames: Every AppendFrame that came.
+        streams: Append streams opened so far.
+    """
+
+    def __init__(self, name: str = "fake", *, role: str = "BROKER", address: str | None = None) -> None:
+        self.name = name
+        self.role = role
+        self.address = address or ""
+        self.routes: list[common_pb2.BrokerRoute] = []
+        self.version = 1
+        self.frames: list[message_pb2.AppendFrame] = []
+        self.fetches: list[message_pb2.FetchRequest] = []
+        self.queries: list[query_pb2.QueryByKeyRequest] = []
+        self.gets: list[query_pb2.GetMessageRequest] = []
+        self.streams = 0
+        self.on_frame: FrameHook | None = None
+        self.on_fetch: FetchHook | None = None
+        self.on_query: QueryHook | None = None
+        self.on_get: Callable[[query_pb2.GetMessageRequest], query_pb2.GetMessageReply] | None = None
+        self.next_offsets: dict[int, int] = {}
+        self.physical_offset = 0
+        self._changed: list[asyncio.Event] = []
+        self._server: Any = None
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Listens; on the address it had before, if it had one."""
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        route_pb2_grpc.add_RouteServiceServicer_to_server(_Routes(self), self._server)
+        message_pb2_grpc.add_MessageServiceServicer_to_server(_Messages(self), self._server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(_Queries(self), self._server)
+        port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        await self._server.start()
+        return self
+
+    async def stop(self) -> None:
+        """Breaks every connection off."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(None)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # --- routes ---------------------------------------------------------------------------------------
+
+    def info(self, **changes: Any) -> common_pb2.BrokerInfo:
+        """This broker's own."""
+        values: dict[str, Any] = {
+            "cluster": "c", "name": self.name, "address": self.address,
+            "body_size_max": 4 << 20, "batch_size_max": 4 << 20,
+        }  # fmt: skip
+        return common_pb2.BrokerInfo(**{**values, **changes})
+
+    def route(self, topics: dict[str, int], **changes: Any) -> common_pb2.BrokerRoute:
+        """This broker with topics (name -> queue count)."""
+        entries = [
+            common_pb2.TopicRoute(topic=topic, queue_count=count, message_type="NORMAL")
+            for topic, count in topics.items()
+        ]
+        return common_pb2.BrokerRoute(broker=self.info(**changes), topics=entries)
+
+    def serve_topics(self, **topics: int) -> Self:
+        """Routes to itself alone."""
+        self.set_routes(self.route(topics))
+        return self
+
+    def set_routes(self, *routes: common_pb2.BrokerRoute) -> None:
+        """New routes; those who watch are told."""
+        self.routes = list(routes)
+        self.version += 1
+        for changed in self._changed:
+            changed.set()
+
+    def cluster(self) -> route_pb2.ClusterReply:
+        return route_pb2.ClusterReply(brokers=self.routes, version=self.version)
+
+    # --- appends --------------------------------------------------------------------------------------
+
+    def acknowledgement(self, frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        """Stores nothing and says PUT_OK."""
+        count = len(RecordBatch.split(frame.records))
+        first = self.next_offsets.get(frame.queue_id, 0)
+        self.next_offsets[frame.queue_id] = first + count
+        physical_offset = self.physical_offset
+        self.physical_offset += len(frame.records)
+        return message_pb2.AppendReply(
+            frame_id=frame.frame_id,
+            status=common_pb2.PUT_OK,
+            first_queue_offset=first,
+            physical_offset=physical_offset,
+            record_count=count,
+            store_timestamp=1_700_000_000_000,
+            durability=common_pb2.DISK,
+            store_host=pack_host(self.address),
+            broker=self.name,
+        )
+
+    async def acknowledge(self, frame: message_pb2.AppendFrame) -> message_pb2.AppendReply | None:
+        """The FrameHook that stores everything."""
+        return self.acknowledgement(frame)
+
+    def refusal(self, frame: message_pb2.AppendFrame, error: TroveError) -> message_pb2.AppendReply:
+        """Says that the frame was not stored."""
+        return message_pb2.AppendReply(
+            frame_id=frame.frame_id,
+            status=common_pb2.UNKNOWN_ERROR,
+            error=wire_error(error),
+            broker=self.name,
+        )
+
+    def messages(self) -> list[Message]:
+        """Every message of every frame, in the order they came."""
+        return [message for frame in self.frames for message in RecordBatch.split(frame.records).messages()]
+
+
+class _Routes(route_pb2_grpc.RouteServiceServicer):
+    def __init__(self, fake: FakeServer) -> None:
+        self._fake = fake
+
+    async def GetServerInfo(self, request: Any, context: Any) -> route_pb2.ServerInfo:
+        return route_pb2.ServerInfo(role=self._fake.role, version="0", name=self._fake.name)
+
+    async def GetCluster(self, request: Any, context: Any) -> route_pb2.ClusterReply:
+        return self._fake.cluster()
+
+    async def WatchRoutes(self, request: Any, context: Any) -> AsyncIterator[route_pb2.ClusterReply]:
+        changed = asyncio.Event()
+        self._fake._changed.append(changed)
+        try:
+            while True:
+                changed.clear()
+                yield self._fake.cluster()
+                await changed.wait()
+        finally:
+            self._fake._changed.remove(changed)
+
+
+class _Messages(message_pb2_grpc.MessageServiceServicer):
+    def __init__(self, fake: FakeServer) -> None:
+        self._fake = fake
+
+    async def Append(self, frames: Any, context: Any) -> None:
+        self._fake.streams += 1
+        async for frame in frames:
+            self._fake.frames.append(frame)
+            reply = await (self._fake.on_frame or self._fake.acknowledge)(frame)
+            if reply is not None and not frame.one_way:
+                await context.write(reply)
+
+    async def Fetch(self, requests: Any, context: Any) -> None:
+        async for request in requests:
+            self._fake.fetches.append(request)
+            assert self._fake.on_fetch is not None
+            reply = await self._fake.on_fetch(request)
+            if reply is None:
+                return
+            await context.write(reply)
+
+
+class _Queries(query_pb2_grpc.QueryServiceServicer):
+    def __init__(self, fake: FakeServer) -> None:
+        self._fake = fake
+
+    async def QueryByKey(self, request: Any, context: Any) -> AsyncIterator[query_pb2.QueryPage]:
+        self._fake.queries.append(request)
+        assert self._fake.on_query is not None
+        try:
+            pages = self._fake.on_query(request)
+        except TroveError as error:
+            await abort(context, error)
+            return
+        for page in pages:
+            yield page
+
+    async def GetMessage(self, request: Any, context: Any) -> query_pb2.GetMessageReply:
+        self._fake.gets.append(request)
+        assert self._fake.on_get is not None
+        try:
+            return self._fake.on_get(request)
+        except TroveError as error:
+            await abort(context, error)
+            raise AssertionError("abort raises") from error

@@ -1,0 +1,95 @@
+"""Connecting, and what gRPC's own errors become."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import trovemq
+from tests.unit.sdk.conftest import QUICK, Connect
+from tests.unit.sdk.fake_server import FakeServer, wire_error
+from trovemq import ClientOptions, TroveError
+from trovemq._wire.failures import error_from_grpc
+from trovemq.testing import free_port
+from trovemq_proto import errors
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize("server", ["", "nowhere", "host:", "host:x", "host:99999", "unix:/tmp/x:1", [" "]])
+async def test_what_is_no_address(server: str | list[str]) -> None:
+    with pytest.raises(TroveError) as refused:
+        trovemq.connect(server)
+    assert refused.value.spec is errors.REQUEST_ILLEGAL
+
+
+async def test_nobody_there() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(TroveError) as failure:
+        await trovemq.connect(address)
+    assert failure.value.spec is errors.BROKER_UNREACHABLE
+    assert failure.value.fields["server"] == address
+
+
+async def test_waiting_for_a_server_that_starts() -> None:
+    server = FakeServer("late", address=f"127.0.0.1:{free_port()}")
+    connecting = asyncio.ensure_future(_connected(server.address))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    async with server:
+        client = await connecting
+        await client.close()
+
+
+async def _connected(address: str) -> trovemq.Client:
+    return await trovemq.connect(address, wait_ms=10_000, options=ClientOptions(**QUICK))  # type: ignore[arg-type]
+
+
+async def test_awaited_and_entered(broker: FakeServer) -> None:
+    client = await trovemq.connect(broker.address)
+    async with client:
+        await client.send("orders", b"1")
+    async with trovemq.connect([broker.address]) as entered:
+        await entered.send("orders", b"2")
+    with pytest.raises(TroveError) as refused:
+        await entered.send("orders", b"3")
+    assert refused.value.spec is errors.SERVICE_NOT_AVAILABLE
+
+
+async def test_many_topics_do_not_keep_many_producers(broker: FakeServer, connect: Connect) -> None:
+    broker.serve_topics(**{f"t{i}": 1 for i in range(10)})
+    client = await connect(broker, producers_max=3)
+    for i in range(10):
+        await client.send(f"t{i}", b"x")
+    assert len(client._producers) == 3
+
+
+def failure(code: grpc.StatusCode, trailer: Any = ()) -> Any:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailer), details="d")
+
+
+@pytest.mark.parametrize(
+    ("code", "spec"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, errors.BROKER_UNREACHABLE),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, errors.REQUEST_TIMEOUT),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.LIMIT_EXCEEDED),
+        (grpc.StatusCode.UNIMPLEMENTED, errors.REQUEST_ILLEGAL),
+        (grpc.StatusCode.INTERNAL, errors.BROKER_UNREACHABLE),
+        (grpc.StatusCode.UNKNOWN, errors.UNKNOWN_ERROR),
+    ],
+)
+async def test_grpc_errors_are_rows_of_the_table(code: grpc.StatusCode, spec: errors.ErrorSpec) -> None:
+    error = error_from_grpc(failure(code), "h:1")
+    assert (error.spec, error.fields["server"]) == (spec, "h:1")
+
+
+async def test_the_server_s_own_error_counts_more() -> None:
+    sent = TroveError(errors.DISK_FULL, "no room", free=0)
+    trailer = (("trovemq-error-bin", wire_error(sent).SerializeToString()),)
+    error = error_from_grpc(failure(grpc.StatusCode.UNAVAILABLE, trailer), "h:1")
+    assert (error.spec, error.message, error.fields) == (errors.DISK_FULL, "no room", {"free": "0"})

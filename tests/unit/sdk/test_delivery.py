@@ -1,0 +1,314 @@
+"""Retries, reconnections, doubt, and changes of the routes while messages are on their way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.sdk.conftest import Connect
+from tests.unit.sdk.fake_server import FakeServer
+from trovemq import Client, TroveError
+from trovemq_proto import errors
+from trovemq_proto.records import RecordBatch
+from trovemq_proto.v1 import common_pb2, message_pb2
+
+pytestmark = pytest.mark.asyncio
+
+
+async def until_missed(client: Client, broker: str) -> None:
+    """Until the client noticed that the stream is broken: what it writes before may be in doubt."""
+    while not client._links.suspect(client._links.routes.broker(broker)):
+        await asyncio.sleep(0.001)
+
+
+def refuse(server: FakeServer, error: TroveError, times: int) -> None:
+    """The first `times` frames are refused."""
+
+    async def hook(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        if len(server.frames) <= times:
+            return server.refusal(frame, error)
+        return server.acknowledgement(frame)
+
+    server.on_frame = hook
+
+
+async def test_what_may_succeed_later_is_tried_again(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    refuse(broker, TroveError(errors.OS_PAGE_CACHE_BUSY), times=3)
+    receipt = await client.send("orders", b"x")
+    assert receipt.queue_offset == 0
+    assert len(broker.frames) == 4
+    assert len({message.unique_key for message in broker.messages()}) == 1
+
+
+async def test_attempts_are_bounded(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker, send_attempts_max=3)
+    refuse(broker, TroveError(errors.DISK_FULL, "full"), times=99)
+    with pytest.raises(TroveError) as refused:
+        await client.send("orders", b"x")
+    assert refused.value.spec is errors.DISK_FULL
+    assert len(broker.frames) == 3
+
+
+async def test_what_can_never_succeed_is_not_tried_again(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    error = TroveError(errors.TOPIC_NOT_FOUND, "gone", topic="orders")
+    refuse(broker, error, times=99)
+    with pytest.raises(TroveError) as refused:
+        await client.send("orders", b"x")
+    assert (refused.value.message, refused.value.fields) == ("gone", {"topic": "orders"})
+    assert len(broker.frames) == 1
+
+
+async def test_a_late_sync_is_a_receipt_in_memory(broker: FakeServer, connect: Connect) -> None:
+    async def late(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        reply = broker.acknowledgement(frame)
+        reply.status, reply.durability = common_pb2.FLUSH_DISK_TIMEOUT, common_pb2.MEMORY
+        reply.error.symbol = "FLUSH_DISK_TIMEOUT"
+        return reply
+
+    broker.on_frame = late
+    client = await connect(broker)
+    receipt = await client.send("orders", b"x")
+    assert (receipt.status, receipt.durability) == ("FLUSH_DISK_TIMEOUT", "memory")
+    assert len(broker.frames) == 1
+
+
+async def test_a_refused_message_goes_to_the_other_broker(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    client = await connect(nameserver)
+    for server in (broker, other):
+        refuse(server, TroveError(errors.DISK_FULL), times=99)
+    other.on_frame = None
+    receipts = [await client.send("orders", b"%d" % i) for i in range(6)]
+    assert {receipt.broker for receipt in receipts} == {"b2"}
+
+
+async def test_a_message_for_one_broker_stays_there(
+    nameserver: FakeServer, other: FakeServer, broker: FakeServer, connect: Connect
+) -> None:
+    client = await connect(nameserver, send_attempts_max=2)
+    refuse(broker, TroveError(errors.DISK_FULL), times=99)
+    with pytest.raises(TroveError) as refused:
+        await client.send("orders", b"x", broker="b1")
+    assert refused.value.spec is errors.DISK_FULL
+    assert other.frames == []
+    with pytest.raises(TroveError) as refused:
+        await client.send("orders", b"x", queue_id=1)
+    assert refused.value.spec is errors.BROKER_AMBIGUOUS
+    assert "b1" in refused.value.fields["brokers"]
+    assert (await client.send("orders", b"x", queue_id=1, broker="b2")).broker == "b2"
+
+
+async def test_a_broker_that_is_gone_is_passed_over(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    client = await connect(nameserver)
+    await broker.stop()  # and still in the routes; no stream was open
+    receipts = await asyncio.gather(*(client.send("orders", b"x") for _ in range(20)))
+    receipts += [await client.send("orders", b"x") for _ in range(8)]
+    assert {receipt.broker for receipt in receipts} == {"b2"}
+    nameserver.set_routes(other.route({"orders": 4}))
+    assert (await client.send("orders", b"x")).broker == "b2"
+
+
+async def test_a_broker_that_comes_back_is_used_again(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker, send_attempts_max=200)
+    await client.send("orders", b"before")
+    await broker.stop()
+    await until_missed(client, "b1")
+    waiting = asyncio.ensure_future(client.send("orders", b"between"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await broker.start()
+    assert (await waiting).queue_offset is not None
+    assert broker.streams == 2
+
+
+async def break_off_after_taking(server: FakeServer) -> None:
+    """Every frame is taken in, then the server dies without an answer."""
+
+    async def hook(frame: message_pb2.AppendFrame) -> None:
+        server.on_frame = None
+        await server.stop()
+
+    server.on_frame = hook
+
+
+async def test_what_may_be_stored_is_not_sent_again(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    client = await connect(nameserver)
+    await break_off_after_taking(broker)
+    with pytest.raises(TroveError) as failure:
+        await client.send("orders", b"x", broker="b1")
+    assert failure.value.spec is errors.BROKER_UNREACHABLE
+    assert failure.value.fields["in_doubt"] == "true"
+    assert len(broker.frames) == 1
+    assert other.frames == []
+
+
+async def test_unless_that_is_wanted(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker, send_attempts_max=200)
+    await break_off_after_taking(broker)
+    async with client.producer("orders", retry_in_doubt=True) as producer:
+        waiting = asyncio.ensure_future(producer.send(b"x"))
+        while not broker.frames:
+            await asyncio.sleep(0.001)
+        while broker._server is not None:
+            await asyncio.sleep(0.001)
+        await broker.start()
+        await waiting
+    assert len({message.unique_key for message in broker.messages()}) == 1
+    assert len(broker.frames) == 2
+
+
+async def test_no_answer_in_time(broker: FakeServer, connect: Connect) -> None:
+    async def never(frame: message_pb2.AppendFrame) -> None:
+        return None
+
+    broker.on_frame = never
+    client = await connect(broker, delivery_timeout_ms=100)
+    with pytest.raises(TroveError) as failure:
+        await client.send("orders", b"x")
+    assert failure.value.spec is errors.REQUEST_TIMEOUT
+    assert failure.value.fields["in_doubt"] == "true"
+    broker.on_frame = None
+    await client.send("orders", b"y")
+    assert broker.streams == 1
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_changed_settings_are_learned_once(broker: FakeServer, connect: Connect, batch: bool) -> None:
+    """The broker wants IPv6 store hosts and property CRCs now, and the client has not heard of it."""
+    client = await connect(broker)
+    await client.send("orders", b"old form")
+    changed = broker.route({"orders": 4}, store_host_ipv6=True, append_property_crc=True)
+    broker.routes = [changed]  # those who watch are not told
+
+    async def hook(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        wide = all(flags & 0x20 for flags in RecordBatch.split(frame.records).sys_flags.tolist())
+        if not wide:
+            return broker.refusal(frame, TroveError(errors.BATCH_ILLEGAL, "host form"))
+        return broker.acknowledgement(frame)
+
+    broker.on_frame = hook
+    async with client.producer("orders") as producer:
+        if batch:
+            await producer.send_batch([b"a", b"b"])
+        else:
+            await producer.send(b"a")
+    assert len(broker.frames) == 3
+    last = RecordBatch.split(broker.frames[-1].records)
+    assert b"__CRC32#\x01" in bytes(last.record(0))
+
+
+async def test_an_illegal_batch_is_not_repeated(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    refuse(broker, TroveError(errors.BATCH_ILLEGAL, "crc"), times=99)
+    with pytest.raises(TroveError) as refused:
+        await client.send("orders", b"x")
+    assert refused.value.message == "crc"
+    assert len(broker.frames) == 1
+
+
+async def test_route_changes_are_followed(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    nameserver.set_routes(broker.route({"orders": 1}))
+    client = await connect(nameserver)
+    assert (await client.send("orders", b"x")).broker == "b1"
+    nameserver.set_routes(other.route({"orders": 1}))
+    while (await client.send("orders", b"x")).broker == "b1":
+        pass
+    nameserver.set_routes(broker.route({"orders": 2}), other.route({"orders": 2}))
+    seen: set[tuple[str, int]] = set()
+    while len(seen) < 4:
+        receipt = await client.send("orders", b"x")
+        seen.add((receipt.broker, receipt.queue_id))
+
+
+async def test_a_new_topic_is_looked_up(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    broker.routes = [broker.route({"orders": 4, "fresh": 2})]
+    receipts = [await client.send("fresh", b"x") for _ in range(2)]
+    assert {receipt.queue_id for receipt in receipts} == {0, 1}
+
+
+async def test_an_unknown_topic_is_the_broker_s_to_judge(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    refuse(broker, TroveError(errors.TOPIC_NOT_FOUND, "no"), times=1)
+    with pytest.raises(TroveError) as refused:
+        await client.send("unknown", b"x")
+    assert refused.value.spec is errors.TOPIC_NOT_FOUND
+    await client.send("unknown", b"made by sending")
+
+
+async def test_no_broker_at_all(nameserver: FakeServer, connect: Connect) -> None:
+    client = await connect(nameserver, send_attempts_max=2)
+    nameserver.set_routes()
+    while client._links.routes.state.brokers:
+        await asyncio.sleep(0.001)
+    with pytest.raises(TroveError) as failure:
+        await client.send("elsewhere", b"x")
+    assert failure.value.spec is errors.BROKER_NOT_FOUND
+
+
+async def test_the_second_nameserver_takes_over(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    nameserver.set_routes(broker.route({"orders": 1}))
+    async with FakeServer("ns2", role="NAMESERVER") as second:
+        second.set_routes(other.route({"orders": 1}))
+        client = await connect(f"{nameserver.address},{second.address}")
+        assert (await client.send("orders", b"x")).broker == "b1"
+        await nameserver.stop()
+        while (await client.send("orders", b"x")).broker == "b1":
+            await asyncio.sleep(0.001)
+
+
+async def test_nothing_is_dialled_that_is_not_in_the_routes(broker: FakeServer, connect: Connect) -> None:
+    """A broker given by its address is dialled there, not where it says it is."""
+    broker.set_routes(broker.route({"orders": 1}, address="192.0.2.1:9"))
+    client = await connect(broker)
+    await client.send("orders", b"x")
+    assert len(broker.frames) == 1
+
+
+async def test_a_broker_that_leaves_may_still_acknowledge(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    client = await connect(nameserver)
+    gate = asyncio.Event()
+
+    async def hold(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        await gate.wait()
+        return broker.acknowledgement(frame)
+
+    broker.on_frame = hold
+    waiting = asyncio.ensure_future(client.send("orders", b"x", broker="b1"))
+    while not broker.frames:
+        await asyncio.sleep(0.001)
+    nameserver.set_routes(other.route({"orders": 4}))
+    while client._links.routes.find("b1"):
+        await asyncio.sleep(0.001)
+    assert (await client.send("orders", b"y")).broker == "b2"
+    gate.set()
+    assert (await waiting).broker == "b1"
+
+
+async def test_a_reply_that_is_no_reply_ends_its_frames(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+
+    async def nonsense(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        reply = broker.acknowledgement(frame)
+        reply.store_host = b"short"
+        return reply
+
+    broker.on_frame = nonsense
+    with pytest.raises((TroveError, AssertionError)):
+        await client.send("orders", b"x")
+    broker.on_frame = None
+    await client.send("orders", b"y")

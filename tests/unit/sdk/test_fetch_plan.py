@@ -1,0 +1,96 @@
+"""Whatever a broker answers, and in whatever order: every record is handed out once, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trovemq._fetch_plan import Fetch, FetchPlan
+from trovemq.fetched import FetchedBatch
+from trovemq_proto.records import encode_record
+
+
+@dataclass
+class Queue:
+    """A broker's queue: sizes[i] is the body size at offset i, None where the offset is blank."""
+
+    sizes: list[int | None]
+
+    def answer(self, fetch: Fetch, bytes_max: int, scan_max: int) -> FetchedBatch:
+        """As the broker does: messages_max counts records, blanks are skipped, one record at least."""
+        records: list[bytes] = []
+        offset = fetch.start
+        stop = min(len(self.sizes), fetch.start + scan_max)
+        while offset < stop:
+            size = self.sizes[offset]
+            if size is not None:
+                record = encode_record("t", bytes(size), queue_offset=offset)
+                full = fetch.messages_max and len(records) >= fetch.messages_max
+                if full or (records and sum(map(len, records)) + len(record) > bytes_max):
+                    break
+                records.append(record)
+            offset += 1
+        return FetchedBatch(b"".join(records), offset, 0, len(self.sizes))
+
+
+@given(
+    sizes=st.lists(st.one_of(st.none(), st.integers(0, 400)), max_size=60),
+    start=st.integers(0, 60),
+    bytes_max=st.integers(1, 4_000),
+    fetches_max=st.integers(1, 5),
+    scan_max=st.integers(1, 60),
+    foretell=st.booleans(),
+    seed=st.integers(0, 1 << 16),
+)
+def test_nothing_missing_nothing_twice(
+    sizes: list[int | None],
+    start: int,
+    bytes_max: int,
+    fetches_max: int,
+    scan_max: int,
+    foretell: bool,
+    seed: int,
+) -> None:
+    chance = Random(seed)
+    start = min(start, len(sizes))
+    queue = Queue(sizes)
+    plan = FetchPlan(start, bytes_max=bytes_max, fetches_max=fetches_max, foretell=foretell)
+    in_flight: list[Fetch] = []
+    found: list[int] = []
+    for _ in range(1_000):
+        while (fetch := plan.next_to_send()) is not None:
+            in_flight.append(fetch)
+        if not in_flight:
+            break
+        if chance.random() < 0.05:
+            plan.restart()
+            in_flight.clear()
+            continue
+        fetch = in_flight.pop(chance.randrange(len(in_flight)))
+        plan.answered(fetch.fetch_id, queue.answer(fetch, bytes_max, scan_max))
+        ended = False
+        while (batch := plan.next_to_hand_out()) is not None:
+            found += batch.offsets.tolist() if len(batch) else []
+            ended = ended or batch.next_offset >= len(sizes)
+        if ended:
+            break
+    assert found == [offset for offset in range(start, len(sizes)) if sizes[offset] is not None]
+
+
+def test_several_fetches_are_in_flight_where_records_are_alike() -> None:
+    queue = Queue([100] * 1_000)
+    plan = FetchPlan(0, bytes_max=5_000, fetches_max=3, foretell=True)
+    first = plan.next_to_send()
+    assert first is not None
+    assert plan.next_to_send() is None
+    plan.answered(first.fetch_id, queue.answer(first, 5_000, 1_000))
+    assert plan.next_to_hand_out() is not None
+    fetches = [plan.next_to_send() for _ in range(4)]
+    assert [fetch is not None for fetch in fetches] == [True, True, True, False]
+    for fetch in fetches[:3]:
+        assert fetch is not None
+        answer = queue.answer(fetch, 5_000, 1_000)
+        assert answer.next_offset == fetch.end

@@ -1,0 +1,60 @@
+"""Frames packed by hand are what protobuf makes of the same message."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trovemq._wire.frames import append_frame, split_fetch_reply, varint
+from trovemq_proto.v1 import common_pb2, message_pb2
+
+int63 = st.integers(0, (1 << 63) - 1)
+
+
+@given(int63, st.text(max_size=127), st.integers(0, 1 << 20), st.binary(max_size=500), st.booleans())
+def test_append_frames(frame_id: int, topic: str, queue_id: int, records: bytes, one_way: bool) -> None:
+    data = append_frame(
+        frame_id=frame_id,
+        topic=topic.encode(),
+        queue_id=queue_id,
+        records=bytearray(records),
+        one_way=one_way,
+    )
+    assert message_pb2.AppendFrame.FromString(data) == message_pb2.AppendFrame(
+        frame_id=frame_id, topic=topic, queue_id=queue_id, records=records, one_way=one_way
+    )
+
+
+@given(
+    int63, st.binary(max_size=500), int63, st.binary(max_size=64), st.lists(int63, max_size=5), st.booleans()
+)
+def test_fetch_replies(
+    fetch_id: int, records: bytes, next_offset: int, offsets: bytes, damaged: list[int], failed: bool
+) -> None:
+    reply = message_pb2.FetchReply(
+        fetch_id=fetch_id,
+        records=records,
+        next_offset=next_offset,
+        queue_offsets=offsets,
+        damaged_offsets=damaged,
+        error=common_pb2.Error(symbol="X", message="m") if failed else None,
+    )
+    found, rest = split_fetch_reply(reply.SerializeToString())
+    assert bytes(found) == records
+    reply.ClearField("records")
+    assert message_pb2.FetchReply.FromString(rest) == reply
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_message_is_refused_or_read_as_protobuf_does(data: bytes) -> None:
+    try:
+        split_fetch_reply(data)
+    except ValueError:
+        with pytest.raises(Exception):  # noqa: B017  protobuf's DecodeError
+            message_pb2.FetchReply.FromString(data)
+
+
+@given(int63)
+def test_varints(value: int) -> None:
+    assert varint(value) == message_pb2.FetchReply(fetch_id=value).SerializeToString()[1:] or value == 0

@@ -1,0 +1,172 @@
+"""Pulling: pages, the end of the queue, tags, waiting, broken streams."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+
+from tests.unit.sdk.conftest import Connect
+from tests.unit.sdk.fake_server import FakeServer, wire_error
+from trovemq import Client, TroveError
+from trovemq_proto import errors
+from trovemq_proto.records import encode_record
+from trovemq_proto.v1 import message_pb2
+
+pytestmark = pytest.mark.asyncio
+
+
+class FakeQueue:
+    """A queue that a FakeServer serves; grows by `append`, and breaks off after `answers_left` answers."""
+
+    def __init__(self, server: FakeServer, count: int, size: int = 50) -> None:
+        self.records = [self._record(i, size) for i in range(count)]
+        self.answers_left = 1 << 30
+        self.wrong_offsets = False
+        self._server = server
+        self._grown = asyncio.Event()
+        server.on_fetch = self._answer
+
+    def _record(self, offset: int, size: int = 50) -> bytes:
+        return encode_record(
+            "orders", b"%d" % offset + bytes(size), queue_offset=offset, physical_offset=offset
+        )
+
+    def append(self) -> None:
+        self.records.append(self._record(len(self.records)))
+        self._grown.set()
+
+    async def _answer(self, request: message_pb2.FetchRequest) -> message_pb2.FetchReply | None:
+        if self.answers_left <= 0:
+            self.answers_left = 1 << 30
+            return None
+        self.answers_left -= 1
+        count = len(self.records)
+        if not 0 <= request.offset <= count:
+            error = TroveError(errors.OFFSET_OUT_OF_RANGE, "no", min_offset=0, max_offset=count)
+            return message_pb2.FetchReply(fetch_id=request.fetch_id, error=wire_error(error))
+        if request.wait_ms and request.offset == len(self.records):
+            self._grown.clear()
+            await self._grown.wait()
+        stop = len(self.records)
+        if request.messages_max:
+            stop = min(stop, request.offset + request.messages_max)
+        size = 0
+        taken: list[bytes] = []
+        for record in self.records[request.offset : stop]:
+            size += len(record)
+            if taken and size > request.bytes_max:
+                break
+            taken.append(record)
+        end = request.offset + len(taken)
+        reply = message_pb2.FetchReply(
+            fetch_id=request.fetch_id, records=b"".join(taken), next_offset=end, max_offset=len(self.records)
+        )
+        if self.wrong_offsets:
+            reply.queue_offsets = np.arange(request.offset, end, dtype="<i8").tobytes()
+        return reply
+
+
+async def offsets(client: Client, **arguments: object) -> list[int]:
+    return [m.queue_offset async for m in client.pull("orders", **arguments)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 4])
+async def test_a_whole_queue(broker: FakeServer, connect: Connect, prefetch: int) -> None:
+    FakeQueue(broker, 500)
+    client = await connect(broker)
+    batches = [b async for b in client.pull_batches("orders", bytes_max=5_000, prefetch=prefetch)]
+    assert [int(offset) for batch in batches for offset in batch.offsets] == list(range(500))
+    assert len(batches) > 10
+    assert (batches[-1].next_offset, batches[-1].max_offset) == (500, 500)
+    assert all(batch.nbytes <= 5_000 for batch in batches)
+
+
+async def test_from_an_offset_and_at_the_end(broker: FakeServer, connect: Connect) -> None:
+    FakeQueue(broker, 20)
+    client = await connect(broker)
+    assert await offsets(client, offset=15) == [15, 16, 17, 18, 19]
+    assert await offsets(client, offset=20) == []
+
+
+async def test_outside_of_the_queue(broker: FakeServer, connect: Connect) -> None:
+    FakeQueue(broker, 20)
+    client = await connect(broker)
+    with pytest.raises(TroveError) as refused:
+        await offsets(client, offset=21)
+    assert refused.value.fields == {"min_offset": "0", "max_offset": "20"}
+
+
+async def test_offsets_of_the_reply_win_over_the_records(broker: FakeServer, connect: Connect) -> None:
+    queue = FakeQueue(broker, 5)
+    queue.records = [queue._record(100 + i) for i in range(5)]
+    queue.wrong_offsets = True
+    client = await connect(broker)
+    assert await offsets(client, offset=2) == [2, 3, 4]
+
+
+async def test_tags_are_asked_for_one_fetch_at_a_time(broker: FakeServer, connect: Connect) -> None:
+    FakeQueue(broker, 50)
+    client = await connect(broker)
+    assert await offsets(client, tags=["a", "b"], bytes_max=1_000) == list(range(50))
+    assert {tuple(request.tags) for request in broker.fetches} == {("a", "b")}
+    assert {request.messages_max for request in broker.fetches} == {0}
+
+
+async def test_following_waits_for_what_comes(broker: FakeServer, connect: Connect) -> None:
+    queue = FakeQueue(broker, 2)
+    client = await connect(broker)
+    seen = []
+    async with aclosing(client.pull("orders", follow=True)) as messages:
+        async for message in messages:
+            seen.append(message.queue_offset)
+            if len(seen) == 10:
+                break
+            if len(seen) >= 2:
+                queue.append()
+    assert seen == list(range(10))
+
+
+async def test_a_broken_stream_is_taken_up_where_it_stood(broker: FakeServer, connect: Connect) -> None:
+    queue = FakeQueue(broker, 300)
+    client = await connect(broker)
+    seen: list[int] = []
+    async for message in client.pull("orders", bytes_max=3_000):
+        seen.append(message.queue_offset)
+        if len(seen) in (50, 150):
+            queue.answers_left = 1
+        if len(seen) == 200:
+            await broker.stop()
+            await broker.start()
+    assert seen == list(range(300))
+
+
+async def test_a_broker_that_stays_away(broker: FakeServer, connect: Connect) -> None:
+    FakeQueue(broker, 100)
+    client = await connect(broker, reconnect_timeout_ms=50)
+
+    async def pull_from_the_dead() -> None:
+        async for message in client.pull("orders", bytes_max=500):
+            if message.queue_offset == 3:
+                await broker.stop()
+
+    with pytest.raises(TroveError) as failure:
+        await pull_from_the_dead()
+    assert failure.value.spec is errors.BROKER_UNREACHABLE
+
+
+async def test_a_queue_of_two_brokers_needs_a_name(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    FakeQueue(broker, 3)
+    FakeQueue(other, 5)
+    client = await connect(nameserver)
+    with pytest.raises(TroveError) as refused:
+        await offsets(client)
+    assert (refused.value.spec, refused.value.fields["brokers"]) == (errors.BROKER_AMBIGUOUS, "b1, b2")
+    assert await offsets(client, broker="b2") == list(range(5))
+    with pytest.raises(TroveError) as refused:
+        await offsets(client, broker="b3")
+    assert refused.value.spec is errors.BROKER_NOT_FOUND
