@@ -1,0 +1,5 @@
+"""`python -m trovemq.cli` is `trovemq`."""
+
+from trovemq.cli import main
+
+main()

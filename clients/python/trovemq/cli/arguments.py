@@ -1,0 +1,44 @@
+"""Arguments and options that several verbs take, each spelled once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from trovemq.cli.times import TIME_MAX, parse_time
+
+OFFSET_MAX: Final = TIME_MAX
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+QueueArgument = Annotated[int, typer.Argument(metavar="QUEUE", min=0, show_default=False)]
+BrokerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="NAME",
+        help="This broker only; needed where several have the queue.",
+        show_default=False,
+    ),
+]
+QueueOption = Annotated[
+    int | None, typer.Option("--queue", metavar="Q", min=0, help="The queue's number.", show_default=False)
+]
+TagsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tag", metavar="TAG", help="Only messages with this tag (repeatable).", show_default=False
+    ),
+]
+BeginOption = Annotated[
+    int,
+    typer.Option(
+        "--begin", parser=parse_time, metavar="TIME", help="Stored at or after (epoch ms or ISO 8601)."
+    ),
+]
+EndOption = Annotated[
+    int,
+    typer.Option(
+        "--end", parser=parse_time, metavar="TIME", help="Stored at or before (epoch ms or ISO 8601)."
+    ),
+]

@@ -1,0 +1,324 @@
+"""send, pull, tail, get: messages in, and out again by where they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import (
+    OFFSET_MAX,
+    BrokerOption,
+    QueueOption,
+    TagsOption,
+    TopicArgument,
+)
+from trovemq.cli.session import Session, verb
+
+if TYPE_CHECKING:
+    from trovemq import Client, FetchedBatch, QueueOffsets
+    from trovemq_proto.records import Message
+
+TABLE_ROWS_MAX: Final = 500
+MESSAGE_BYTES_GUESS: Final = 4 << 10
+PAGE_BYTES_MIN: Final = 64 << 10
+PAGE_BYTES_MAX: Final = 4 << 20
+TAIL_WAITING_MAX: Final = 1_000
+TAIL_POLL_MS: Final = 20_000
+
+BodyArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[BODY|-]", help="The body; - or nothing: standard input, byte for byte.", show_default=False
+    ),
+]
+KeysOption = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="KEY", help="A key to find it by (repeatable).", show_default=False),
+]
+PropertiesOption = Annotated[
+    list[str] | None,
+    typer.Option("--property", metavar="K=V", help="A user property (repeatable).", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command tree."""
+    verb(app, "send")(send)
+    verb(app, "pull")(pull)
+    verb(app, "tail")(tail)
+    verb(app, "get")(get)
+
+
+async def send(
+    session: Session,
+    topic: TopicArgument,
+    body: BodyArgument = None,
+    keys: KeysOption = None,
+    unique_key: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="The unique key; else one is made.", show_default=False),
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TAG", help="The message's tag.", show_default=False)
+    ] = None,
+    property_pairs: PropertiesOption = None,
+    queue: QueueOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Send one message and wait until it is stored."""
+    properties = parse_properties(property_pairs or [])
+    content = read_body(body)
+    async with session.client() as client:
+        receipt = await session.call(
+            client.send(
+                topic,
+                content,
+                keys=keys or [],
+                tag=tag,
+                properties=properties,
+                unique_key=unique_key,
+                queue_id=queue,
+                broker=broker,
+            )
+        )
+    answer = {
+        "topic": receipt.topic,
+        "queueId": receipt.queue_id,
+        "queueOffset": receipt.queue_offset,
+        "commitLogOffset": receipt.physical_offset,
+        "offsetMsgId": receipt.offset_msg_id,
+        "uniqKey": receipt.unique_key,
+        "durability": receipt.durability,
+    }
+    session.output.item(answer)
+    if not session.output.json:
+        from trovemq.cli.render import card
+
+        session.output.show(card(answer))
+
+
+def parse_properties(pairs: list[str]) -> dict[str, str]:
+    """`K=V` pairs as a mapping. Raises typer.BadParameter for one without =, and for a name given twice."""
+    properties: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"--property {pair!r} is not K=V")
+        if name in properties:
+            raise typer.BadParameter(f"--property {name} is given twice")
+        properties[name] = value
+    return properties
+
+
+def read_body(argument: str | None) -> bytes:
+    """The body's bytes: the argument as the shell gave it, or standard input."""
+    if argument is not None and argument != "-":
+        return os.fsencode(argument)
+    if argument is None and sys.stdin.isatty():
+        raise typer.BadParameter("give a BODY, or - to type it and end with Ctrl-D")
+    return sys.stdin.buffer.read()
+
+
+async def pull(
+    session: Session,
+    topic: TopicArgument,
+    queue: Annotated[
+        int, typer.Option("--queue", metavar="Q", min=0, help="The queue's number.", show_default=False)
+    ],
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            "--offset",
+            metavar="O",
+            min=0,
+            max=OFFSET_MAX,
+            help="First queue offset; else the queue's first.",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--max", metavar="N", min=1, help="How many messages.")] = 32,
+    tags: TagsOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Read messages of one queue from an offset on; at the end of the queue it stops and does not wait."""
+    async with session.client() as client:
+        start = offset if offset is not None else await first_offset(session, client, topic, queue, broker)
+        batches = client.pull_batches(
+            topic, queue_id=queue, offset=start, bytes_max=page_bytes(count), tags=tags, broker=broker
+        )
+        async with aclosing(_up_to(session, batches, count)) as messages:
+            await _show_messages(session, messages)
+
+
+def page_bytes(count: int) -> int:
+    """How many bytes to ask for at a time, where `count` messages of unknown size are wanted."""
+    return min(max(count * MESSAGE_BYTES_GUESS, PAGE_BYTES_MIN), PAGE_BYTES_MAX)
+
+
+async def first_offset(session: Session, client: Client, topic: str, queue: int, broker: str | None) -> int:
+    """The queue's lowest offset."""
+    offsets = await session.call(client.queue_offsets(topic, queue_ids=[queue], broker=broker))
+    return offsets[0].min_offset
+
+
+async def _up_to(
+    session: Session, batches: AsyncGenerator[FetchedBatch], count: int
+) -> AsyncGenerator[Message]:
+    left = count
+    damaged: list[int] = []
+    async with aclosing(session.each(batches)) as pages:
+        async for batch in pages:
+            if batch.damaged_offsets:
+                damaged += batch.damaged_offsets
+                session.output.note(damagedOffsets=damaged)
+                session.output.remark(f"damaged on disk and left out: offsets {list(batch.damaged_offsets)}")
+            for message in batch.messages():
+                yield message
+                left -= 1
+                if left == 0:
+                    return
+
+
+async def _show_messages(session: Session, messages: AsyncIterator[Message]) -> None:
+    """All messages into the answer: one object each, or tables of a bounded number of rows."""
+    from trovemq.cli.render import messages_table
+
+    rows: list[Message] = []
+    async for message in messages:
+        if session.output.json:
+            session.output.item(message.to_manifest())
+            continue
+        rows.append(message)
+        if len(rows) == TABLE_ROWS_MAX:
+            session.output.show(messages_table(rows))
+            rows.clear()
+    if rows:
+        session.output.show(messages_table(rows))
+
+
+async def tail(
+    session: Session,
+    topic: TopicArgument,
+    queue: QueueOption = None,
+    tags: TagsOption = None,
+    count: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=1, help="Stop after so many.", show_default=False)
+    ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Everything stored first, then what comes.")
+    ] = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Print messages of all the topic's queues as they are stored, until Ctrl-C."""
+    waiting: asyncio.Queue[Message] = asyncio.Queue(TAIL_WAITING_MAX)
+    async with session.client() as client:
+        queue_ids = None if queue is None else [queue]
+        places = await session.call(client.queue_offsets(topic, queue_ids=queue_ids, broker=broker))
+        try:
+            async with asyncio.TaskGroup() as followers:
+                tasks = []
+                for place in places:
+                    offset = place.min_offset if from_start else place.max_offset
+                    following = _follow(client, topic, place, offset, tags, waiting)
+                    tasks.append(followers.create_task(following))
+                await _print_as_they_come(session, waiting, count)
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+
+async def _follow(
+    client: Client,
+    topic: str,
+    place: QueueOffsets,
+    offset: int,
+    tags: list[str] | None,
+    into: asyncio.Queue[Message],
+) -> None:
+    batches = client.pull_batches(
+        topic,
+        queue_id=place.queue_id,
+        offset=offset,
+        tags=tags,
+        broker=place.broker,
+        follow=True,
+        wait_ms=TAIL_POLL_MS,
+    )
+    async for batch in batches:
+        for message in batch.messages():
+            await into.put(message)
+
+
+async def _print_as_they_come(session: Session, waiting: asyncio.Queue[Message], count: int | None) -> None:
+    from trovemq.cli.render import message_line
+
+    printed = 0
+    while count is None or printed < count:
+        message = await waiting.get()
+        session.output.item(message.to_manifest())
+        session.output.show(message_line(message))
+        if waiting.empty():
+            session.output.flush()
+        printed += 1
+
+
+async def get(
+    session: Session,
+    identifier: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID | TOPIC QUEUE OFFSET",
+            help="An offsetMsgId, a unique key, or a place.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="TOPIC", help="Look for a unique key in this topic only.", show_default=False
+        ),
+    ] = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Get the message that an identifier names (every message with that unique key, newest first)."""
+    if len(identifier) == 1:
+        messages = await _get_by_id(session, identifier[0], topic, broker)
+    elif len(identifier) == 3 and topic is None:
+        queue, offset = _place(identifier[1], identifier[2])
+        async with session.client() as client:
+            messages = [await session.call(client.get_at(identifier[0], queue, offset, broker=broker))]
+    else:
+        raise typer.BadParameter("give one ID, or TOPIC QUEUE OFFSET")
+    for message in messages:
+        session.output.item(message.to_manifest())
+    if not session.output.json:
+        from trovemq.cli.render import message_card
+
+        for message in messages:
+            session.output.show(message_card(message))
+
+
+async def _get_by_id(
+    session: Session, identifier: str, topic: str | None, broker: str | None
+) -> list[Message]:
+    async with session.client() as client:
+        found = await session.call(client.get(identifier, topic=topic, broker=broker))
+    session.output.note(kind=found.kind)
+    session.output.remark(f"found by {found.kind}")
+    if found.unreachable:
+        session.output.note(complete=False, unreachable=sorted(found.unreachable))
+        session.output.remark(f"perhaps not all: no answer from {', '.join(sorted(found.unreachable))}")
+    return list(found.messages)
+
+
+def _place(queue: str, offset: str) -> tuple[int, int]:
+    if not (queue.isascii() and queue.isdigit() and offset.isascii() and offset.isdigit()):
+        raise typer.BadParameter(f"QUEUE and OFFSET are numbers from 0 on, not {queue!r} and {offset!r}")
+    return int(queue), int(offset)

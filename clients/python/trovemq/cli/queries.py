@@ -1,0 +1,185 @@
+"""query, offset: finding messages by key and by time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, QueueArgument, TopicArgument
+from trovemq.cli.session import Session, verb
+from trovemq.cli.times import TIME_MAX, parse_time
+
+if TYPE_CHECKING:
+    from trovemq import Client, QueryAnswer
+    from trovemq_proto.records import Message
+
+QUERY_MESSAGES_MAX_DEFAULT: Final = 64
+QUERY_PAGE_MESSAGES_MAX: Final = 1_000
+
+
+class KeyType(StrEnum):
+    """What KEY is: any key of a message (its unique key too), its unique key, or its tag."""
+
+    KEY = "key"
+    UNIQUE = "unique"
+    TAG = "tag"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command tree."""
+    verb(app, "query")(query)
+    verb(app, "offset")(offset)
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What the pages of one query said about how much they cover."""
+
+    complete: bool = False
+    cursor: str = ""
+    index_last_update_timestamp: int = 0
+    index_last_update_physical_offset: int = 0
+    unreachable: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, page: QueryAnswer) -> None:
+        """Takes over what a page says; the newest page knows whether there is more."""
+        self.complete = page.complete
+        self.cursor = page.cursor or ""
+        self.index_last_update_timestamp = page.index_last_update_timestamp
+        self.index_last_update_physical_offset = page.index_last_update_physical_offset
+        self.unreachable.update(page.unreachable)
+        self.notes += [note for note in page.notes if note not in self.notes]
+
+    def fields(self) -> dict[str, object]:
+        """The object for standard error."""
+        return {
+            "complete": self.complete and not self.unreachable,
+            "cursor": self.cursor or None,
+            "indexLastUpdateTimestamp": self.index_last_update_timestamp,
+            "indexLastUpdatePhyoffset": self.index_last_update_physical_offset,
+            "unreachable": sorted(self.unreachable),
+            "notes": self.notes,
+        }
+
+
+async def query(
+    session: Session,
+    topic: TopicArgument,
+    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    key_type: Annotated[KeyType, typer.Option("--type", help="What KEY is.")] = KeyType.KEY,
+    begin: BeginOption = 0,
+    end: EndOption = TIME_MAX,
+    count: Annotated[
+        int, typer.Option("--max", metavar="N", min=1, help="How many messages.")
+    ] = QUERY_MESSAGES_MAX_DEFAULT,
+    cursor: Annotated[
+        str | None,
+        typer.Option(
+            "--cursor", metavar="CURSOR", help="Go on where an earlier answer ended.", show_default=False
+        ),
+    ] = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Find messages by key, unique key or tag, newest first."""
+    coverage = Coverage()
+    rows: list[Message] = []
+    async with session.client() as client:
+        question = _Question(topic, key, key_type.value, begin, end, broker)
+        async for message in _pages(session, client, question, count, cursor, coverage):
+            session.output.item(message.to_manifest())
+            if not session.output.json:
+                rows.append(message)
+    session.output.note(**coverage.fields())
+    _show(session, rows, coverage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    topic: str
+    key: str
+    type: str
+    begin: int
+    end: int
+    broker: str | None
+
+
+async def _pages(
+    session: Session, client: Client, question: _Question, count: int, cursor: str | None, coverage: Coverage
+) -> AsyncIterator[Message]:
+    """Up to `count` messages, as many pages as that takes."""
+    left = count
+    while left > 0:
+        page = await session.call(
+            client.query(
+                question.topic,
+                question.key,
+                type=question.type,
+                begin=question.begin,
+                end=question.end,
+                max=min(left, QUERY_PAGE_MESSAGES_MAX),
+                cursor=cursor,
+                broker=question.broker,
+            )
+        )
+        coverage.add(page)
+        for message in page.messages:
+            yield message
+        left -= len(page.messages)
+        if page.complete or not page.cursor:
+            return
+        cursor = page.cursor
+
+
+def _show(session: Session, rows: list[Message], coverage: Coverage) -> None:
+    if session.output.json:
+        return
+    from trovemq.cli.render import messages_table
+
+    if rows:
+        session.output.show(messages_table(rows))
+    else:
+        session.output.remark("no message matches")
+    for name in sorted(coverage.unreachable):
+        session.output.remark(f"not complete: broker {name} did not answer")
+    for note in coverage.notes:
+        session.output.remark(note)
+    if coverage.cursor:
+        session.output.remark(f"there may be more: add --cursor {coverage.cursor}")
+
+
+async def offset(
+    session: Session,
+    topic: TopicArgument,
+    queue: QueueArgument,
+    timestamp: Annotated[
+        int,
+        typer.Option(
+            "--time",
+            parser=parse_time,
+            metavar="T",
+            help="Epoch ms or ISO 8601 (UTC without a zone).",
+            show_default=False,
+        ),
+    ],
+    upper: Annotated[
+        bool,
+        typer.Option(
+            "--upper", help="The last offset stored at or before T, instead of the first at or after it."
+        ),
+    ] = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Find the queue offset of a point in time."""
+    async with session.client() as client:
+        found = await session.call(client.search_offset(topic, queue, timestamp, upper=upper, broker=broker))
+    answer = {"offset": found}
+    session.output.item(answer)
+    if not session.output.json:
+        from trovemq.cli.render import card
+
+        session.output.show(card(answer))

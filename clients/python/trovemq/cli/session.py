@@ -1,0 +1,187 @@
+"""What all verbs share: global options, the connection, time limits, and errors as exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+
+import typer
+
+from trovemq.cli.output import Output
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import Client
+
+SERVER_DEFAULT: Final = "127.0.0.1:8081"
+TIMEOUT_S_DEFAULT: Final = 30.0
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="HOST:PORT",
+        help=f"A nameserver or a broker; else $TROVEMQ_SERVER, else {SERVER_DEFAULT}.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="The answer's objects on standard output, one a line; the rest on standard error."
+    ),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.001,
+        help=f"Seconds for each request (default {TIMEOUT_S_DEFAULT:g}).",
+        show_default=False,
+    ),
+]
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOptions:
+    """The global options as given at one place of the command line; None = not given there."""
+
+    server: str | None = None
+    json: bool = False
+    timeout: float | None = None
+
+    def over(self, outer: SharedOptions) -> SharedOptions:
+        """These, and where one is not given, the outer command's."""
+        return SharedOptions(
+            server=self.server or outer.server,
+            json=self.json or outer.json,
+            timeout=self.timeout if self.timeout is not None else outer.timeout,
+        )
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of one verb."""
+
+    server: str
+    timeout_s: float
+    output: Output
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A connection to the server. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        import trovemq
+
+        client = await self.call(trovemq.connect(self.server))
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def call(self, awaitable: Awaitable[Result]) -> Result:
+        """Awaits one request within --timeout. Raises TroveError REQUEST_TIMEOUT."""
+        try:
+            return await asyncio.wait_for(_as_coroutine(awaitable), self.timeout_s)
+        except TimeoutError:
+            message = f"{self.server} did not answer within {self.timeout_s:g} s"
+            raise TroveError(errors.REQUEST_TIMEOUT, message, server=self.server) from None
+
+    async def each(self, items: AsyncGenerator[Result]) -> AsyncGenerator[Result]:
+        """The items of a stream, each awaited within --timeout; closes the stream with itself."""
+        async with aclosing(items):
+            while True:
+                try:
+                    item = await self.call(anext(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+
+
+async def _as_coroutine(awaitable: Awaitable[Result]) -> Result:
+    return await awaitable
+
+
+def verb(
+    app: typer.Typer, name: str
+) -> Callable[
+    [Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]]],
+    Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
+]:
+    """Registers an async function as a command: it gets a Session, the command the global options."""
+
+    def register(
+        function: Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
+    ) -> Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]]:
+        app.command(name)(_command(function))
+        return function
+
+    return register
+
+
+def _command(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def command(
+        context: typer.Context, server: str | None, json: bool, timeout: float | None, **arguments: Any
+    ) -> None:
+        outer = context.find_root().obj or SharedOptions()
+        options = SharedOptions(server=server, json=json, timeout=timeout).over(outer)
+        code = run_verb(options, lambda session: function(session, **arguments))
+        if code != 0:
+            raise typer.Exit(code)
+
+    signature = inspect.signature(function, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    parameters = [_parameter("context", typer.Context, inspect.Parameter.empty), *own]
+    parameters.append(_parameter("server", ServerOption, None))
+    parameters.append(_parameter("json", JsonOption, False))
+    parameters.append(_parameter("timeout", TimeoutOption, None))
+    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    vars(command)["__signature__"] = inspect.Signature(keyword_only)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
+    vars(command).pop("__wrapped__")  # else inspect would look behind the signature given here
+    return command
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, Any, None]]) -> int:
+    """Runs a verb to its end, prints what it has to say, and returns the exit code."""
+    output = Output.open(json=options.json)
+    session = Session(
+        server=options.server or os.environ.get("TROVEMQ_SERVER") or SERVER_DEFAULT,
+        timeout_s=options.timeout if options.timeout is not None else TIMEOUT_S_DEFAULT,
+        output=output,
+    )
+    try:
+        asyncio.run(verb(session))
+        output.finish()
+    except TroveError as error:
+        output.fail(error)
+        return 1
+    except BrokenPipeError:
+        output.discard()  # the reader took what it wanted
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if isinstance(error, typer.TyperException | typer.Abort):
+            raise  # wrong usage that only the verb could see, or a question answered with no
+        if os.environ.get("TROVEMQ_DEBUG"):
+            raise
+        output.fail(TroveError(errors.UNKNOWN_ERROR, f"{type(error).__name__}: {error}"))
+        return 1
+    finally:
+        output.close()
+    return 0

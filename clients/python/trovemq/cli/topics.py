@@ -1,0 +1,184 @@
+"""topic create|list|describe|alter|delete."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trovemq.cli.arguments import BrokerOption, TopicArgument
+from trovemq.cli.session import Session, verb
+
+if TYPE_CHECKING:
+    from trovemq import TopicDescription
+
+app = typer.Typer(help="Topics: create, list, describe, alter, delete.", no_args_is_help=True)
+
+
+class MessageType(StrEnum):
+    """RocketMQ's message types of a topic."""
+
+    NORMAL = "NORMAL"
+    FIFO = "FIFO"
+    DELAY = "DELAY"
+    TRANSACTION = "TRANSACTION"
+    MIXED = "MIXED"
+    UNSPECIFIED = "UNSPECIFIED"
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+TypeOption = Annotated[
+    MessageType | None,
+    typer.Option("--type", case_sensitive=False, help="The topic's message type.", show_default=False),
+]
+
+
+@verb(app, "create")
+async def create(
+    session: Session,
+    name: NameArgument,
+    queues: Annotated[
+        int, typer.Option("--queues", metavar="N", min=1, max=1024, help="How many queues.")
+    ] = 8,
+    message_type: TypeOption = MessageType.NORMAL,
+    broker: BrokerOption = None,
+) -> None:
+    """Create a topic: through a nameserver on every broker, unless --broker names one."""
+    message_type = message_type or MessageType.NORMAL
+    async with session.client() as client:
+        made = await session.call(
+            client.admin.create_topic(
+                name, queue_count=queues, message_type=message_type.value, broker=broker
+            )
+        )
+    show_topics(session, made)
+
+
+@verb(app, "alter")
+async def alter(
+    session: Session,
+    name: NameArgument,
+    queues: Annotated[
+        int | None,
+        typer.Option(
+            "--queues", metavar="N", min=1, max=1024, help="More queues than now.", show_default=False
+        ),
+    ] = None,
+    message_type: TypeOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Give a topic more queues or another message type."""
+    if queues is None and message_type is None:
+        raise typer.BadParameter("nothing to alter: give --queues or --type")
+    async with session.client() as client:
+        altered = await session.call(
+            client.admin.alter_topic(
+                name,
+                queue_count=queues,
+                message_type=None if message_type is None else message_type.value,
+                broker=broker,
+            )
+        )
+    show_topics(session, altered)
+
+
+@verb(app, "list")
+async def list_(
+    session: Session,
+    system: Annotated[bool, typer.Option("--system", help="System topics too.")] = False,
+    broker: BrokerOption = None,
+) -> None:
+    """List the topics of every broker."""
+    async with session.client() as client:
+        topics = await session.call(client.admin.list_topics(include_system=system, broker=broker))
+    show_topics(session, topics)
+
+
+@verb(app, "describe")
+async def describe(session: Session, name: NameArgument, broker: BrokerOption = None) -> None:
+    """Show a topic with its queues' offsets, on every broker that has it."""
+    async with session.client() as client:
+        descriptions = await session.call(client.admin.describe_topic(name, broker=broker))
+    for description in descriptions:
+        session.output.item({**topic_fields(description), "queues": queue_fields(description)})
+    if not session.output.json:
+        show_queues(session, descriptions)
+
+
+@verb(app, "delete")
+async def delete(
+    session: Session,
+    name: TopicArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask (asked only at a terminal).")] = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Delete a topic and every message in it."""
+    if not yes and not session.output.json and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(f"Delete topic {name} and all its messages?", abort=True, err=True)
+    async with session.client() as client:
+        deletions = await session.call(client.admin.delete_topic(name, broker=broker))
+    for broker_name, physical_offset in deletions.items():
+        session.output.item({"topic": name, "physicalOffset": physical_offset, "broker": broker_name})
+        session.output.remark(f"deleted on {broker_name}")
+
+
+def topic_fields(topic: TopicDescription) -> dict[str, object]:
+    """The JSON object of a topic, without its queues."""
+    return {
+        "topic": topic.topic,
+        "queueCount": topic.queue_count,
+        "messageType": topic.message_type,
+        "system": topic.system,
+        "broker": topic.broker,
+    }
+
+
+def queue_fields(topic: TopicDescription) -> list[dict[str, object]]:
+    """The JSON objects of a topic's queues."""
+    return [
+        {
+            "queueId": queue.queue_id,
+            "minOffset": queue.min_offset,
+            "maxOffset": queue.max_offset,
+            "lastStoreTimestamp": queue.last_store_timestamp,
+        }
+        for queue in topic.queues
+    ]
+
+
+def show_topics(session: Session, topics: Iterable[TopicDescription]) -> None:
+    """One object, or one line of a table, a topic and broker."""
+    found = sorted(topics, key=lambda topic: (topic.topic, topic.broker))
+    for topic in found:
+        session.output.item(topic_fields(topic))
+    if session.output.json:
+        return
+    from trovemq.cli.render import table
+
+    rows = [(topic.topic, topic.queue_count, topic.message_type, topic.broker) for topic in found]
+    session.output.show(table(("topic", "queues", "type", "broker"), rows, numbers=("queues",)))
+
+
+def show_queues(session: Session, topics: Iterable[TopicDescription]) -> None:
+    """One table of all queues."""
+    from trovemq.cli.render import table
+    from trovemq.cli.times import format_time
+
+    rows = [
+        (
+            topic.topic,
+            topic.broker,
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            queue.max_offset - queue.min_offset,
+            format_time(queue.last_store_timestamp),
+        )
+        for topic in topics
+        for queue in topic.queues
+    ]
+    columns = ("topic", "broker", "queue", "min offset", "max offset", "messages", "last stored")
+    session.output.show(table(columns, rows, numbers=("queue", "min offset", "max offset", "messages")))

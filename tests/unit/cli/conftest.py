@@ -1,0 +1,321 @@
+"""A client without a network: topics and messages in memory, behind the calls that the command line makes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import trovemq
+from trovemq.cli import app
+from trovemq.fetched import FetchedBatch
+from trovemq.model import (
+    BrokerInfo,
+    BrokerRoute,
+    BrokerStatistics,
+    ClusterState,
+    OffsetReset,
+    QueueOffsets,
+    TopicDescription,
+    TopicQueue,
+    TopicRoute,
+)
+from trovemq.receipts import SendReceipt
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_message, encode_offset_msg_id, encode_record, pack_host
+
+STORE_HOST = pack_host("127.0.0.1:8081")
+FIRST_TIMESTAMP = 1_700_000_000_000
+BATCH_MESSAGES = 3  # small, so that every answer takes several pages
+
+
+@dataclass
+class Page:
+    """What the SDK's query answers."""
+
+    messages: tuple[Message, ...]
+    complete: bool
+    cursor: str | None
+    index_last_update_timestamp: int = 5
+    index_last_update_physical_offset: int = 6
+    unreachable: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Found:
+    """What the SDK's get answers."""
+
+    kind: str
+    messages: tuple[Message, ...]
+    unreachable: tuple[str, ...] = ()
+
+
+@dataclass
+class FakeClient:
+    """One broker's topics; every call is recorded in `calls`."""
+
+    topics: dict[str, int] = field(default_factory=dict)
+    records: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    calls: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    group_offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    brokers: tuple[str, ...] = ("broker-a",)
+    unreachable: tuple[str, ...] = ()
+    physical_offset: int = 0
+    stored: int = 0
+
+    @property
+    def admin(self) -> FakeClient:
+        return self
+
+    async def close(self) -> None:
+        self.calls.append(("close", {}))
+
+    def _queue(self, topic: str, queue_id: int, broker: str | None) -> list[bytes]:
+        if topic not in self.topics:
+            raise TroveError(errors.TOPIC_NOT_FOUND, f"no topic {topic}", topic=topic)
+        if broker is None and len(self.brokers) > 1:
+            raise TroveError(errors.BROKER_AMBIGUOUS, f"{topic}/{queue_id} is on {', '.join(self.brokers)}")
+        if queue_id >= self.topics[topic]:
+            raise TroveError(errors.QUEUE_NOT_FOUND, f"{topic} has {self.topics[topic]} queues")
+        return self.records.setdefault((topic, queue_id), [])
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        keys: Sequence[str] = (),
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+    ) -> SendReceipt:
+        self.calls.append(
+            ("send", {"topic": topic, "body": body, "keys": keys, "tag": tag, "properties": properties})
+        )
+        queue = self._queue(topic, queue_id or 0, broker)
+        key = unique_key or f"UNIQUE{self.stored:028}"
+        block = {"UNIQ_KEY": key, **(properties or {})}
+        block |= {"KEYS": " ".join(keys)} if keys else {}
+        block |= {"TAGS": tag} if tag else {}
+        record = encode_record(
+            topic,
+            body,
+            queue_id=queue_id or 0,
+            properties=block,
+            queue_offset=len(queue),
+            physical_offset=self.physical_offset,
+            store_timestamp=FIRST_TIMESTAMP + self.stored,
+            store_host=STORE_HOST,
+        )
+        receipt = SendReceipt(
+            topic=topic,
+            queue_id=queue_id or 0,
+            queue_offset=len(queue),
+            physical_offset=self.physical_offset,
+            offset_msg_id=encode_offset_msg_id(STORE_HOST, self.physical_offset),
+            unique_key=key,
+            durability="disk",
+            store_timestamp=FIRST_TIMESTAMP + self.stored,
+            broker=self.brokers[0],
+            status="PUT_OK",
+        )
+        queue.append(record)
+        self.stored += 1
+        self.physical_offset += len(record)
+        return receipt
+
+    async def pull_batches(
+        self,
+        topic: str,
+        *,
+        queue_id: int,
+        offset: int,
+        tags: Sequence[str] | None = None,
+        broker: str | None = None,
+        **_: object,
+    ) -> AsyncIterator[FetchedBatch]:
+        queue = self._queue(topic, queue_id, broker)
+        if offset > len(queue):
+            raise TroveError(errors.OFFSET_OUT_OF_RANGE, "above the end", min_offset=0, max_offset=len(queue))
+        for first in range(offset, len(queue), BATCH_MESSAGES):
+            part = queue[first : first + BATCH_MESSAGES]
+            wanted = [record for record in part if not tags or decode_message(record).tags in tags]
+            yield FetchedBatch(b"".join(wanted), first + len(part), 0, len(queue))
+
+    def _all(self) -> list[Message]:
+        messages = [decode_message(record) for queue in self.records.values() for record in queue]
+        return sorted(messages, key=lambda message: -message.physical_offset)
+
+    async def get(self, identifier: str, *, topic: str | None = None, broker: str | None = None) -> Found:
+        for kind, name in (("offset_msg_id", "offset_msg_id"), ("unique_key", "unique_key")):
+            found = [message for message in self._all() if getattr(message, name) == identifier]
+            if found:
+                return Found(kind, tuple(found))
+        raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message {identifier}", id=identifier)
+
+    async def get_at(self, topic: str, queue_id: int, offset: int, *, broker: str | None = None) -> Message:
+        queue = self._queue(topic, queue_id, broker)
+        if offset >= len(queue):
+            raise TroveError(errors.MESSAGE_NOT_FOUND, f"no offset {offset}")
+        return decode_message(queue[offset])
+
+    async def query(self, topic: str, key: str, **options: Any) -> Page:
+        self.calls.append(("query", options))
+        names = {"key": "keys", "unique": "unique_key", "tag": "tags"}
+        matching = []
+        for message in self._all():
+            value = getattr(message, names[options["type"]])
+            inside = options["begin"] <= message.store_timestamp <= options["end"]
+            if (
+                message.topic == topic
+                and inside
+                and (key == value or (options["type"] == "key" and key in value))
+            ):
+                matching.append(message)
+        first = int(options["cursor"] or 0)
+        last = first + min(options["max"], BATCH_MESSAGES)
+        complete = last >= len(matching)
+        return Page(
+            tuple(matching[first:last]),
+            complete,
+            None if complete else str(last),
+            unreachable=self.unreachable,
+        )
+
+    async def search_offset(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False, broker: str | None = None
+    ) -> int:
+        self.calls.append(("search_offset", {"timestamp": timestamp, "upper": upper}))
+        times = [decode_message(record).store_timestamp for record in self._queue(topic, queue_id, broker)]
+        return sum(time < timestamp for time in times)
+
+    async def queue_offsets(
+        self, topic: str, *, queue_ids: Sequence[int] | None = None, broker: str | None = None
+    ) -> list[QueueOffsets]:
+        wanted = range(self.topics.get(topic, 1)) if queue_ids is None else queue_ids
+        return [QueueOffsets("broker-a", q, 0, len(self._queue(topic, q, broker))) for q in wanted]
+
+    def _description(self, topic: str, queues: bool = False) -> TopicDescription:
+        lengths = [len(self.records.get((topic, q), [])) for q in range(self.topics[topic])]
+        found = tuple(TopicQueue(q, 0, length, 0) for q, length in enumerate(lengths)) if queues else ()
+        return TopicDescription(topic, self.topics[topic], "NORMAL", False, found, "broker-a")
+
+    async def create_topic(self, name: str, **options: Any) -> list[TopicDescription]:
+        self.calls.append(("create_topic", options))
+        if name in self.topics:
+            raise TroveError(errors.TOPIC_EXISTS, f"{name} exists", topic=name)
+        self.topics[name] = options["queue_count"]
+        return [self._description(name)]
+
+    async def alter_topic(self, name: str, **options: Any) -> list[TopicDescription]:
+        self.topics[name] = options["queue_count"] or self.topics[name]
+        return [self._description(name)]
+
+    async def list_topics(self, **_: object) -> list[TopicDescription]:
+        return [self._description(name) for name in self.topics]
+
+    async def describe_topic(self, name: str, **_: object) -> list[TopicDescription]:
+        self._queue(name, 0, "broker-a")
+        return [self._description(name, queues=True)]
+
+    async def delete_topic(self, name: str, **_: object) -> dict[str, int]:
+        self._queue(name, 0, "broker-a")
+        del self.topics[name]
+        return {"broker-a": self.physical_offset}
+
+    async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, **_: object) -> None:
+        self.group_offsets[group, topic, queue_id] = offset
+
+    async def get_offset(self, group: str, topic: str, queue_id: int, **_: object) -> int | None:
+        return self.group_offsets.get((group, topic, queue_id))
+
+    async def reset_offset(self, group: str, topic: str, **options: Any) -> list[OffsetReset]:
+        self.calls.append(("reset_offset", options))
+        return [OffsetReset("broker-a", q, None, 0) for q in range(self.topics[topic])]
+
+    async def cluster(self) -> ClusterState:
+        topics = tuple(TopicRoute(name, count) for name, count in self.topics.items())
+        info = BrokerInfo("DefaultCluster", "broker-a", "127.0.0.1:8081", flush_mode="sync")
+        return ClusterState((BrokerRoute(info, topics),))
+
+    async def statistics(self, **_: object) -> list[BrokerStatistics]:
+        return [BrokerStatistics(BrokerInfo("DefaultCluster", "broker-a", "127.0.0.1:8081"), {"puts": 7})]
+
+
+@dataclass
+class Ran:
+    """What one run of the command line did."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """Standard output, one JSON object a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """Standard error as the one JSON object that it must be."""
+        value = json.loads(self.err)
+        assert isinstance(value, dict)
+        return value
+
+
+class _Stream(io.TextIOWrapper):
+    """A standard stream in memory."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        super().__init__(io.BytesIO(content), encoding="utf-8", write_through=True)
+
+    def content(self) -> bytes:
+        buffer = self.buffer
+        assert isinstance(buffer, io.BytesIO)
+        return buffer.getvalue()
+
+
+@dataclass
+class CommandLine:
+    """Runs command lines in this process against the fake client."""
+
+    client: FakeClient
+    monkeypatch: pytest.MonkeyPatch
+    servers: list[str] = field(default_factory=list)
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Ran:
+        out, err = _Stream(), _Stream()
+        with self.monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", out)
+            patch.setattr("sys.stderr", err)
+            patch.setattr("sys.stdin", _Stream(stdin))
+            code = app.run(arguments)
+        return Ran(code, out.content(), err.content().decode())
+
+    async def connect(self, server: str) -> FakeClient:
+        self.servers.append(server)
+        return self.client
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    """A broker with one empty topic `orders` of 2 queues."""
+    return FakeClient(topics={"orders": 2})
+
+
+@pytest.fixture
+def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line in this process; it connects to `client`."""
+    monkeypatch.delenv("TROVEMQ_SERVER", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    command_line = CommandLine(client, monkeypatch)
+    monkeypatch.setattr(trovemq, "connect", command_line.connect, raising=False)
+    return command_line

@@ -1,0 +1,107 @@
+"""Without --json: tables, cards and errors for people, and nothing that could steer their terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trovemq.cli.render import body_preview, humane_size, printable
+
+
+def test_an_error_says_symbol_code_what_happened_and_what_to_do(run: Any) -> None:
+    ran = run("pull", "absent", "--queue", "0")
+    assert (ran.code, ran.out) == (1, b"")
+    assert "✗ TOPIC_NOT_FOUND (200): no topic absent" in ran.err
+    assert "→ Create it" in ran.err
+
+
+def test_every_verb_says_something_to_people(run: Any) -> None:
+    assert (
+        b"durability" in run("send", "orders", '{"a":1}', "--key", "k1", "--tag", "paid", "--queue", "0").out
+    )
+    assert b"k1" in run("pull", "orders", "--queue", "0").out
+    assert b'{"a":1}' in run("get", "orders", "0", "0").out
+    assert b"paid" in run("query", "orders", "k1").out
+    assert "no message matches" in run("query", "orders", "k2").err
+    assert b"offset" in run("offset", "orders", "0", "--time", "0").out
+    assert b"broker-a" in run("cluster").out
+    assert b"puts" in run("stats").out
+    assert b"max offset" in run("topic", "describe", "orders").out
+    assert b"orders" in run("topic", "list").out
+    assert b"DISK_FULL" in run("errors").out
+    assert b"Free space" in run("errors", "DISK_FULL").out
+    assert b"billing" in run("group", "offset", "get", "billing", "orders", "0").out
+    assert b"before" in run("group", "offset", "reset", "billing", "orders", "--to-min").out
+    assert b"orders/0@0 [paid]" in run("tail", "orders", "--from-start", "--max", "1").out
+
+
+def test_an_incomplete_query_says_how_to_go_on(run: Any) -> None:
+    for _ in range(5):
+        run("send", "orders", "x", "--key", "k", "--queue", "0")
+    assert "--cursor 2" in run("query", "orders", "k", "--max", "2").err
+
+
+def test_bodies_and_keys_cannot_steer_the_terminal(run: Any) -> None:
+    run("send", "orders", "\x1b[2J\x07[red]bold[/red]", "--key", "\x1b]0;title\x07", "--queue", "0")
+    for arguments in (("pull", "orders", "--queue", "0"), ("get", "orders", "0", "0")):
+        out = run(*arguments).out
+        assert b"\x1b" not in out
+        assert b"\x07" not in out
+        assert b"[red]" in out
+
+
+@given(st.text(), st.binary(max_size=400))
+def test_shown_text_is_printable(text: str, body: bytes) -> None:
+    assert printable(text).isprintable()
+    assert body_preview(body).isprintable()
+    printable(text).encode()
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (64 << 20, "64.0 MiB"), (3 << 40, "3.0 TiB")],
+)
+def test_humane_sizes(size: int, expected: str) -> None:
+    assert humane_size(size) == expected
+
+
+def trovemq(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "trovemq.cli", *arguments]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60, **options)
+
+
+def test_help_loads_no_more_than_the_parser() -> None:
+    code = (
+        "import sys, trovemq, typer; before = set(sys.modules)\n"
+        "from trovemq.cli.app import run; run(['--help'])\n"
+        "loaded = set(sys.modules) - before\n"
+        "print(sorted(loaded & {'rich', 'grpc', 'numpy', 'trovemq.cli.render'}), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    assert ran.stderr.strip() == b"[]"
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "trovemq.cli", "errors", "--json"]
+        ran = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    finally:
+        os.close(writer)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_an_error() -> None:
+    ran = trovemq("--server", "127.0.0.1:1", "--timeout", "1", "--json", "cluster")
+    assert (ran.returncode, ran.stdout) == (1, b"")
+    assert b'"error":"BROKER_UNREACHABLE"' in ran.stderr or b'"error":"REQUEST_TIMEOUT"' in ran.stderr

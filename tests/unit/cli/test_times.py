@@ -1,0 +1,59 @@
+"""Times on the command line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trovemq.cli.times import TIME_MAX, format_time, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        (str(TIME_MAX), TIME_MAX),
+        ("1735689600000", 1_735_689_600_000),
+        ("2025-01-01", 1_735_689_600_000),
+        ("2025-01-01T00:00:00", 1_735_689_600_000),
+        ("2025-01-01T00:00:00.123Z", 1_735_689_600_123),
+        ("2025-01-01 01:00:00+01:00", 1_735_689_600_000),
+        ("2025-01-01T00:00:00.123999Z", 1_735_689_600_123),
+    ],
+)
+def test_epoch_milliseconds_and_iso_8601(text: str, expected: int) -> None:
+    assert parse_time(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-1", "now", "1.5", str(TIME_MAX + 1), "1969-12-31", "2025-13-01", "٣"])
+def test_anything_else_is_wrong_usage(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_time(text)
+
+
+@given(
+    st.datetimes(min_value=datetime(1971, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - the zone is given
+    st.integers(-720, 720),
+)
+def test_every_zone_gives_the_same_moment(moment: datetime, zone_minutes: int) -> None:
+    moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    expected = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    try:
+        local = moment.astimezone(timezone(timedelta(minutes=zone_minutes)))
+    except OverflowError:
+        return
+    assert parse_time(local.isoformat()) == expected
+
+
+@given(st.integers(1, 253_402_300_799_999))
+def test_a_formatted_time_is_the_same_time(milliseconds: int) -> None:
+    assert parse_time(format_time(milliseconds)) == milliseconds
+
+
+def test_times_beyond_every_calendar() -> None:
+    assert format_time(0) == format_time(-1) == "-"
+    assert format_time(TIME_MAX) == str(TIME_MAX)
