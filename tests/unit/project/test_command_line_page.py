@@ -1,0 +1,48 @@
+"""docs/command-line.md names every verb, no option that a verb does not have, and every exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from trovemq.cli.app import app
+from trovemq_daemon.lifecycle import ExitCode
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/command-line.md").read_text(encoding="utf-8")
+VERBS_TABLE = PAGE.split("## Verbs", 1)[1].split("\n## ", 1)[0]
+
+
+def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+    """Every verb with its options."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield " ".join(path), {name for parameter in command.params for name in parameter.opts}
+        return
+    for name, subcommand in subcommands.items():
+        yield from verbs(subcommand, (*path, name))
+
+
+VERBS = dict(verbs(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_stands_on_the_page(verb: str) -> None:
+    assert re.search(rf"`{verb}\b", VERBS_TABLE)
+
+
+@pytest.mark.parametrize("row", [line for line in VERBS_TABLE.splitlines() if line.startswith("| `")])
+def test_no_option_is_made_up(row: str) -> None:
+    named = [verb for verb in VERBS if re.search(rf"`{verb}\b", row.split("|")[1])]
+    assert named, "a row without a verb that exists"
+    known = set().union(*(VERBS[verb] for verb in named))
+    assert set(re.findall(r"(?<!\w)--[a-z-]+", row)) <= known
+
+
+def test_every_exit_code_stands_on_the_page() -> None:
+    table = PAGE.split("| exit code |", 1)[1]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)} == set(ExitCode)

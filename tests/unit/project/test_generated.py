@@ -1,0 +1,35 @@
+"""What is generated is what its sources give: the protocol's code and the pages of reference."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PROTO = Path("proto/trovemq_proto/v1")
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+
+
+def generated_names(folder: Path) -> dict[str, Path]:
+    return {path.name: path for pattern in ("*_pb2*.py", "*_pb2.pyi") for path in folder.glob(pattern)}
+
+
+def test_the_protocol_code_is_what_the_proto_files_give(tmp_path: Path) -> None:
+    """By `make proto` itself, into another folder: the command stands in one place only."""
+    done = run("make", "proto", f"PROTO_OUT={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    fresh = generated_names(tmp_path / PROTO.relative_to("proto"))
+    committed = generated_names(ROOT / PROTO)
+    assert len(fresh) == 3 * len(list((ROOT / PROTO).glob("*.proto")))
+    assert sorted(fresh) == sorted(committed), "a .proto file came or went: run `make proto`"
+    stale = [name for name in fresh if fresh[name].read_bytes() != committed[name].read_bytes()]
+    assert stale == [], "run `make proto`"
+
+
+def test_the_pages_of_reference_are_what_the_tables_give() -> None:
+    done = run(sys.executable, "docs/generate.py", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr

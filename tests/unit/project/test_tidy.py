@@ -1,0 +1,255 @@
+"""The tree keeps its own rules: small modules, calls only in their rooms, no traces of one machine.
+
+import-linter checks who imports whom and ruff the style; what stands here is what they cannot see.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+ROOMS = ("broker", "nameserver", "trovemq_daemon", "proto/trovemq_proto", "clients/python/trovemq")
+ENGINE = (
+    "broker/storage",
+    "broker/log",
+    "broker/index",
+    "broker/topics",
+    "broker/dispatch",
+    "broker/message_store.py",
+    "proto/trovemq_proto/records",
+)
+NOT_OURS = {".git", ".venv", "data", "build", "dist", "__pycache__"}
+
+
+@functools.cache
+def tracked_files() -> tuple[Path, ...]:
+    """What is or would be committed; without git, everything but caches, builds and the store."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode == 0 and listed.stdout:
+        names = listed.stdout.decode().split("\0")
+        return tuple(ROOT / name for name in sorted(names) if name and (ROOT / name).is_file())
+    return tuple(sorted(path for path in ROOT.rglob("*") if path.is_file() and is_ours(path)))
+
+
+def is_ours(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    hidden_cache = any(part.endswith(("_cache", ".egg-info")) for part in parts)
+    return not hidden_cache and not NOT_OURS.intersection(parts) and parts[0] != ".hypothesis"
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def within(path: Path, places: tuple[str, ...]) -> bool:
+    return any(relative(path) == place or relative(path).startswith(place + "/") for place in places)
+
+
+def text_of(path: Path) -> str | None:
+    """The file's text; None where it is binary."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def modules(places: tuple[str, ...] = (*ROOMS, "deploy", "bench", "docs", "tests")) -> list[Path]:
+    """Our own Python modules, without generated ones."""
+    found = [path for path in tracked_files() if path.suffix == ".py" and within(path, places)]
+    return [path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def called(node: ast.Call) -> str:
+    """`module.function` or `function` of a call; "" for anything else."""
+    if isinstance(node.func, ast.Name):
+        return node.func.id
+    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        return f"{node.func.value.id}.{node.func.attr}"
+    return ""
+
+
+def calls_of(paths: list[Path], names: set[str]) -> list[str]:
+    """Where one of `names` is called, as `file:line name`."""
+    return [
+        f"{relative(path)}:{node.lineno} {called(node)}"
+        for path in paths
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and called(node) in names
+    ]
+
+
+# --- size -------------------------------------------------------------------------------------------
+def test_modules_are_small() -> None:
+    lines = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
+    assert {name: count for name, count in lines.items() if count > MODULE_LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{relative(path)}:{node.lineno} {node.name}: {body_lines(node)}"
+        for path in modules(ROOMS)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from the first statement after the docstring to the last one."""
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return 0 if not body else (node.end_lineno or 0) - body[0].lineno + 1
+
+
+# --- calls in their rooms ---------------------------------------------------------------------------
+def test_only_the_seam_touches_the_disk() -> None:
+    """Elsewhere a write or a sync would go round the fake disks of the tests.
+
+    The offline tools have a file system of their own, which cannot write.
+    """
+    seam = ("broker/storage", "broker/tools/read_only.py")
+    outside = [path for path in modules(("broker", "nameserver")) if not within(path, seam)]
+    calls = {
+        "os.fsync",
+        "os.fdatasync",
+        "os.pwrite",
+        "os.pwritev",
+        "os.posix_fallocate",
+        "os.ftruncate",
+        "mmap.mmap",
+    }
+    assert calls_of(outside, calls) == []
+
+
+def test_the_engine_takes_its_time_from_the_caller() -> None:
+    clocks = {
+        "time.time",
+        "time.time_ns",
+        "time.monotonic",
+        "time.monotonic_ns",
+        "time.sleep",
+        "datetime.now",
+    }
+    assert calls_of(modules(ENGINE), clocks) == []
+
+
+def test_the_engine_is_deterministic() -> None:
+    imported = [
+        f"{relative(path)}: {name}"
+        for path in modules(ENGINE)
+        for node in ast.walk(tree_of(path))
+        for name in imported_names(node)
+        if name.split(".")[0] in {"asyncio", "random", "secrets", "socket", "threading", "time", "uuid"}
+    ]
+    assert imported == []
+
+
+def imported_names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+
+
+def test_the_daemons_log_and_only_command_lines_print() -> None:
+    quiet = [
+        path
+        for path in modules(ROOMS)
+        if path.name != "__main__.py" and not within(path, ("broker/tools", "clients/python/trovemq/cli"))
+    ]
+    assert calls_of(quiet, {"print"}) == []
+
+
+def test_unit_tests_do_not_sleep() -> None:
+    """An integration test may pause between two looks at another process."""
+    assert calls_of(modules(("tests/unit",)), {"time.sleep"}) == []
+
+
+def test_every_task_is_kept() -> None:
+    """asyncio holds its tasks weakly: a task that nobody keeps may vanish in the middle of its work."""
+    makers = {"asyncio.create_task", "asyncio.ensure_future", "loop.create_task"}
+    dropped = [
+        f"{relative(path)}:{node.lineno}"
+        for path in modules()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and called(node.value) in makers
+    ]
+    assert dropped == []
+
+
+# --- packages and docstrings ------------------------------------------------------------------------
+@pytest.mark.parametrize("folder", ["proto", "clients", "clients/python", "tests"])
+def test_folders_that_must_not_become_packages(folder: str) -> None:
+    """`proto` is also the import name of proto-plus; `clients` and `tests` would collide with anybody's."""
+    assert not (ROOT / folder / "__init__.py").exists()
+    if folder == "tests":
+        assert [relative(path) for path in modules(("tests",)) if path.name == "__init__.py"] == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        relative(path) for path in modules() if tree_of(path).body and not ast.get_docstring(tree_of(path))
+    ]
+    assert silent == []
+
+
+def test_what_other_projects_import_says_what_it_is() -> None:
+    """Public classes of the SDK and of the protocol package; inside the daemons a reviewer decides."""
+    silent = [
+        f"{relative(path)}:{node.lineno} {node.name}"
+        for path in modules(("proto/trovemq_proto", "clients/python/trovemq"))
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+# --- no traces of one machine -----------------------------------------------------------------------
+MACHINE_PATHS = re.compile(r"(?<![\w.:/])/" + r"(?:work|root|home/\w+|Users/\w+)/")
+REGISTRY_HOSTS = re.compile(r"(?:pypi|pythonhosted|docker|ghcr|quay|npmjs)\.(?:org|io|com)\b")
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATHS, REGISTRY_HOSTS], ids=["paths", "registries"])
+def test_no_text_names_a_machine(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{relative(path)}:{number}: {line.strip()[:80]}"
+        for path in tracked_files()
+        for number, line in enumerate((text_of(path) or "").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("requirements*.lock")), ids=lambda path: path.name)
+def test_locks_have_hashes_and_no_addresses(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "--index" not in text
+    assert "--find-links" not in text
+    entries = re.split(r"\n(?=\S)", text.strip())
+    without = [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry]
+    assert entries
+    assert without == []
+
+
+def test_no_lock_that_names_hosts_is_committed() -> None:
+    names = {path.name for path in tracked_files()}
+    assert names.isdisjoint({"uv.lock", "poetry.lock", "Pipfile.lock", "pdm.lock"})
