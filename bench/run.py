@@ -1,0 +1,227 @@
+"""`make bench`: what the broker does on this machine, beside what the machine itself can do.
+
+Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
+Client and broker share the processors. `--quick` sends a tenth of the messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import subprocess
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+import trovemq
+from bench import limits, measure
+from trovemq.testing import BrokerProcess
+
+MESSAGES_ASYNC = 1_000_000
+MESSAGES_SYNC = 400_000
+LATENCY_ROUNDS = 10
+LATENCY_ROUND = 200
+QUERIES = 2_000
+BROKER_SETTINGS: dict[str, Any] = {
+    "mappedFileSizeCommitLog": 1 << 30,
+    "mappedFileSizeConsumeQueue": 6_000_000,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row: a value, and the goal that it has to reach (`at_least` or `at_most`), if it has one."""
+
+    name: str
+    value: float
+    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        if self.at_least is not None:
+            return self.value >= self.at_least
+        if self.at_most is not None:
+            return self.value <= self.at_most
+        return None
+
+
+@dataclass(slots=True)
+class Report:
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(self, name: str, value: float, unit: str, **goal: float) -> None:
+        self.figures.append(Figure(name, value, unit, **goal))
+
+    def value(self, name: str) -> float:
+        return next(figure.value for figure in self.figures if figure.name == name)
+
+
+async def measure_machine(report: Report, directory: Path) -> None:
+    report.add(
+        "disk: sequential write + fdatasync",
+        limits.sequential_write_bytes_per_second(directory) / 1e6,
+        "MB/s",
+    )
+    report.add("disk: 4 KiB write + fdatasync", limits.fdatasync_seconds(directory) * 1e3, "ms")
+    report.add("memory: copy", limits.memcpy_bytes_per_second() / 1e9, "GB/s")
+    async with limits.echo_server() as address:
+        report.add(
+            "loopback: gRPC stream of 1 MiB frames",
+            await limits.loopback_bytes_per_second(address) / 1e6,
+            "MB/s",
+        )
+
+
+async def measure_start(report: Report, store: Path) -> None:
+    started = time.perf_counter()
+    with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", **BROKER_SETTINGS) as broker:
+        report.add("start: until ready, empty store", time.perf_counter() - started, "s", at_most=1.5)
+        report.add(
+            "idle: resident memory", measure.resident_bytes(broker.pid) / (1 << 20), "MiB", at_most=120
+        )
+
+
+async def measure_async(report: Report, store: Path, messages: int) -> None:
+    with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", **BROKER_SETTINGS) as broker:
+        produced = await measure.produce(broker, messages)
+        report.add("produce, async flush", produced.per_second, "msg/s", at_least=400_000)
+        report.add("produce, async flush: bytes stored", produced.bytes_per_second / 1e6, "MB/s")
+        report.add("produce: broker CPU a message", produced.broker_cpu_us, "us", at_most=2.0)
+        consumed = await measure.consume(broker)
+        assert consumed.messages == messages + 1, (consumed.messages, messages)
+        report.add("consume from the start", consumed.per_second, "msg/s", at_least=800_000)
+        report.add("consume: broker CPU a message", consumed.broker_cpu_us, "us")
+        report.add("consume, each a Message object", await measure.consume_messages(broker), "msg/s")
+        generator = random.Random(2)
+        keys = [f"k{generator.randrange(messages)}" for _ in range(QUERIES)]
+        report_latency(
+            report,
+            f"key query, {messages:,} keys",
+            await measure.query_latencies(broker, keys),
+            p99_max_ms=2.0,
+        )
+        await measure_single(report, broker, "async flush", allowance_ms=0.0)
+
+
+async def measure_sync(report: Report, store: Path, messages: int) -> None:
+    with BrokerProcess(store=store, flushDiskType="SYNC_FLUSH", **BROKER_SETTINGS) as broker:
+        produced = await measure.produce(broker, messages)
+        record_size = produced.stored_bytes / messages
+        disk = report.value("disk: sequential write + fdatasync") * 1e6
+        goal = min(300_000, 0.85 * disk / record_size)
+        report.add("produce, sync flush", produced.per_second, "msg/s", at_least=goal)
+        report.add("produce, sync flush: bytes stored", produced.bytes_per_second / 1e6, "MB/s")
+        await measure_single(
+            report, broker, "sync flush", allowance_ms=report.value("disk: 4 KiB write + fdatasync")
+        )
+
+
+async def measure_single(report: Report, broker: BrokerProcess, mode: str, *, allowance_ms: float) -> None:
+    """Acknowledged sends one at a time, in turn with echoes on an open stream of an empty server."""
+    sends: list[float] = []
+    echoes: list[float] = []
+    async with limits.echo_server() as address, trovemq.connect(broker.address) as client:
+        await measure.send_latencies(client, LATENCY_ROUND)
+        for _ in range(LATENCY_ROUNDS):
+            echoes += await limits.echo_latencies(address, LATENCY_ROUND)
+            sends += await measure.send_latencies(client, LATENCY_ROUND)
+    report_latency(report, f"empty echo on an open stream ({mode} run)", echoes)
+    goal = 1.3 * median(echoes) * 1e3 + allowance_ms
+    report.add(f"single send, {mode}: median", median(sends) * 1e3, "ms", at_most=goal)
+    report.add(f"single send, {mode}: p99", quantiles(sends, n=100)[98] * 1e3, "ms")
+    report.add(f"single send, {mode}: median / echo", median(sends) / median(echoes), "x")
+
+
+def report_latency(report: Report, name: str, times: list[float], p99_max_ms: float | None = None) -> None:
+    report.add(f"{name}: median", median(times) * 1e3, "ms")
+    p99 = quantiles(times, n=100)[98] * 1e3
+    if p99_max_ms is None:
+        report.add(f"{name}: p99", p99, "ms")
+    else:
+        report.add(f"{name}: p99", p99, "ms", at_most=p99_max_ms)
+
+
+def machine() -> dict[str, object]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    return {
+        "processor": model,
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "commit": commit.stdout.strip(),
+    }
+
+
+def print_table(report: Report) -> None:
+    table = Table("what", "value", "unit", "goal", "")
+    for figure in report.figures:
+        goal = ""
+        if figure.at_least is not None:
+            goal = f">= {figure.at_least:,.4g}"
+        elif figure.at_most is not None:
+            goal = f"<= {figure.at_most:,.4g}"
+        verdict = {True: "reached", False: "[bold]missed[/bold]", None: ""}[figure.reached]
+        value = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:,.3f}"
+        table.add_row(figure.name, value, figure.unit, goal, verdict)
+    Console(width=120).print(table)
+
+
+async def run(arguments: argparse.Namespace) -> Report:
+    report = Report()
+    divisor = 10 if arguments.quick else 1
+    with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
+        directory = Path(scratch)
+        await measure_machine(report, directory)
+        await measure_start(report, directory / "start")
+        await measure_async(report, directory / "async", MESSAGES_ASYNC // divisor)
+        await measure_sync(report, directory / "sync", MESSAGES_SYNC // divisor)
+    return report
+
+
+def main() -> None:
+    """Measures, prints, writes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
+    parser.add_argument(
+        "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
+    )
+    parser.add_argument("--directory", type=Path, default=Path("."), help="on the disk that is measured")
+    arguments = parser.parse_args()
+    report = uvloop.run(run(arguments))
+    print_table(report)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    figures = [{**asdict(figure), "reached": figure.reached} for figure in report.figures]
+    arguments.json.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=2) + "\n")
+    missed = [figure.name for figure in report.figures if figure.reached is False]
+    print(f"{len(missed)} goals missed: {', '.join(missed)}" if missed else "every goal reached")
+    print(f"written to {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()
