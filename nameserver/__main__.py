@@ -1,0 +1,71 @@
+"""`python -m nameserver`: the command line of the nameserver."""
+
+from __future__ import annotations
+
+import signal
+
+if __name__ == "__main__":
+    # Until the daemon's own handlers are there, Ctrl-C just ends it, also where it was inherited as ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nameserver.settings import ENVIRONMENT_PREFIX, IGNORED_KEYS, NameserverSettings
+from trovemq_daemon.cli import EXIT_CODES_HELP, command_line, run_cli
+
+
+def _run(settings: NameserverSettings) -> int:
+    from nameserver import app  # late: --help and --print-config need none of it
+
+    return app.run(settings)
+
+
+def nameserver(
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC address.")] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of /metrics and /readyz, or off.")
+    ] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Allow listening on more than loopback.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="file.toml, or a RocketMQ namesrv.conf.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; repeatable.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show each setting with its source, and exit.")
+    ] = False,
+    log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error")] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="text|json")] = None,
+) -> int:
+    """The TroveMQ nameserver. Settings also come from the environment, as TROVEMQ_NAMESERVER_LISTEN."""
+    flags = {
+        "listen": listen,
+        "http": http,
+        "insecure": insecure,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    return run_cli(
+        NameserverSettings,
+        _run,
+        environment_prefix=ENVIRONMENT_PREFIX,
+        config=config,
+        assignments=set_ or (),
+        flags=flags,
+        ignored_keys=IGNORED_KEYS,
+        print_config=print_config,
+    )
+
+
+def main() -> None:
+    command_line(nameserver, name="nameserver", epilog=EXIT_CODES_HELP)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The nameserver as a daemon: the one place that wires its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from nameserver.metrics import RegistryCollector
+from nameserver.service import RegistrationService, Registry, RouteService
+from nameserver.settings import NameserverSettings
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.lifecycle import Stop, run_daemon
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+
+DISTRIBUTION: Final = "trovemq-broker"
+DRAIN_TIME_MAX_S: Final = 1.0
+SERVICE_NAMES: Final = tuple(
+    route_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("RouteService", "RegistrationService")
+)
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def installed_version() -> str:
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class NameserverApp:
+    """One nameserver in the running event loop: `start()`, then `stop()`."""
+
+    def __init__(self, settings: NameserverSettings) -> None:
+        self._settings = settings
+        self._address: Address = settings.listen_address
+        self._serving = False
+        self.registry = Registry(settings.route_limits(), settings.watchers_max, monotonic_ms)
+        self._metrics = new_registry(installed_version())
+        self._metrics.register(RegistryCollector(self.registry))
+        rpc_metrics = RpcMetrics(self._metrics, cluster="", node_type="nameserver", node_id=settings.listen)
+        self._grpc = GrpcServer(settings.grpc_limits(), rpc_metrics)
+        readiness = Readiness()
+        readiness.add("grpc", lambda: "" if self._serving else "not serving")
+        self._http = OpsHttp(self._metrics, readiness)
+        self._expiry: asyncio.Task[None] | None = None
+
+    async def start(self) -> tuple[Address, Address | None]:
+        """Listens and serves; returns the bound addresses of gRPC and HTTP. Raises AddressInUseError."""
+        route_service = RouteService(
+            self.registry, name=lambda: str(self._address), version=installed_version()
+        )
+        route_pb2_grpc.add_RouteServiceServicer_to_server(route_service, self._grpc.server)
+        route_pb2_grpc.add_RegistrationServiceServicer_to_server(
+            RegistrationService(self.registry), self._grpc.server
+        )
+        self._address = self._grpc.bind(self._settings.listen_address)
+        http = self._settings.http_address
+        http = await self._http.start(http) if http is not None else None
+        await self._grpc.start(SERVICE_NAMES)
+        self._expiry = asyncio.create_task(self.registry.run_expiry(), name="expiry")
+        await self._grpc.set_serving(True)
+        self._serving = True
+        return self._address, http
+
+    async def stop(self) -> None:
+        self._serving = False
+        self.registry.watchers.close()
+        await self._grpc.stop(DRAIN_TIME_MAX_S)
+        if self._expiry is not None:
+            self._expiry.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._expiry
+        await self._http.stop()
+
+
+async def serve(settings: NameserverSettings, stop: Stop) -> None:
+    """Serves until `stop`."""
+    app = NameserverApp(settings)
+    try:
+        address, http = await app.start()
+        get_logger().info("nameserver.started", listen=address, http=http or "off")
+        await stop.wait()
+        get_logger().info("nameserver.stopping", reason=stop.reason)
+    finally:
+        await app.stop()
+
+
+def run(settings: NameserverSettings) -> int:
+    """Runs the daemon to its end; the exit code."""
+    return run_daemon(lambda stop: serve(settings, stop))

@@ -1,0 +1,275 @@
+"""The route table: which brokers live, and which topics they have. Pure: no clock, no network, no disk.
+
+A broker is in the routes from its registration until it leaves, is silent for `silent_ms` on an open
+stream, or its stream has been broken for `broken_ms`. A stream is a *session*; the caller numbers them.
+
+Invariants
+- One broker name belongs to at most one session, and a session to at most one name.
+- `version` rises by one with every change that a client can see, and with nothing else.
+- Times are milliseconds of one monotonic clock and never go back.
+
+States of a name:  absent -register-> live -stream_broken-> broken -register (same address)-> live;
+live -leave, silent-> absent;  broken -broken_ms later-> absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trovemq_daemon.addresses import parse_address
+from trovemq_daemon.errors import SettingsError
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+NAME_LENGTH_MAX: Final = 127
+TOPIC_LENGTH_MAX: Final = 255
+ADDRESS_LENGTH_MAX: Final = 262
+TEXT_LENGTH_MAX: Final = 64
+QUEUE_COUNT_MAX: Final = 65_536
+BROKERS_MAX: Final = 256
+TOPICS_PER_BROKER_MAX: Final = 65_536
+TOPIC_ROUTES_MAX: Final = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One topic's queues on one broker: 0 .. queue_count - 1."""
+
+    topic: str
+    queue_count: int
+    message_type: str = "NORMAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What a broker says of itself; the meaning of the fields is BrokerInfo's in common.proto."""
+
+    cluster: str
+    name: str
+    address: str
+    store_host_ipv6: bool = False
+    append_property_crc: bool = False
+    body_size_max: int = 0
+    batch_size_max: int = 0
+    flush_mode: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRoute:
+    """A live broker with its topics, by name. `data_version` is the broker's own."""
+
+    broker: Broker
+    topics: dict[str, TopicRoute]
+    data_version: int
+
+    def only(self, names: Sequence[str]) -> BrokerRoute:
+        return replace(self, topics={name: self.topics[name] for name in names if name in self.topics})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteLimits:
+    """Times in milliseconds; the table refuses what goes beyond the counts with LIMIT_EXCEEDED."""
+
+    silent_ms: int = 10_000
+    broken_ms: int = 2_000
+    brokers_max: int = BROKERS_MAX
+    topics_per_broker_max: int = TOPICS_PER_BROKER_MAX
+    topic_routes_max: int = TOPIC_ROUTES_MAX
+
+
+@dataclass(slots=True)
+class _Registration:
+    session: int
+    route: BrokerRoute
+    heard_at: int
+    broken_at: int | None = None
+
+    def ends_at(self, limits: RouteLimits) -> int:
+        silent_at = self.heard_at + limits.silent_ms
+        return silent_at if self.broken_at is None else self.broken_at + limits.broken_ms
+
+
+class RouteTable:
+    """All registrations of one nameserver."""
+
+    def __init__(self, limits: RouteLimits) -> None:
+        self._limits = limits
+        self._by_name: dict[str, _Registration] = {}
+        self._name_by_session: dict[int, str] = {}
+        self.version = 0
+
+    # --- what brokers do --------------------------------------------------------------------------------
+    def register(
+        self, session: int, broker: Broker, topics: Sequence[TopicRoute], data_version: int, now: int
+    ) -> None:
+        """The first message of a session.
+
+        Raises TroveError BROKER_NAME_TAKEN, LIMIT_EXCEEDED, REQUEST_ILLEGAL; the table is then unchanged.
+        """
+        assert session not in self._name_by_session, "a session registers once"
+        check_broker(broker)
+        before = self._by_name.get(broker.name)
+        if before is not None and not self._may_replace(before, broker, now):
+            raise TroveError(
+                errors.BROKER_NAME_TAKEN,
+                f"broker name {broker.name!r} is taken by the live broker at {before.route.broker.address}",
+                name=broker.name,
+                address=before.route.broker.address,
+            )
+        if before is None and len(self._by_name) >= self._limits.brokers_max:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED, f"{self._limits.brokers_max} brokers are registered already"
+            )
+        route = BrokerRoute(broker, self._checked_topics(topics, before), data_version)
+        if before is not None:
+            del self._name_by_session[before.session]
+        self._by_name[broker.name] = _Registration(session, route, heard_at=now)
+        self._name_by_session[session] = broker.name
+        if before is None or before.route != route:
+            self.version += 1
+
+    def _may_replace(self, before: _Registration, broker: Broker, now: int) -> bool:
+        """The same broker comes back: its old stream broke, or is a dead connection that nobody noticed yet.
+
+        A stream that was heard just now is alive, so whoever comes is another broker, whatever its address.
+        """
+        if before.route.broker.address != broker.address:
+            return False
+        return before.broken_at is not None or now - before.heard_at > self._limits.silent_ms // 2
+
+    def heartbeat(
+        self,
+        session: int,
+        now: int,
+        *,
+        broker: Broker | None = None,
+        topics: Sequence[TopicRoute] = (),
+        data_version: int = 0,
+    ) -> None:
+        """A later message of a session; `topics` counts where `data_version` is another than before.
+
+        Raises TroveError BROKER_NOT_FOUND where the session is no longer registered, REQUEST_ILLEGAL,
+        LIMIT_EXCEEDED.
+        """
+        found = self._registration(session)
+        if found is None:
+            raise TroveError(errors.BROKER_NOT_FOUND, "this stream's broker is no longer registered")
+        route = found.route
+        if broker is not None and broker != route.broker:
+            check_broker(broker)
+            if broker.name != route.broker.name:
+                raise TroveError(errors.REQUEST_ILLEGAL, "a broker cannot change its name within one stream")
+            route = replace(route, broker=broker)
+        if data_version != route.data_version:
+            route = replace(route, topics=self._checked_topics(topics, found), data_version=data_version)
+        found.heard_at = now
+        if route != found.route:
+            found.route = route
+            self.version += 1
+
+    def stream_broken(self, session: int, now: int) -> None:
+        """The session's stream ended without a farewell; the broker has `broken_ms` to come back."""
+        found = self._registration(session)
+        if found is not None and found.broken_at is None:
+            found.broken_at = now
+
+    def leave(self, session: int) -> str | None:
+        """A clean shutdown, or a session that is thrown out: out of the routes at once. The broker's name."""
+        name = self._name_by_session.pop(session, None)
+        if name is not None:
+            del self._by_name[name]
+            self.version += 1
+        return name
+
+    def expire(self, now: int) -> list[str]:
+        """Takes out whoever is overdue at `now`; their names."""
+        overdue = [found for found in self._by_name.values() if found.ends_at(self._limits) <= now]
+        for found in overdue:
+            self.leave(found.session)
+        return [found.route.broker.name for found in overdue]
+
+    def next_expiry(self) -> int | None:
+        """When `expire` will next have something to do, if nothing is heard until then."""
+        return min((found.ends_at(self._limits) for found in self._by_name.values()), default=None)
+
+    def registered(self, session: int) -> bool:
+        return session in self._name_by_session
+
+    # --- what clients ask -------------------------------------------------------------------------------
+    def routes(self, topics: Sequence[str] = ()) -> list[BrokerRoute]:
+        """Live brokers by name; with `topics`, those that have any of them, and only those topics."""
+        everything = [self._by_name[name].route for name in sorted(self._by_name)]
+        if not topics:
+            return everything
+        wanted = list(dict.fromkeys(topics))
+        return [route for route in (route.only(wanted) for route in everything) if route.topics]
+
+    @property
+    def broker_count(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def topic_names(self) -> set[str]:
+        return {topic for found in self._by_name.values() for topic in found.route.topics}
+
+    # ----------------------------------------------------------------------------------------------------
+    def _registration(self, session: int) -> _Registration | None:
+        name = self._name_by_session.get(session)
+        return None if name is None else self._by_name[name]
+
+    def _checked_topics(
+        self, topics: Sequence[TopicRoute], before: _Registration | None
+    ) -> dict[str, TopicRoute]:
+        if len(topics) > self._limits.topics_per_broker_max:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED,
+                f"{len(topics)} topics of one broker; the limit is {self._limits.topics_per_broker_max}",
+            )
+        others = sum(len(found.route.topics) for found in self._by_name.values() if found is not before)
+        if others + len(topics) > self._limits.topic_routes_max:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED,
+                f"{others + len(topics)} topics of all brokers; the limit is {self._limits.topic_routes_max}",
+            )
+        for problem in _topic_problems(topics):
+            raise TroveError(errors.REQUEST_ILLEGAL, problem)
+        return {topic.topic: topic for topic in topics}
+
+
+def check_broker(broker: Broker) -> None:
+    """Raises TroveError REQUEST_ILLEGAL where names are too long or the address cannot be dialled."""
+    for problem in _broker_problems(broker):
+        raise TroveError(errors.REQUEST_ILLEGAL, problem)
+
+
+def _broker_problems(broker: Broker) -> Iterator[str]:
+    for what, text, length_min, length_max in (
+        ("name", broker.name, 1, NAME_LENGTH_MAX),
+        ("cluster", broker.cluster, 1, NAME_LENGTH_MAX),
+        ("address", broker.address, 1, ADDRESS_LENGTH_MAX),
+        ("flush_mode", broker.flush_mode, 0, TEXT_LENGTH_MAX),
+        ("version", broker.version, 0, TEXT_LENGTH_MAX),
+    ):
+        if not length_min <= len(text) <= length_max or not text.isprintable():
+            yield f"a broker's {what} must have {length_min} to {length_max} printable characters"
+            return
+    try:
+        address = parse_address(broker.address)
+    except SettingsError as error:
+        yield f"a broker's address must be HOST:PORT: {error}"
+        return
+    if address.port == 0 or address.is_unspecified:
+        yield f"nobody can dial a broker's address {broker.address}"
+
+
+def _topic_problems(topics: Sequence[TopicRoute]) -> Iterator[str]:
+    for topic in topics:
+        if not 1 <= len(topic.topic) <= TOPIC_LENGTH_MAX or not topic.topic.isprintable():
+            yield f"a topic's name must have 1 to {TOPIC_LENGTH_MAX} printable characters"
+        if not 0 <= topic.queue_count <= QUEUE_COUNT_MAX:
+            yield f"topic {topic.topic!r} has a queue count of {topic.queue_count}"
+        if len(topic.message_type) > TEXT_LENGTH_MAX or not topic.message_type.isprintable():
+            yield f"topic {topic.topic!r} has an illegal message type"

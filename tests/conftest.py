@@ -1,0 +1,19 @@
+"""For all tests: uvloop is the event loop, Hypothesis draws the same examples each time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import uvloop
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """pytest-asyncio's hook: every async test runs on uvloop, as the daemons do."""
+    return {"uvloop": uvloop.new_event_loop}

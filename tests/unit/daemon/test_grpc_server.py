@@ -1,0 +1,180 @@
+"""The gRPC server of both daemons: errors in their wire form, limits, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import CollectorRegistry, generate_latest
+
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import AddressInUseError
+from trovemq_daemon.grpc_server import ERROR_METADATA_KEY, GrpcLimits, GrpcServer
+from trovemq_daemon.logging import configure_logging
+from trovemq_daemon.metrics import RpcMetrics
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import common_pb2, route_pb2, route_pb2_grpc
+
+pytestmark = pytest.mark.asyncio
+
+
+class Behaviour(route_pb2_grpc.RouteServiceServicer):
+    """Fails in the way that the topic's name says."""
+
+    async def GetRoute(self, request: Any, context: Any) -> route_pb2.RouteReply:
+        match request.topic:
+            case "trove":
+                raise TroveError(errors.OFFSET_OUT_OF_RANGE, "5 is not in 0..4", min_offset=0, max_offset=4)
+            case "huge":
+                raise TroveError(
+                    errors.REQUEST_ILLEGAL, "x" * 100_000, **{f"f{i}": "y" * 9_999 for i in range(99)}
+                )
+            case "bug":
+                raise KeyError("a secret detail")
+            case "abort":
+                await context.abort(grpc.StatusCode.DATA_LOSS, "own words")
+        return route_pb2.RouteReply()
+
+    async def WatchRoutes(self, request: Any, context: Any) -> AsyncIterator[route_pb2.ClusterReply]:
+        yield route_pb2.ClusterReply(version=1)
+        if request.topics:
+            raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
+
+
+@asynccontextmanager
+async def served(limits: GrpcLimits | None = None) -> AsyncIterator[tuple[Any, CollectorRegistry, Address]]:
+    registry = CollectorRegistry()
+    server = GrpcServer(
+        limits or GrpcLimits(), RpcMetrics(registry, cluster="c", node_type="broker", node_id="a")
+    )
+    route_pb2_grpc.add_RouteServiceServicer_to_server(Behaviour(), server.server)
+    address = server.bind(Address("127.0.0.1", 0))
+    await server.start(["trovemq.v1.RouteService"])
+    try:
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            yield channel, registry, address
+    finally:
+        await server.stop(0)
+
+
+async def failure(channel: Any, topic: str) -> tuple[grpc.aio.AioRpcError, common_pb2.Error]:
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await route_pb2_grpc.RouteServiceStub(channel).GetRoute(route_pb2.GetRouteRequest(topic=topic))
+    metadata = dict(failed.value.trailing_metadata() or ())
+    return failed.value, common_pb2.Error.FromString(metadata.get(ERROR_METADATA_KEY, b""))
+
+
+async def test_an_error_of_the_table_arrives_whole() -> None:
+    async with served() as (channel, registry, _):
+        status, wire = await failure(channel, "trove")
+        assert (status.code(), status.details()) == (grpc.StatusCode.OUT_OF_RANGE, "5 is not in 0..4")
+        assert (wire.symbol, wire.code) == ("OFFSET_OUT_OF_RANGE", 112)
+        assert dict(wire.fields) == {"min_offset": "0", "max_offset": "4"}
+        text = generate_latest(registry).decode()
+        assert 'request_code="GetRoute",response_code="OFFSET_OUT_OF_RANGE",result="failed"} 1.0' in _count(
+            text
+        )
+
+
+def _count(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.startswith("rocketmq_rpc_latency_count")]
+    return "\n".join(
+        line.replace('is_long_polling="false",', "").replace('protocol_type="grpc",', "") for line in lines
+    )
+
+
+async def test_an_error_with_too_much_to_say_is_cut_and_not_lost() -> None:
+    async with served() as (channel, _, _):
+        status, wire = await failure(channel, "huge")
+        assert status.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert wire.symbol == "REQUEST_ILLEGAL"
+        assert len(wire.message) == 1_024
+
+
+async def test_an_unexpected_error_is_logged_and_tells_the_caller_nothing() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream=stream)
+    try:
+        async with served() as (channel, _, _):
+            status, wire = await failure(channel, "bug")
+    finally:
+        structlog.reset_defaults()
+    assert status.code() == grpc.StatusCode.INTERNAL
+    assert wire.symbol == "UNKNOWN_ERROR"
+    assert "secret" not in str(status.details())
+    (line,) = stream.getvalue().splitlines()
+    assert "rpc.unexpected_error" in line
+    assert "a secret detail" in line
+
+
+async def test_a_handlers_own_abort_passes() -> None:
+    async with served() as (channel, _, _):
+        status, _wire = await failure(channel, "abort")
+        assert (status.code(), status.details()) == (grpc.StatusCode.DATA_LOSS, "own words")
+
+
+async def test_a_stream_may_fail_after_its_first_reply() -> None:
+    async with served() as (channel, registry, _):
+        stub = route_pb2_grpc.RouteServiceStub(channel)
+        assert [reply.version async for reply in stub.WatchRoutes(route_pb2.WatchRoutesRequest())] == [1]
+        call = stub.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["x"]))
+        assert (await call.read()).version == 1
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call.read()
+        assert failed.value.code() == grpc.StatusCode.NOT_FOUND
+        sample = {"cluster": "c", "node_type": "broker", "node_id": "a", "request_code": "WatchRoutes"}
+        assert registry.get_sample_value("trovemq_open_streams", sample) == 0
+
+
+async def test_a_request_over_the_limit_is_refused_and_the_server_goes_on() -> None:
+    async with served(GrpcLimits(receive_size_max=10_000)) as (channel, _, _):
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await route_pb2_grpc.RouteServiceStub(channel).GetRoute(
+                route_pb2.GetRouteRequest(topic="x" * 20_000)
+            )
+        assert failed.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await route_pb2_grpc.RouteServiceStub(channel).GetRoute(route_pb2.GetRouteRequest(topic="fine"))
+
+
+async def test_a_second_server_cannot_share_the_port() -> None:
+    async with served() as (_, _, address):
+        metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="b")
+        other = GrpcServer(GrpcLimits(), metrics)
+        with pytest.raises(AddressInUseError, match="in use"):
+            other.bind(address)
+        await other.stop(0)
+
+
+async def test_a_silent_connection_is_closed() -> None:
+    async with served(GrpcLimits(handshake_timeout_ms=200)) as (_, _, address):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        async with asyncio.timeout(10):
+            while await reader.read(1_024):
+                pass
+        writer.close()
+
+
+async def test_reflection_lists_the_services() -> None:
+    async with served() as (channel, _, _):
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = stub.ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        names = {service.name for service in (await call.read()).list_services_response.service}
+        assert {"trovemq.v1.RouteService", "grpc.health.v1.Health"} <= names
+        await call.done_writing()
+
+
+async def test_an_address_of_another_machine_is_refused() -> None:
+    metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="b")
+    server = GrpcServer(GrpcLimits(), metrics)
+    with pytest.raises(AddressInUseError):
+        server.bind(Address("192.0.2.1", 0))
+    await server.stop(0)

@@ -1,0 +1,74 @@
+"""`python -m nameserver` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+pytestmark = pytest.mark.slow
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nameserver", *arguments]
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The process and its first line of log."""
+    process = subprocess.Popen(
+        command("--log-format", "json", *arguments), stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    with process:
+        try:
+            assert process.stderr is not None
+            yield process, json.loads(process.stderr.readline())
+        finally:
+            process.kill()
+
+
+def test_it_serves_until_ctrl_c_and_its_port_is_its_own() -> None:
+    with started("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0") as (process, line):
+        assert line["event"] == "nameserver.started"
+        with httpx.Client(trust_env=False) as client:
+            assert client.get(f"http://{line['http']}/readyz").status_code == 200
+            assert "trovemq_registered_brokers 0.0" in client.get(f"http://{line['http']}/metrics").text
+        second = subprocess.run(
+            command("--listen", line["listen"], "--http", "off"),
+            capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+        )  # fmt: skip
+        assert second.returncode == 6
+        assert len(second.stderr.splitlines()) == 1
+        assert line["listen"] in second.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--listen", "0.0.0.0:1"], "--insecure"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--set", "brokers_max=0", "--set", "nonsense=1"], "nonsense.*\n|brokers_max"),
+        (["--config", "/no/such/file"], "cannot read"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_wrong_input_is_a_usage_error(arguments: list[str], message: str) -> None:
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(message, done.stderr)
+    assert "Traceback" not in done.stderr

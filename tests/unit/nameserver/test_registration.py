@@ -1,0 +1,238 @@
+"""A broker's registration with real nameservers of this process, and its answers about itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from broker.cluster.registration import (
+    Registrations,
+    RegistrationSettings,
+    RegistrationState,
+    back_off_s,
+)
+from broker.cluster.self_route import SelfRouteService
+from broker.cluster.view import BrokerDescription, LocalBroker
+from nameserver.app import NameserverApp
+from nameserver.settings import NameserverSettings
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
+from trovemq_daemon.metrics import RpcMetrics
+from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+
+FAST = RegistrationSettings(heartbeat_interval_ms=50, retry_min_ms=10, retry_max_ms=100)
+SLOW_HEARTBEAT = RegistrationSettings(heartbeat_interval_ms=60_000, retry_min_ms=10, retry_max_ms=100)
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+    queue_count: int = 4
+    message_type: str = "NORMAL"
+
+
+@dataclass
+class FakeTopics:
+    """As much of a TopicTable as the cluster looks at."""
+
+    topics: dict[str, Topic] = field(default_factory=dict)
+    data_version: int = 1
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    def names(self, include_system: bool = False) -> list[str]:
+        return sorted(self.topics)
+
+    def require(self, name: str) -> Topic:
+        return self.topics[name]
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def create(self, name: str) -> None:
+        self.topics[name] = Topic(name)
+        self.data_version += 1
+        for listener in self.listeners:
+            listener()
+
+
+def local_broker(name: str = "broker-a", port: int = 8081) -> tuple[LocalBroker, FakeTopics]:
+    description = BrokerDescription(
+        cluster="DefaultCluster",
+        name=name,
+        address=f"127.0.0.1:{port}",
+        store_host_ipv6=False,
+        append_property_crc=True,
+        body_size_max=100,
+        batch_size_max=200,
+        flush_mode="sync",
+        version="0.1.0",
+    )
+    topics = FakeTopics({"orders": Topic("orders")})
+    return LocalBroker(description, topics), topics
+
+
+async def start_nameserver(listen: str = "127.0.0.1:0") -> tuple[NameserverApp, Address]:
+    app = NameserverApp(NameserverSettings(listen=listen, http="off", broker_broken_ms=100))
+    address, _ = await app.start()
+    return app, address
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def live(app: NameserverApp) -> dict[str, list[str]]:
+    return {route.broker.name: list(route.topics) for route in app.registry.table.routes()}
+
+
+@asynccontextmanager
+async def registered(
+    broker: LocalBroker, *nameservers: Address, settings: RegistrationSettings = FAST
+) -> AsyncIterator[Registrations]:
+    registrations = Registrations(nameservers, broker, settings, lambda: 0.5)
+    registrations.start()
+    try:
+        yield registrations
+    finally:
+        await registrations.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_registers_with_all_nameservers_and_leaves_them() -> None:
+    first, first_address = await start_nameserver()
+    second, second_address = await start_nameserver()
+    broker, _ = local_broker()
+    async with registered(broker, first_address, second_address) as registrations:
+        await until(lambda: live(first) == live(second) == {"broker-a": ["orders"]})
+        info = first.registry.table.routes()[0].broker
+        assert (info.address, info.append_property_crc, info.batch_size_max) == ("127.0.0.1:8081", True, 200)
+        await until(lambda: all(entry.heartbeats > 2 for entry in registrations.registrations))
+        assert first.registry.table.version == 1
+        assert registrations.problem() == ""
+    assert live(first) == live(second) == {}
+    assert first.registry.expirations == 0
+    assert {entry.state for entry in registrations.registrations} == {RegistrationState.STOPPED}
+    await first.stop()
+    await second.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_new_topic_is_told_at_once_and_not_at_the_next_heartbeat() -> None:
+    app, address = await start_nameserver()
+    broker, topics = local_broker()
+    async with registered(broker, address, settings=SLOW_HEARTBEAT):
+        await until(lambda: bool(live(app)))
+        topics.create("bills")
+        await until(lambda: live(app) == {"broker-a": ["bills", "orders"]})
+    await app.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_restarted_nameserver_gets_the_broker_back_without_waiting_for_a_heartbeat() -> None:
+    app, address = await start_nameserver()
+    broker, _ = local_broker()
+    async with registered(broker, address, settings=SLOW_HEARTBEAT) as registrations:
+        (registration,) = registrations.registrations
+        await until(lambda: bool(live(app)))
+        await app.stop()
+        await until(lambda: registration.state != RegistrationState.REGISTERED)
+        assert registrations.problem() == ""
+        again, _ = await start_nameserver(str(address))
+        await until(lambda: live(again) == {"broker-a": ["orders"]})
+    await again.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_taken_name_is_a_readiness_problem_until_it_is_free() -> None:
+    app, address = await start_nameserver()
+    first, _ = local_broker(port=8081)
+    second, _ = local_broker(port=8082)
+    async with registered(first, address) as holder:
+        await until(lambda: bool(live(app)))
+        async with registered(second, address) as refused:
+            await until(lambda: "127.0.0.1:8081" in refused.problem())
+            assert holder.problem() == ""
+            await holder.stop()
+            await until(lambda: refused.problem() == "")
+            assert app.registry.table.routes()[0].broker.address == "127.0.0.1:8082"
+    await app.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_its_nameserver_forgot_registers_again() -> None:
+    app, address = await start_nameserver()
+    broker, _ = local_broker()
+    async with registered(broker, address):
+        await until(lambda: bool(live(app)))
+        app.registry.table.leave(1)
+        await until(lambda: bool(live(app)))
+        assert app.registry.registrations == 2
+    await app.stop()
+
+
+@pytest.mark.asyncio
+async def test_leaving_is_quick_where_the_nameserver_was_never_there() -> None:
+    broker, _ = local_broker()
+    registrations = Registrations((Address("127.0.0.1", 1),), broker, FAST, lambda: 0.0)
+    registrations.start()
+    await until(lambda: registrations.registrations[0].state == RegistrationState.WAITING)
+    async with asyncio.timeout(2.5):
+        await registrations.stop()
+
+
+@given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
+def test_the_back_off_is_bounded_and_spread(attempt: int, jitter: float) -> None:
+    settings = RegistrationSettings(retry_min_ms=200, retry_max_ms=5_000)
+    wait = back_off_s(attempt, settings, jitter)
+    assert 0.1 <= wait < 5.0
+    assert wait <= 0.2 * 2 ** min(attempt - 1, 10)
+    assert back_off_s(attempt + 1, settings, jitter) >= wait
+
+
+@asynccontextmanager
+async def self_route(broker: LocalBroker) -> AsyncIterator[tuple[SelfRouteService, grpc.aio.Channel]]:
+    metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a")
+    server = GrpcServer(GrpcLimits(), metrics)
+    service = SelfRouteService(broker)
+    route_pb2_grpc.add_RouteServiceServicer_to_server(service, server.server)
+    address = server.bind(Address("127.0.0.1", 0))
+    await server.start([])
+    async with grpc.aio.insecure_channel(str(address)) as channel:
+        yield service, channel
+    await server.stop(0)
+
+
+@pytest.mark.asyncio
+async def test_a_broker_answers_about_itself_as_a_nameserver_would() -> None:
+    broker, topics = local_broker()
+    async with self_route(broker) as (service, channel):
+        stub = route_pb2_grpc.RouteServiceStub(channel)
+        info = await stub.GetServerInfo(route_pb2.GetServerInfoRequest())
+        assert (info.role, info.name, info.version) == (route_pb2.BROKER, "broker-a", "0.1.0")
+        route = await stub.GetRoute(route_pb2.GetRouteRequest(topic="orders"))
+        assert [topic.topic for topic in route.brokers[0].topics] == ["orders"]
+        assert len((await stub.GetRoute(route_pb2.GetRouteRequest(topic="none"))).brokers) == 0
+        watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest())
+        only = stub.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["t2"]))
+        assert (await watch.read()).version == 1
+        assert len((await only.read()).brokers) == 0
+        topics.create("t1")
+        assert [topic.topic for topic in (await watch.read()).brokers[0].topics] == ["orders", "t1"]
+        topics.create("t2")
+        reply = await only.read()
+        assert reply.version == 3
+        assert [topic.topic for topic in reply.brokers[0].topics] == ["t2"]
+        service.close()
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await only.read()
+        assert ended.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -1,0 +1,230 @@
+# ruff: noqa: PT017  a model decides whether an error is right
+"""The route table under a clock of our own: against a plain model, and the rules one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nameserver.routes import Broker, RouteLimits, RouteTable, TopicRoute
+from trovemq_proto.errors import TroveError
+
+LIMITS = RouteLimits(
+    silent_ms=10_000, broken_ms=2_000, brokers_max=3, topics_per_broker_max=3, topic_routes_max=7
+)
+NAMES = ("a", "b", "c", "d")
+TOPICS = st.lists(st.sampled_from(["t1", "t2", "t3"]), unique=True).map(
+    lambda names: [TopicRoute(name, 4) for name in names]
+)
+
+
+def broker(name: str = "a", port: int = 8081) -> Broker:
+    return Broker("DefaultCluster", name, f"127.0.0.1:{port}")
+
+
+@dataclass
+class Modelled:
+    session: int
+    broker: Broker
+    topics: dict[str, TopicRoute]
+    data_version: int
+    heard_at: int
+    broken_at: int | None = None
+
+    @property
+    def ends_at(self) -> int:
+        return self.heard_at + 10_000 if self.broken_at is None else self.broken_at + 2_000
+
+
+class RouteTableMachine(RuleBasedStateMachine):
+    """Brokers come, talk, break and go in any order; the table must agree with a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = RouteTable(LIMITS)
+        self.model: dict[str, Modelled] = {}
+        self.now = 0
+        self.sessions = 0
+        self.last_seen = (0, repr(self.table.routes()))
+
+    @rule(name=st.sampled_from(NAMES), port=st.sampled_from([1, 2]), topics=TOPICS, version=st.integers(0, 3))
+    def register(self, name: str, port: int, topics: list[TopicRoute], version: int) -> None:
+        self.sessions += 1
+        before = self.model.get(name)
+        same_returns = (
+            before is not None
+            and before.broker == broker(name, port)
+            and (before.broken_at is not None or self.now - before.heard_at > 5_000)
+        )
+        total = len(topics) + sum(len(other.topics) for key, other in self.model.items() if key != name)
+        allowed = (before is None and len(self.model) < 3) or same_returns
+        try:
+            self.table.register(self.sessions, broker(name, port), topics, version, self.now)
+        except TroveError as error:
+            assert not allowed or total > 7, error
+            expected = "LIMIT_EXCEEDED" if before is None or same_returns else "BROKER_NAME_TAKEN"
+            assert error.symbol == expected
+        else:
+            assert allowed
+            assert total <= 7
+            by_name = {topic.topic: topic for topic in topics}
+            self.model[name] = Modelled(self.sessions, broker(name, port), by_name, version, self.now)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), topics=TOPICS, version=st.integers(0, 3))
+    def heartbeat(self, data: st.DataObject, topics: list[TopicRoute], version: int) -> None:
+        entry = data.draw(st.sampled_from([self.model[name] for name in sorted(self.model)]))
+        if entry.broken_at is not None:
+            return
+        others = sum(len(other.topics) for other in self.model.values() if other is not entry)
+        try:
+            self.table.heartbeat(entry.session, self.now, topics=topics, data_version=version)
+        except TroveError as error:
+            assert error.symbol == "LIMIT_EXCEEDED"
+            assert others + len(topics) > 7
+            return
+        entry.heard_at = self.now
+        if version != entry.data_version:
+            entry.topics, entry.data_version = {topic.topic: topic for topic in topics}, version
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def stream_breaks(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from([self.model[name] for name in sorted(self.model)]))
+        self.table.stream_broken(entry.session, self.now)
+        entry.broken_at = self.now if entry.broken_at is None else entry.broken_at
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        self.table.leave(self.model.pop(name).session)
+
+    @rule(session=st.integers(1, 50))
+    def forgotten_sessions_do_nothing(self, session: int) -> None:
+        if session in {entry.session for entry in self.model.values()}:
+            return
+        self.table.leave(session)
+        self.table.stream_broken(session, self.now)
+        with pytest.raises(TroveError, match="BROKER_NOT_FOUND"):
+            self.table.heartbeat(session, self.now)
+
+    @rule(step=st.sampled_from([1, 500, 1_999, 2_000, 4_999, 5_001, 10_000]))
+    def time_passes(self, step: int) -> None:
+        self.now += step
+        overdue = {name for name, entry in self.model.items() if entry.ends_at <= self.now}
+        assert set(self.table.expire(self.now)) == overdue
+        for name in overdue:
+            del self.model[name]
+
+    @invariant()
+    def the_routes_are_the_models(self) -> None:
+        routes = {route.broker.name: route for route in self.table.routes()}
+        assert list(routes) == sorted(self.model)
+        for name, entry in self.model.items():
+            assert routes[name].topics == entry.topics
+            assert routes[name].data_version == entry.data_version
+            assert self.table.registered(entry.session)
+        assert self.table.next_expiry() == min((entry.ends_at for entry in self.model.values()), default=None)
+
+    @invariant()
+    def the_version_tells_of_each_change(self) -> None:
+        seen = (self.table.version, repr(self.table.routes()))
+        if seen[1] != self.last_seen[1]:
+            assert seen[0] > self.last_seen[0]
+        self.last_seen = seen
+
+
+TestRouteTable = RouteTableMachine.TestCase
+TestRouteTable.settings = settings(max_examples=100, stateful_step_count=30)
+
+
+def test_a_heartbeat_alone_changes_no_version() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), [TopicRoute("t1", 8)], 5, 0)
+    version = table.version
+    table.heartbeat(1, 3_000, broker=broker(), topics=[], data_version=5)
+    assert table.version == version
+    assert table.routes()[0].topics == {"t1": TopicRoute("t1", 8)}
+
+
+def test_a_broker_is_gone_at_ten_silent_seconds_and_not_before() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), [], 0, 100)
+    assert table.expire(10_099) == []
+    assert table.expire(10_100) == ["a"]
+
+
+def test_a_broken_stream_has_two_seconds_for_the_same_address_only() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), [], 0, 0)
+    table.stream_broken(1, 1_000)
+    with pytest.raises(TroveError, match="BROKER_NAME_TAKEN"):
+        table.register(2, broker(port=9), [], 0, 1_500)
+    table.register(3, broker(), [], 0, 2_900)
+    assert table.expire(3_000) == []
+    table.stream_broken(3, 3_000)
+    assert table.expire(5_000) == ["a"]
+    table.register(4, broker(port=9), [], 0, 5_000)
+
+
+def test_the_end_of_a_replaced_stream_does_not_touch_its_successor() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), [], 0, 0)
+    table.register(2, broker(), [], 0, 6_000)  # the old connection is dead, though nobody has noticed
+    table.stream_broken(1, 6_001)
+    table.leave(1)
+    assert table.expire(9_000) == []
+    assert table.registered(2)
+
+
+def test_topics_asked_for_leave_the_others_out() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker("a"), [TopicRoute("t1", 8), TopicRoute("t2", 8)], 0, 0)
+    table.register(2, broker("b", 2), [TopicRoute("t3", 8)], 0, 0)
+    assert [(r.broker.name, list(r.topics)) for r in table.routes(["t2", "t2", "none"])] == [("a", ["t2"])]
+    assert table.routes(["none"]) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "x" * 128},
+        {"name": "a\nb"},
+        {"cluster": ""},
+        {"address": "nowhere"},
+        {"address": "0.0.0.0:8081"},
+        {"address": "[::]:8081"},
+        {"address": "10.0.0.1:0"},
+        {"address": "::1:8081"},
+        {"version": "v" * 65},
+    ],
+)
+def test_a_broker_that_nobody_could_use_is_refused(wrong: dict[str, str]) -> None:
+    table = RouteTable(LIMITS)
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        table.register(1, replace(broker(), **wrong), [], 0, 0)  # type: ignore[arg-type]
+    assert table.version == 0
+
+
+@pytest.mark.parametrize(
+    "topic", [TopicRoute("", 1), TopicRoute("x" * 256, 1), TopicRoute("t", -1), TopicRoute("a\x00", 1)]
+)
+def test_an_illegal_topic_refuses_the_heartbeat_and_changes_nothing(topic: TopicRoute) -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), [TopicRoute("t1", 8)], 1, 0)
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        table.heartbeat(1, 1, topics=[topic], data_version=2)
+    assert list(table.routes()[0].topics) == ["t1"]
+
+
+def test_a_stream_cannot_change_its_brokers_name() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), [], 0, 0)
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        table.heartbeat(1, 1, broker=broker("b"))

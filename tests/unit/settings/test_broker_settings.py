@@ -1,0 +1,194 @@
+"""The broker's settings: RocketMQ's names and files, our bounds, the command line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.rocketmq_keys import IGNORED_KEYS
+from broker.settings import BrokerSettings
+from broker.store_settings import StoreSettings
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.settings import Loaded, load_settings, settings_of
+
+ROOT = Path(__file__).resolve().parents[3]
+MANIFESTS = sorted((ROOT / "tests" / "golden").glob("*.manifest.json.gz"))
+
+
+def load(*assignments: str, config: Path | None = None, **flags: str) -> Loaded[BrokerSettings]:
+    return load_settings(
+        BrokerSettings,
+        environment_prefix="TROVEMQ_BROKER",
+        environment={},
+        config=config,
+        assignments=assignments,
+        flags=flags,
+        ignored_keys=IGNORED_KEYS,
+    )
+
+
+def test_defaults_are_the_engines_and_the_designs() -> None:
+    settings = load().settings
+    made = settings.store_settings(settings.advertised(Address("127.0.0.1", 8081)))
+    assert made == StoreSettings()
+    assert (settings.listen, settings.http, settings.store) == ("127.0.0.1:8081", "127.0.0.1:8080", "./data")
+    assert settings.auto_create_topic_enable is False
+
+
+def test_every_default_is_a_value_that_one_could_give() -> None:
+    for name, known in settings_of(BrokerSettings).items():
+        if name not in ("listen", "http"):
+            text = ",".join(known.default) if isinstance(known.default, tuple) else str(known.default)
+            assert known.parse(text) == known.default, name
+        assert known.what.endswith("."), name
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "name", "value"),
+    [
+        ("messageIndexEnable", "false", "message_index_enable", False),
+        ("messageIndexSafe", "true", "message_index_safe", True),
+        ("maxHashSlotNum", "100", "index_slot_count", 100),
+        ("maxIndexNum", "400", "index_item_count", 400),
+        ("maxMsgsNumBatch", "7", "query_messages_max", 7),
+        ("mappedFileSizeCommitLog", "65536", "commit_log_file_size", 65_536),
+        ("mapedFileSizeCommitLog", "65536", "commit_log_file_size", 65_536),
+        ("mappedFileSizeConsumeQueue", "1000", "consume_queue_file_size", 1_000),
+        ("mappedFileSizeConsumeQueue", "1001", "consume_queue_file_size", 1_020),
+        ("flushDiskType", "SYNC_FLUSH", "flush_mode", "sync"),
+        ("flushDiskType", "async_flush", "flush_mode", "async"),
+        ("autoCreateTopicEnable", "true", "auto_create_topic_enable", True),
+        ("defaultTopicQueueNums", "4", "auto_create_queue_count", 4),
+        ("maxMessageSize", "1024", "body_size_max", 1_024),
+        ("flushIntervalCommitLog", "100", "flush_interval_ms", 100),
+        ("flushCommitLogLeastPages", "0", "flush_least_pages", 0),
+        ("flushCommitLogThoroughInterval", "9000", "flush_thorough_interval_ms", 9_000),
+        ("syncFlushTimeout", "50", "sync_flush_timeout_ms", 50),
+        ("enabledAppendPropCRC", "true", "append_property_crc", True),
+        ("osPageCacheBusyTimeOutMills", "20", "append_wait_max_ms", 20),
+        ("flushConsumerOffsetInterval", "100", "consumer_offset_flush_interval_ms", 100),
+        ("flushIntervalConsumeQueue", "100", "projection_flush_interval_ms", 100),
+        ("brokerName", "b", "name", "b"),
+        ("brokerClusterName", "c", "cluster", "c"),
+        ("brokerIP1", "::1", "advertise", "::1"),
+        ("listenPort", "10911", "listen", "127.0.0.1:10911"),
+        ("namesrvAddr", "a:1;b:2", "nameserver", ("a:1", "b:2")),
+        ("storePathRootDir", "/x", "store", "/x"),
+    ],
+)
+def test_rocketmqs_names(key: str, text: str, name: str, value: Any) -> None:
+    assert getattr(load(f"{key}={text}").settings, name) == value
+
+
+def test_no_key_is_both_implemented_and_ignored() -> None:
+    aliases = {alias for known in settings_of(BrokerSettings).values() for alias in known.rocketmq}
+    assert not aliases & IGNORED_KEYS
+    assert len(aliases) == len([a for known in settings_of(BrokerSettings).values() for a in known.rocketmq])
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
+def test_the_broker_conf_of_every_golden_store_is_accepted(manifest: Path, tmp_path: Path) -> None:
+    config = json.loads(gzip.decompress(manifest.read_bytes()))["brokerConfig"]
+    path = tmp_path / "broker.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+    loaded = load(config=path)
+    assert loaded.settings.commit_log_file_size == int(config["mappedFileSizeCommitLog"])
+    assert loaded.settings.flush_mode == "async"
+    made = loaded.settings.store_settings(loaded.settings.advertised(Address("127.0.0.1", 10_911)))
+    host = config["brokerIP1"]
+    assert made.store_host == (f"[{host}]:10911" if ":" in host else f"{host}:10911")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("listen=0.0.0.0:1", "--insecure"),
+        ("http=0.0.0.0:1", "--insecure"),
+        ("listen=nowhere", "HOST:PORT"),
+        ("nameserver=127.0.0.1:0", "port must not be 0"),
+        ("nameserver=127.0.0.1", "HOST:PORT"),
+        ("name=", "name must have"),
+        ("store=", "store must not be empty"),
+        ("cluster=" + "x" * 128, "cluster must have"),
+        ("consume_queue_file_size=1001", "multiple of 20"),
+        ("body_size_max=9MiB", "must not exceed batch_size_max"),
+        ("commit_log_file_size=100", "at least 4096"),
+        ("commit_log_file_size=2GiB", "at most"),
+        ("index_item_count=1", "at least 2"),
+        ("registration_retry_min_ms=6000", "must not exceed"),
+        ("flushDiskType=sync", "SYNC_FLUSH or ASYNC_FLUSH"),
+        ("listenPort=70000", "port between"),
+        ("storePathCommitlog=x", "did you mean storePathCommitLog"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_reason(assignment: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(assignment)
+
+
+def test_listening_on_every_address_needs_an_advertised_one() -> None:
+    with pytest.raises(SettingsError, match="--advertise"):
+        load("insecure=true", listen="0.0.0.0:8081")
+    settings = load("insecure=true", "brokerIP1=10.1.2.3", listen="0.0.0.0:0").settings
+    assert str(settings.advertised(Address("0.0.0.0", 4711))) == "10.1.2.3:4711"
+
+
+def test_limits_leave_room_for_the_largest_frames() -> None:
+    settings = load("batch_size_max=16MiB", "pull_bytes_max=1MiB").settings
+    limits = settings.grpc_limits()
+    assert limits.receive_size_max > settings.batch_size_max
+    assert limits.send_size_max > settings.pull_bytes_max + settings.body_size_max
+    assert load("http=off").settings.http_address is None
+
+
+def test_store_settings_take_every_field_from_the_settings() -> None:
+    changed = load(
+        "commit_log_file_size=65536", "consume_queue_file_size=1000", "index_slot_count=10",
+        "index_item_count=20",
+        "message_index_enable=false", "message_index_safe=true", "body_size_max=1000", "batch_size_max=5000",
+        "append_property_crc=true", "flush_mode=async", "cluster=c", "name=n", "query_messages_max=3",
+        "query_page_bytes_max=5000", "undispatched_bytes_max=70000",
+    ).settings  # fmt: skip
+    made = changed.store_settings(Address("10.0.0.9", 5))
+    for field in fields(StoreSettings):
+        assert getattr(made, field.name) != field.default, field.name
+
+
+def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "broker", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_print_config_shows_values_and_sources_and_starts_nothing() -> None:
+    done = run_broker("--print-config", "--set", "flushDiskType=ASYNC_FLUSH", "--listen", "127.0.0.1:0")
+    assert done.returncode == 0
+    rows = dict(line.split(" = ", 1) for line in done.stdout.splitlines())
+    assert list(rows) == list(settings_of(BrokerSettings))
+    assert rows["flush_mode"].split("  # ")[1].startswith("--set flushDiskType")
+    assert rows["listen"].startswith('"127.0.0.1:0"')
+    assert "# --listen" in rows["listen"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments", [["--nonsense"], ["--set", "x=1"], ["--listen", "0.0.0.0:1"], ["extra"]]
+)
+def test_usage_errors_have_exit_code_2(arguments: list[str]) -> None:
+    done = run_broker(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr

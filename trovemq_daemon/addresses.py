@@ -1,0 +1,140 @@
+"""HOST:PORT as people write it: parsing, what may be listened on, what is advertised.
+
+An IPv6 host stands in brackets where a port follows: `[::1]:8081`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+
+from trovemq_daemon.errors import SettingsError
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_PORT_MAX = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host (name, IPv4 or IPv6 without brackets) and a port, 0..65535; port 0 asks for any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        """The host as an IP address; None where it is a name."""
+        try:
+            return ipaddress.ip_address(self.host)
+        except ValueError:
+            return None
+
+    @property
+    def is_loopback(self) -> bool:
+        ip = self.ip
+        return ip.is_loopback if ip is not None else self.host.lower() == "localhost"
+
+    @property
+    def is_unspecified(self) -> bool:
+        """True for 0.0.0.0 and [::], which mean every address of the machine and can be dialled by nobody."""
+        ip = self.ip
+        return ip is not None and ip.is_unspecified
+
+    @property
+    def is_ipv6(self) -> bool:
+        ip = self.ip
+        return ip is not None and ip.version == 6
+
+    def with_port(self, port: int) -> Address:
+        return Address(self.host, port)
+
+
+def parse_host(text: str) -> str:
+    """A host name or an IP address (brackets are taken off). Raises SettingsError."""
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if ":" in host or re.fullmatch(r"[0-9.]+", host):
+        try:
+            return str(ipaddress.ip_address(host))
+        except ValueError:
+            raise SettingsError(f"{text!r} is no IP address") from None
+    if not _HOST_NAME.fullmatch(host):
+        raise SettingsError(f"{text!r} is no host name and no IP address")
+    return host
+
+
+def parse_address(text: str) -> Address:
+    """HOST:PORT or [IPV6]:PORT. Raises SettingsError."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or text.rstrip().endswith("]"):
+        raise SettingsError(f"{text!r} is no HOST:PORT")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise SettingsError(f"{text!r} is ambiguous: write an IPv6 address in brackets, [::1]:8081")
+    if not (port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+        raise SettingsError(f"{text!r} has no port between 0 and {_PORT_MAX}")
+    return Address(parse_host(host), int(port))
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """Several HOST:PORT, separated by commas or (as RocketMQ does) semicolons; empty text is no address."""
+    parts = (part.strip() for part in re.split("[,;]", text))
+    return tuple(dict.fromkeys(parse_address(part) for part in parts if part))
+
+
+def parse_advertise(text: str, port: int) -> Address:
+    """HOST:PORT, or a bare HOST (as RocketMQ's brokerIP1 is), which then has the given port."""
+    text = text.strip()
+    bare = text.count(":") > 1 and not text.startswith("[")
+    if bare or ":" not in text or text.endswith("]"):
+        return Address(parse_host(text), port)
+    address = parse_address(text)
+    return address if address.port else address.with_port(port)
+
+
+def check_listen(what: str, address: Address, *, insecure: bool) -> None:
+    """Nothing but loopback without `insecure`, as nobody is asked who they are. Raises SettingsError."""
+    if not address.is_loopback and not insecure:
+        raise SettingsError(
+            f"{what} {address} is open to other machines, and there is no authentication yet: "
+            "listen on 127.0.0.1 or [::1], or give --insecure if the network is trusted"
+        )
+
+
+def check_advertise(listen: Address, advertise: str) -> None:
+    """What can be said about `--advertise` before the port is bound. Raises SettingsError."""
+    if not advertise and listen.is_unspecified:
+        raise SettingsError(
+            f"listening on {listen} means every address of this machine: "
+            "say with --advertise HOST:PORT (brokerIP1) which one clients shall dial"
+        )
+    if advertise and parse_advertise(advertise, listen.port).is_unspecified:
+        raise SettingsError(f"{advertise!r} cannot be advertised: nobody can dial it")
+
+
+def advertised_address(bound: Address, advertise: str) -> Address:
+    """The address for routes: `advertise` where given, else the bound one (its real port).
+
+    Raises SettingsError as `check_advertise` does.
+    """
+    check_advertise(bound, advertise)
+    return parse_advertise(advertise, bound.port) if advertise else bound
+
+
+def resolve_ip(address: Address) -> Address:
+    """The same with an IP address for a host: records hold their store's address as 4 or 16 bytes.
+
+    A name is looked up (this blocks: call it before the event loop is busy); IPv4 is preferred.
+    Raises SettingsError where the name is unknown.
+    """
+    if address.ip is not None:
+        return address
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(f"the host name {address.host!r} is unknown here: {error}") from None
+    hosts = sorted((entry[0] != socket.AF_INET, str(entry[4][0])) for entry in found)
+    return Address(hosts[0][1], address.port)

@@ -1,0 +1,17 @@
+"""Errors of starting a daemon. No remote caller ever sees one, so they have no row in the error table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SettingsError(Exception):
+    """What the operator gave does not work; `problems` holds one sentence each, all of them at once."""
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class AddressInUseError(Exception):
+    """The listen address cannot be bound: another process has it, or this machine does not."""

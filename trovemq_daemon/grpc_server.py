@@ -1,0 +1,216 @@
+"""A grpc.aio server with our limits, health checking, reflection, and errors in their wire form.
+
+One event loop a process: several grpc.aio loops in one process run into an open gRPC bug.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import AddressInUseError
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.metrics import RpcMetrics
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import common_pb2
+
+ERROR_METADATA_KEY: Final = "trovemq-error-bin"
+ERROR_TEXT_LENGTH_MAX: Final = 1_024  # a longer one would not fit gRPC's limit for trailing metadata
+ERROR_FIELDS_MAX: Final = 16
+_STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcLimits:
+    """Bounds of one server. Sizes in bytes, times in milliseconds."""
+
+    receive_size_max: int = 4_194_304  # one request message
+    send_size_max: int = 67_108_864  # one reply message
+    concurrent_streams_max: int = 1_000  # calls and streams open at once on one connection
+    concurrent_calls_max: int = 10_000  # calls and streams open at once altogether
+    handshake_timeout_ms: int = 5_000  # a connection that says nothing is closed after this
+    keepalive_time_ms: int = 10_000  # a silent connection is pinged after this
+    keepalive_timeout_ms: int = 5_000  # and closed where no answer came for this long
+
+    def options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.so_reuseport", 0),  # else a second daemon would share the port and nobody would notice
+            ("grpc.max_receive_message_length", self.receive_size_max),
+            ("grpc.max_send_message_length", self.send_size_max),
+            ("grpc.max_concurrent_streams", self.concurrent_streams_max),
+            ("grpc.server_handshake_timeout_ms", self.handshake_timeout_ms),
+            ("grpc.keepalive_time_ms", self.keepalive_time_ms),
+            ("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ]
+
+
+def error_to_wire(error: TroveError) -> common_pb2.Error:
+    """The message that stands in a stream's frame, or serialised in a unary call's trailing metadata."""
+    fields = list(error.fields.items())[:ERROR_FIELDS_MAX]
+    return common_pb2.Error(
+        symbol=error.symbol,
+        code=error.spec.code,
+        message=error.message[:ERROR_TEXT_LENGTH_MAX],
+        fields={name: value[: ERROR_TEXT_LENGTH_MAX // 4] for name, value in fields},
+    )
+
+
+class _TimedCall:
+    """One call under way: its metrics, and how its failure becomes a gRPC status."""
+
+    def __init__(self, method: str, metrics: RpcMetrics, *, stream: bool) -> None:
+        self._method = method
+        self._metrics = metrics
+        self._stream = stream
+        self._started = time.perf_counter()
+        if stream:
+            metrics.stream_opened(method)
+
+    def finished(self, response: str) -> None:
+        if self._stream:
+            self._metrics.stream_closed(self._method)
+        else:
+            self._metrics.observe(self._method, response, (time.perf_counter() - self._started) * 1000)
+
+    async def fail(self, context: grpc.aio.ServicerContext[Any, Any], failure: Exception) -> None:
+        """Ends the call with the error's row. Always raises grpc.aio.AbortError."""
+        if isinstance(failure, TroveError):
+            error = failure
+        else:
+            get_logger().error("rpc.unexpected_error", method=self._method, exc_info=failure)
+            error = TroveError(errors.UNKNOWN_ERROR)
+        self.finished(error.symbol)
+        wire = error_to_wire(error)
+        metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
+        await context.abort(_STATUS_BY_NAME[error.spec.grpc_status], wire.message, metadata)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Turns TroveError into its gRPC status with details, anything else into UNKNOWN_ERROR and a log line."""
+
+    def __init__(self, metrics: RpcMetrics) -> None:
+        self._metrics = metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler  # gRPC answers UNIMPLEMENTED
+        method = str(handler_call_details.method).rpartition("/")[2]
+        kind = "_".join(
+            "stream" if streaming else "unary"
+            for streaming in (handler.request_streaming, handler.response_streaming)
+        )
+        behaviour = getattr(handler, kind)
+        guard = self._guard_generator if inspect.isasyncgenfunction(behaviour) else self._guard_coroutine
+        stream = handler.request_streaming or handler.response_streaming
+        make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make_handler(
+            guard(method, behaviour, stream), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
+        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            call = _TimedCall(method, self._metrics, stream=stream)
+            try:
+                reply = await behaviour(request, context)
+            except grpc.aio.AbortError:
+                call.finished("ABORTED")
+                raise
+            except Exception as error:
+                return await call.fail(context, error)
+            except BaseException:
+                call.finished("CANCELLED")
+                raise
+            call.finished("OK")
+            return reply
+
+        return guarded
+
+    def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:
+        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            call = _TimedCall(method, self._metrics, stream=stream)
+            try:
+                async for reply in behaviour(request, context):
+                    yield reply
+            except grpc.aio.AbortError:
+                call.finished("ABORTED")
+                raise
+            except Exception as error:
+                await call.fail(context, error)
+            except BaseException:
+                call.finished("CANCELLED")
+                raise
+            else:
+                call.finished("OK")
+
+        return guarded
+
+
+class GrpcServer:
+    """A server before and after it listens.
+
+    Order of use: `add_…Servicer_to_server(servicer, it.server)` for each service, `bind()`, `start()`,
+    `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
+    """
+
+    def __init__(self, limits: GrpcLimits, metrics: RpcMetrics) -> None:
+        self.server: grpc.aio.Server = grpc.aio.server(
+            interceptors=[ErrorInterceptor(metrics)],
+            options=limits.options(),
+            maximum_concurrent_rpcs=limits.concurrent_calls_max,
+        )
+        self._health = health.aio.HealthServicer()
+        self._services: tuple[str, ...] = ()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+
+    def bind(self, address: Address) -> Address:
+        """Listens (calls are served after `start`) and returns the address with its real port.
+
+        Raises AddressInUseError.
+        """
+        try:
+            port = self.server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise AddressInUseError(f"cannot listen on {address} (gRPC): {_bind_reason(error)}") from None
+        if port == 0:
+            raise AddressInUseError(f"cannot listen on {address} (gRPC)")
+        return address.with_port(port)
+
+    async def start(self, service_names: Sequence[str]) -> None:
+        """Begins to serve; the services (full names) are listed by reflection, and NOT_SERVING yet."""
+        self._services = ("", *service_names)
+        await self.set_serving(False)
+        names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self.server)
+        await self.server.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """What the health service answers, for the server as a whole and for each service."""
+        states = health_pb2.HealthCheckResponse
+        for name in self._services:
+            await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """No new calls; those under way may end within the grace, then they are cancelled."""
+        await self._health.enter_graceful_shutdown()
+        await self.server.stop(grace_s)
+
+
+def _bind_reason(error: RuntimeError) -> str:
+    text = str(error)
+    return "the address is in use or not of this machine" if "Failed to bind" in text else text

@@ -1,0 +1,119 @@
+"""Operations HTTP in the daemon's own event loop: `/metrics`, `/healthz`, `/readyz`.
+
+`/healthz` is 200 as long as the loop turns. `/readyz` is 200 where every named check is fine, else 503;
+its JSON names each: `{"ready": false, "checks": {"store": {"ok": true, "detail": ""}, …}}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.errors import AddressInUseError
+
+CONNECTIONS_MAX: Final = 128
+STOP_TIME_MAX_S: Final = 2
+
+ReadyCheck = Callable[[], str]
+"""Returns what is wrong in a few words, or an empty text where all is well. Quick and synchronous."""
+
+
+class Readiness:
+    """Named checks that together say whether the daemon serves requests."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, ReadyCheck] = {}
+
+    def add(self, name: str, check: ReadyCheck) -> None:
+        self._checks[name] = check
+
+    def problems(self) -> dict[str, str]:
+        """Every check's answer by its name; an empty text is fine."""
+        return {name: check() for name, check in self._checks.items()}
+
+    @property
+    def ready(self) -> bool:
+        return not any(self.problems().values())
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals are the daemon's (trovemq_daemon.lifecycle)."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class OpsHttp:
+    """The HTTP server. `await start()` binds and serves in a task of its own; `await stop()` ends it."""
+
+    def __init__(
+        self, registry: CollectorRegistry, readiness: Readiness, routes: Sequence[BaseRoute] = ()
+    ) -> None:
+        self._registry = registry
+        self._readiness = readiness
+        self._app = Starlette(
+            routes=[
+                Route("/metrics", self._metrics),
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                *routes,
+            ]
+        )
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, address: Address) -> Address:
+        """Binds, begins to serve, and returns the address with its real port. Raises AddressInUseError."""
+        bound = _bind(address)
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_graceful_shutdown=STOP_TIME_MAX_S,
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve([bound]), name="operations-http")
+        return address.with_port(bound.getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        await self._task
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _healthz(self, _request: Request) -> Response:
+        return JSONResponse({"alive": True})
+
+    async def _readyz(self, _request: Request) -> Response:
+        problems = self._readiness.problems()
+        ready = not any(problems.values())
+        checks = {name: {"ok": not detail, "detail": detail} for name, detail in problems.items()}
+        return JSONResponse({"ready": ready, "checks": checks}, status_code=200 if ready else 503)
+
+
+def _bind(address: Address) -> socket.socket:
+    try:
+        family, _, _, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(target, family=family, backlog=CONNECTIONS_MAX)
+    except OSError as error:
+        raise AddressInUseError(
+            f"cannot listen on {address} (operations HTTP): {error.strerror or error}"
+        ) from error

@@ -1,0 +1,51 @@
+"""Settings shown to people: `--print-config`, and the reference page's table."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+from trovemq_daemon.setting_values import toml_value
+from trovemq_daemon.settings import Loaded, Setting, settings_of
+
+
+def format_config(loaded: Loaded[Any]) -> str:
+    """Every setting with its value and source, one a line; the text is TOML that `--config` accepts."""
+    known = settings_of(type(loaded.settings))
+    lines = [
+        (f"{name} = {toml_value(getattr(loaded.settings, name))}", loaded.sources[name]) for name in known
+    ]
+    width = min(max(len(line) for line, _ in lines), 60)
+    return "\n".join(
+        f"{line:<{width}}  # {source}{_aliases(known[name])}"
+        for name, (line, source) in zip(known, lines, strict=True)
+    )
+
+
+def _aliases(setting: Setting) -> str:
+    return f" (RocketMQ: {setting.rocketmq[0]})" if setting.rocketmq else ""
+
+
+def format_reference(cls: type) -> str:
+    """The settings as a Markdown table: name, RocketMQ's name, type and bounds, default, meaning."""
+    rows = ["| setting | RocketMQ | type | default | what it does |", "| --- | --- | --- | --- | --- |"]
+    for setting in settings_of(cls).values():
+        names = ", ".join(f"`{alias}`" for alias in setting.rocketmq)
+        default = f"`{toml_value(setting.default)}`"
+        rows.append(f"| `{setting.name}` | {names} | {_type_text(setting)} | {default} | {setting.what} |")
+    return "\n".join(rows) + "\n"
+
+
+def _type_text(setting: Setting) -> str:
+    if get_origin(setting.type_) is Literal:
+        return " or ".join(f"`{choice}`" for choice in get_args(setting.type_))
+    if setting.type_ is not int:
+        return {bool: "true or false", str: "text"}.get(setting.type_, "list of texts")
+    low, high = setting.minimum, setting.maximum
+    bounds = (
+        f" {low} to {high}"
+        if low is not None and high is not None
+        else f" from {low}"
+        if low is not None
+        else ""
+    )
+    return f"{setting.unit or 'number'}{bounds}"

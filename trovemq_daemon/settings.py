@@ -1,0 +1,204 @@
+"""Settings that document themselves, in layers: default < file < environment < --set < explicit flag.
+
+A daemon declares a frozen dataclass; each field is made by `setting()`, which carries what people must
+know of it. A value may be given by our name or by RocketMQ's. What is wrong is reported all at once.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        flush_interval_ms: int = setting(500, "…", unit="ms", minimum=1, rocketmq="flushIntervalCommitLog")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, cast, get_type_hints
+
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.setting_sources import (
+    Assignment,
+    read_assignments,
+    read_config_file,
+    read_environment,
+    read_flags,
+)
+from trovemq_daemon.setting_values import parse_value, raw_text
+
+__all__ = ["Assignment", "Loaded", "Setting", "SettingsError", "load_settings", "setting", "settings_of"]
+
+Value = TypeVar("Value")
+S = TypeVar("S")
+
+Convert = Callable[[str, Any], str]
+"""Makes the text of our setting of a RocketMQ key's text and our setting's present value."""
+
+_METADATA_KEY = "trovemq_setting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is known of one setting. `unit` is bytes, ms or a noun; bounds are inclusive."""
+
+    name: str = ""
+    type_: Any = str
+    default: object = None
+    what: str
+    unit: str = ""
+    minimum: int | None = None
+    maximum: int | None = None
+    restart: bool = True
+    rocketmq: tuple[str, ...] = ()
+    convert: Convert | None = None
+
+    def parse(self, text: str) -> Any:
+        """Raises ValueError."""
+        value = parse_value(self.type_, self.unit, text)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if self.minimum is not None and value < self.minimum:
+                raise ValueError(f"must be at least {self.minimum}")
+            if self.maximum is not None and value > self.maximum:
+                raise ValueError(f"must be at most {self.maximum}")
+        return value
+
+
+def setting(
+    default: Value,
+    what: str,
+    *,
+    unit: str = "",
+    minimum: int | None = None,
+    maximum: int | None = None,
+    restart: bool = True,
+    rocketmq: str | tuple[str, ...] = (),
+    convert: Convert | None = None,
+) -> Value:
+    """A dataclass field that is a setting: its default, one sentence, unit, bounds, RocketMQ's name(s).
+
+    `convert` translates a value that was given under RocketMQ's name, where its form differs.
+    """
+    known = Setting(
+        what=what, unit=unit, minimum=minimum, maximum=maximum, restart=restart, convert=convert,
+        rocketmq=(rocketmq,) if isinstance(rocketmq, str) else rocketmq,
+    )  # fmt: skip
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
+
+
+def settings_of(cls: type) -> dict[str, Setting]:
+    """Every setting of such a dataclass by its name, in order."""
+    types = get_type_hints(cls)
+    return {
+        field.name: dataclasses.replace(
+            field.metadata[_METADATA_KEY], name=field.name, type_=types[field.name], default=field.default
+        )
+        for field in dataclasses.fields(cls)
+    }
+
+
+class _Checked(Protocol):
+    def problems(self) -> Iterable[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[S]):
+    """The settings, where each came from (by our name), and warnings worth one log line each."""
+
+    settings: S
+    sources: dict[str, str]
+    warnings: tuple[str, ...]
+
+
+class _Loader(Generic[S]):
+    """Applies one layer after the other; collects problems."""
+
+    def __init__(self, cls: type[S], ignored_keys: Collection[str]) -> None:
+        self._cls = cls
+        self._settings = settings_of(cls)
+        self._aliases = {alias: s for s in self._settings.values() for alias in s.rocketmq}
+        self._ignored_keys = ignored_keys
+        self._by_folded_name = {
+            **{name.casefold(): name for name in ignored_keys},
+            **{name.casefold(): name for name in self._aliases},
+            **{name.casefold(): name for name in self._settings},
+        }
+        self._values: dict[str, Any] = {name: s.default for name, s in self._settings.items()}
+        self._sources = dict.fromkeys(self._settings, "default")
+        self._problems: list[str] = []
+        self._warnings: dict[str, str] = {}
+
+    def apply(self, layer: Iterable[Assignment], *, fold_case: bool = False) -> None:
+        written: dict[str, str] = {}  # our name -> the name that this layer used
+        for given in layer:
+            name = self._by_folded_name.get(given.name.casefold(), given.name) if fold_case else given.name
+            known = self._settings.get(name) or self._aliases.get(name)
+            if known is None:
+                self._unknown(name, given)
+            elif written.setdefault(known.name, name) != name:
+                first = written[known.name]
+                self._problems.append(
+                    f"{first} and {name} are the same setting; give one of them ({given.source})"
+                )
+            else:
+                self._assign(known, name, given)
+
+    def _assign(self, known: Setting, name: str, given: Assignment) -> None:
+        try:
+            text = raw_text(given.raw)
+            if name in known.rocketmq and known.convert is not None:
+                text = known.convert(text, self._values[known.name])
+            self._values[known.name] = known.parse(text)
+        except (ValueError, SettingsError) as error:
+            self._problems.append(f"{name}={given.raw!s:.80}: {error} ({given.source})")
+            return
+        source = given.source
+        shows_name = name == known.name or name in source
+        self._sources[known.name] = source if shows_name else f"{source} ({name})"
+
+    def _unknown(self, name: str, given: Assignment) -> None:
+        if name in self._ignored_keys:
+            self._warnings[name] = (
+                f"{name} is a RocketMQ setting that is not implemented here; it is ignored ({given.source})"
+            )
+            return
+        names = [*self._settings, *self._aliases, *self._ignored_keys]
+        folded = {candidate.casefold(): candidate for candidate in names}
+        near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+        hint = f"; did you mean {folded[near[0]]}?" if near else ""
+        self._problems.append(f"there is no setting {name[:80]!r} ({given.source}){hint}")
+
+    def result(self) -> Loaded[S]:
+        if not self._problems:
+            settings = self._cls(**self._values)
+            if hasattr(settings, "problems"):
+                self._problems.extend(cast("_Checked", settings).problems())
+            if not self._problems:
+                return Loaded(settings, self._sources, tuple(self._warnings.values()))
+        raise SettingsError(self._problems)
+
+
+def load_settings(
+    cls: type[S],
+    *,
+    environment_prefix: str,
+    environment: Mapping[str, str],
+    config: Path | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, object | None] | None = None,
+    ignored_keys: Collection[str] = (),
+) -> Loaded[S]:
+    """Reads all layers. `flags`: explicit options by our name, None where not given; `assignments`: --set.
+
+    `ignored_keys` are names that give a warning instead of an error. If the class has `problems()`, its
+    sentences are errors too. Raises SettingsError with everything that is wrong.
+    """
+    loader = _Loader(cls, ignored_keys)
+    named = environment.get(f"{environment_prefix}_CONFIG")
+    path = config or (Path(named) if named else None)
+    if path is not None:
+        loader.apply(read_config_file(path))
+    loader.apply(read_environment(environment, environment_prefix), fold_case=True)
+    loader.apply(read_assignments(assignments))
+    loader.apply(read_flags(flags or {}))
+    return loader.result()
