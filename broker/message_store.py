@@ -13,9 +13,11 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +25,8 @@ from broker.log import checkpoint, state
 from broker.log.commit_log import AppendStatus, FlushWork
 from broker.log.reader import LogReader
 from broker.log.recovery import STORE_TIMESTAMP_END, first_store_timestamp, store_timestamp_of
-from broker.log.segments import SpareWork
+from broker.log.sectors import check_properties
+from broker.log.segments import DIRECTORY, SpareWork
 from broker.log.state import StoreState
 from broker.projection import DispatchBatch
 from broker.storage.files import Buffer, FileSystem, StorageError
@@ -36,6 +39,9 @@ from broker.store_opening import (
     open_store,
 )
 from broker.store_settings import StoreSettings
+from broker.topics.deletions import TopicDeletions
+from broker.topics.offsets import OFFSET_MAX
+from broker.topics.topics import TopicChange
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
@@ -80,6 +86,27 @@ class AppendResult:
         ]
 
 
+class TopicDeletion:
+    """A topic's deletion that is ready to be saved; `run()` may block, and may run in another thread."""
+
+    def __init__(self, deletions: TopicDeletions, change: TopicChange, physical_offset: int) -> None:
+        self._deletions = deletions
+        self.change = change
+        self.physical_offset = physical_offset
+
+    def run(self) -> None:
+        """TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then nothing has changed.
+
+        The records die first: a crash in between leaves an empty topic, which can be deleted again.
+        """
+        self._deletions.save_added(self.change.name, self.physical_offset)
+        try:
+            self.change.run()
+        except TroveError:
+            self._deletions.save()
+            raise
+
+
 class MessageStore:
     """One open store."""
 
@@ -100,9 +127,11 @@ class MessageStore:
         self.failed = False
         self._store_host = pack_host(opened.settings.store_host)
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._key_index_position = opened.saved_key_index_position
+        self._key_index_position = opened.saved.key_index_position if opened.saved else 0
+        self._key_index_last_offset = opened.saved.key_index_last_offset if opened.saved else -2
         self._flushed_timestamp = opened.last_store_timestamp
         self._flushes = 0
+        self.offsets.limit = self._synced_queue_end
 
     @classmethod
     def open(
@@ -110,21 +139,29 @@ class MessageStore:
     ) -> MessageStore:
         """Locks, recovers and opens. `process_id` is what stands in `abort`.
 
-        TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, DISK_FULL, CREATE_MAPPED_FILE_FAILED.
+        TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED, DISK_FULL,
+        CREATE_MAPPED_FILE_FAILED; then no file is left open.
         """
         names = IndexFileNames(now_ms)
-        store = cls(open_store(files, settings, names, process_id), names)
         try:
-            if store._log.segments.at(store._log.end) is None:
-                store._log.segments.add()
-            files.sync_directory("")
-            if settings.message_index_safe:
-                store._complete_index()
-            store.flush_projections()
-        except BaseException:
-            files.unlock(LOCK_PATH)
-            raise
+            store = cls(open_store(files, settings, names, process_id), names)
+            try:
+                store._start()
+            except BaseException:
+                store._release(stopped=False)
+                raise
+        except StorageError as error:
+            raise _store_error(f"the store cannot be opened: {error}", error) from error
         return store
+
+    def _start(self) -> None:
+        if self._log.segments.at(self._log.end) is None:
+            self._log.segments.add()
+            self._files.sync_directory(DIRECTORY)
+        self._files.sync_directory("")
+        if self.settings.message_index_safe:
+            self._complete_index()
+        self.flush_projections()
 
     def _complete_index(self) -> None:
         """Reads the log on until the index has everything, or cannot go on (no file to be had for it)."""
@@ -151,8 +188,8 @@ class MessageStore:
         A bytearray is patched in place and belongs to the store from then on. Topic and queue id were
         checked by the caller.
 
-        TroveError BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED, OS_PAGE_CACHE_BUSY,
-        STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
+        TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
+        OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
         """
         self._check_writable()
         physical_offset = self._place(batch.nbytes)
@@ -169,6 +206,7 @@ class MessageStore:
             born_host=born_host,
             append_property_crc=self.settings.append_property_crc,
         )
+        check_properties(patched)
         self._log.write(physical_offset, buffer)
         self._next_offsets[topic, queue_id] = first + len(patched)
         self.last_store_timestamp = self._names.now_ms = timestamp
@@ -267,7 +305,8 @@ class MessageStore:
         """
         self._log.finish_flush(work)
         grown = self.dispatch()
-        self._flushed_timestamp = max(self._flushed_timestamp, work.store_timestamp)
+        if not self._dispatcher.has_before(work.end):  # else the consume queues lack some of these records
+            self._flushed_timestamp = max(self._flushed_timestamp, work.store_timestamp)
         return grown
 
     def dispatch(self) -> list[tuple[str, int]]:
@@ -297,36 +336,31 @@ class MessageStore:
     def flush_projections(self, *, index: bool = False) -> None:
         """Consume queues, now and then the index, and the marks of how far they are, to disk. May block."""
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
+        queue_ends, last_indexed = self._queue_ends(), last_indexed_offset(self.key_index)
         self.consume_queues.flush()
         if self.key_index is not None:
             self._checkpoint = self._checkpoint.advanced(index=self.key_index.sync_full_files())
             if index or self._flushes % INDEX_FLUSH_EVERY == 0:
                 self.key_index.flush()
+                self._key_index_last_offset = last_indexed
             self._key_index_position = self.key_index.synced_position
         self._flushes += 1
-        self._save_marks(log_end, timestamp, {})
+        few = sum(map(len, queue_ends.values())) <= state.QUEUE_ENDS_MAX
+        self._save_marks(log_end, timestamp, queue_ends if few else {})
 
     def _save_marks(
-        self,
-        log_end: int,
-        timestamp: int,
-        queue_ends: dict[str, dict[int, int]],
-        key_index_last_offset: int = -2,
+        self, log_end: int, timestamp: int, queue_ends: dict[str, dict[int, int]], *, stopped: bool = False
     ) -> None:
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
-        settings = self.settings
         state.save(
             self._files,
-            StoreState(
-                commit_log_file_size=settings.commit_log_file_size,
-                consume_queue_file_size=settings.consume_queue_file_size,
-                index_slot_count=settings.index_slot_count,
-                index_item_count=settings.index_item_count,
-                log_end=log_end,
+            msgspec.structs.replace(
+                StoreState.of(self.settings, log_end=log_end),
                 consume_queue_position=min(self.consume_queues.synced_position, log_end),
                 key_index_position=min(self._key_index_position, log_end),
-                key_index_last_offset=key_index_last_offset,
+                key_index_last_offset=self._key_index_last_offset,
+                key_index_closed=stopped and self.key_index is not None,
                 queue_ends=queue_ends,
             ),
         )
@@ -376,7 +410,7 @@ class MessageStore:
     ) -> Iterator[tuple[int, RecordBatch, NDArray[np.bool_] | None]]:
         """Visible records of [begin, end) in log order: (physical offset of position 0, records, alive).
 
-        Damaged records are passed over.
+        What is no record is passed over; bodies are not compared with their CRCs.
         """
         limit = min(end, self.visible_offset)
         reader = LogReader(
@@ -409,16 +443,49 @@ class MessageStore:
 
         Returns the physical offset of the deletion. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, DISK_FULL.
         """
-        self.topics.check_deletable(topic)
-        physical_offset = self._log.end
-        self._deletions.add(topic, physical_offset)
-        self.topics.delete(topic, now_ms=now_ms)
-        self.consume_queues.delete_topic(topic)
-        self.offsets.delete_topic(topic)
+        work = self.begin_delete_topic(topic, now_ms)
+        try:
+            work.run()
+        finally:
+            self.finish_delete_topic(work)
         self.offsets.persist()
+        return work.physical_offset
+
+    def begin_delete_topic(self, topic: str, now_ms: int) -> TopicDeletion:
+        """delete_topic() for who may not block: run() in another thread, then finish_delete_topic() here.
+
+        From now on nothing is appended to the topic. Raises as delete_topic() but for what files may raise.
+        """
+        change = self.topics.begin_delete(topic, now_ms=now_ms)
+        return TopicDeletion(self._deletions, change, self._log.end)
+
+    def finish_delete_topic(self, work: TopicDeletion) -> None:
+        """Call on the engine's thread, whatever became of run(). To persist the offsets is the caller's.
+
+        TroveError STORE_FAILED: the topic is deleted, but the store cannot go on.
+        """
+        self.topics.finish(work.change)
+        if not work.change.saved:
+            return
+        topic = work.change.name
+        self._deletions.set(topic, work.physical_offset)
+        self.offsets.delete_topic(topic)
         for key in [key for key in self._next_offsets if key[0] == topic]:
             del self._next_offsets[key]
-        return physical_offset
+        try:
+            self.consume_queues.delete_topic(topic)
+        except StorageError as error:
+            self.mark_failed()  # a file that stays would be in the way of a new topic of that name
+            raise TroveError(errors.STORE_FAILED, f"files of {topic} cannot be removed: {error}") from error
+
+    def _synced_queue_end(self, topic: str, queue_id: int) -> int:
+        """How far consumer offsets of a queue may be stored: no message below may be lost by a power cut."""
+        queue = self.consume_queues.get(topic, queue_id)
+        if queue is None:
+            return OFFSET_MAX
+        if self.visible_offset <= self._log.flushed_offset:
+            return queue.max_offset
+        return queue.lower_bound(self._log.flushed_offset)
 
     # --- stop ---------------------------------------------------------------------------------------
     def close(self, now_ms: int) -> None:
@@ -431,7 +498,7 @@ class MessageStore:
                 self._names.now_ms = max(now_ms, self.last_store_timestamp)
                 self._flush_all()
         finally:
-            self._release()
+            self._release(stopped=True)
 
     def _flush_all(self) -> None:
         work = self.begin_flush()
@@ -443,9 +510,7 @@ class MessageStore:
         self.offsets.persist()
         if self._dispatcher.pending_bytes:
             return  # a consume queue lacks records: stays marked as crashed, the next start completes it
-        self._save_marks(
-            self._log.end, self.last_store_timestamp, self._queue_ends(), last_indexed_offset(self.key_index)
-        )
+        self._save_marks(self._log.end, self.last_store_timestamp, self._queue_ends(), stopped=True)
         self._files.remove(ABORT_PATH)
         self._files.sync_directory("")
 
@@ -456,9 +521,14 @@ class MessageStore:
             for topic in queues.topics()
         }
 
-    def _release(self) -> None:
-        self.consume_queues.close()
-        if self.key_index is not None:
-            self.key_index.close()
-        self._log.close()
-        self._files.unlock(LOCK_PATH)
+    def _release(self, *, stopped: bool) -> None:
+        with ExitStack() as always:
+            always.callback(self._files.unlock, LOCK_PATH)
+            always.callback(self._log.close)
+            always.callback(self.consume_queues.close)
+            if self.key_index is not None:
+                always.callback(self.key_index.close if stopped else self.key_index.close_files)
+
+
+def _store_error(message: str, error: StorageError) -> TroveError:
+    return TroveError(errors.DISK_FULL if error.disk_full else errors.STORE_FAILED, message)

@@ -5,7 +5,7 @@ Order, and why:
  2. refuse what cannot be served: other sizes, a newer format, forms that are not supported;
  3. the log's files, then the projections with the position up to which they can be trusted;
  4. scan the log from that position to its end and apply what the consume queues lack (the key index may lag
-    and reads on later);
+    and reads on later); where they turn out to lack more than that, from the log's beginning;
  5. cut what is behind the end, sync what was recovered, and only then mark the store as open (`abort`).
 
 A store is *clean* when `abort` is missing: its files are trusted and only the tail is verified. Otherwise
@@ -16,20 +16,24 @@ the time of its checkpoint.
 from __future__ import annotations
 
 import errno
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from broker.dispatch.dispatcher import NO_RECORDS, Dispatcher, LogRuns
-from broker.index.consume_queues import ConsumeQueues
-from broker.index.key_index import KeyIndex
+from broker.index.consume_queues import GAP_UNITS_MAX, ConsumeQueues, QueueGap, QueueGapError
+from broker.index.key_index import KeyIndex, synced_end
 from broker.log import checkpoint, state
 from broker.log.checkpoint import Checkpoint
 from broker.log.commit_log import CommitLog
 from broker.log.reader import Damage, LogReader
 from broker.log.recovery import (
     STORE_TIMESTAMP_END,
+    RecoveredLog,
     foreign_scan_start,
     scan_log,
     store_timestamp_of,
@@ -45,6 +49,8 @@ from broker.topics.offsets import ConsumerOffsets
 from broker.topics.topics import TopicTable
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.check import RecordState
+from trovemq_proto.records.layout import RECORD_SIZE_MIN
 
 LOCK_PATH: Final = "lock"
 ABORT_PATH: Final = "abort"
@@ -61,6 +67,7 @@ class RecoveryReport:
     records_scanned: int
     bytes_cut: int
     damages: tuple[Damage, ...]
+    gaps: tuple[QueueGap, ...] = ()
 
 
 @dataclass(slots=True)
@@ -77,7 +84,7 @@ class OpenedStore:
     key_index: KeyIndex | None
     dispatcher: Dispatcher
     checkpoint: Checkpoint
-    saved_key_index_position: int
+    saved: StoreState | None
     last_store_timestamp: int
     report: RecoveryReport
 
@@ -96,14 +103,13 @@ class IndexFileNames:
 def open_store(
     files: FileSystem, settings: StoreSettings, names: IndexFileNames, process_id: int
 ) -> OpenedStore:
-    """TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, DISK_FULL; the lock is then released."""
+    """TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED; StorageError. Then every
+    file is closed and the lock released."""
     take_lock(files)
-    try:
-        opened = recover(files, settings, names)
-        files.write_atomic(ABORT_PATH, str(process_id).encode())
-    except BaseException:
-        files.unlock(LOCK_PATH)
-        raise
+    with ExitStack() as on_failure:
+        on_failure.callback(files.unlock, LOCK_PATH)
+        opened = _Opening(files, settings, names, process_id, on_failure).run()
+        on_failure.pop_all()
     return opened
 
 
@@ -116,104 +122,229 @@ def take_lock(files: FileSystem) -> None:
         raise
 
 
-def recover(files: FileSystem, settings: StoreSettings, names: IndexFileNames) -> OpenedStore:
-    """Steps 2 to 5. Idempotent: may be interrupted anywhere and run again."""
-    _refuse_unsupported(files)
-    saved = state.load(files)
-    if saved is not None:
-        state.check_sizes(saved, settings)
-    clean = not files.exists(ABORT_PATH)
-    marks = checkpoint.load(files)
-    reserved = {settings.cluster, settings.broker, f"{settings.cluster}_REPLY_TOPIC"}
-    topics, deletions = TopicTable.load(files, reserved=reserved), TopicDeletions.load(files)
-    offsets = ConsumerOffsets.load(files)
-    log = CommitLog(files, settings.commit_log_file_size)
-    log.segments.load()
+class _Opening:
+    """Steps 2 to 5, once. Idempotent: may be interrupted anywhere and run again. What is opened is closed by
+    `on_failure`."""
 
-    consume_queues = ConsumeQueues(files, settings)
-    key_index = KeyIndex(files, settings, names) if settings.message_index_enable else None
-    trusted = _load_projections(log, saved, marks, clean, consume_queues, key_index)
-    _forget_deleted(consume_queues, deletions)
+    def __init__(
+        self,
+        files: FileSystem,
+        settings: StoreSettings,
+        names: IndexFileNames,
+        process_id: int,
+        on_failure: ExitStack,
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._process_id = process_id
+        self._check_form()
+        self._saved = state.load(files)
+        if self._saved is not None:
+            state.check_sizes(self._saved, settings)
+        self._clean = not files.exists(ABORT_PATH)
+        self._marked_open = False
+        self._known_end = 0
+        self._marks = checkpoint.load(files)
+        reserved = {settings.cluster, settings.broker, f"{settings.cluster}_REPLY_TOPIC"}
+        self._topics = TopicTable.load(files, reserved=reserved)
+        self._deletions = TopicDeletions.load(files)
+        self._offsets = ConsumerOffsets.load(files)
+        self._log = CommitLog(files, settings.commit_log_file_size)
+        self._consume_queues = ConsumeQueues(files, settings)
+        self._key_index = KeyIndex(files, settings, names) if settings.message_index_enable else None
+        self._projections = [p for p in (self._consume_queues, self._key_index) if p is not None]
+        on_failure.callback(self._log.close)
+        for projection in self._projections:
+            on_failure.callback(projection.close_files)
 
-    known_end = saved.log_end if saved is not None else (trusted if clean else 0)
-    begin = max(trusted, log.min_offset)
-    dispatcher = Dispatcher(
-        consume_queues,
-        [key_index] if key_index is not None else [],
-        deletions,
-        _log_runs(log),
-        begin,
-    )
-    found = scan_log(log, begin, min(known_end, log.segments.capacity_end), dispatcher.apply)
-    end = max(found.end, log.min_offset)
-    bytes_cut = 0
-    if not clean:
-        log.segments.drop_from(end)
-        offsets.cap_all(consume_queues.next_offset)
-    if not clean or saved is None:
-        bytes_cut = zero_behind(files, log, end)
-    _settle(files, log, begin, end)
-    dispatcher.position = max(dispatcher.position, end)
-    deletions.truncate_to(end)
-    return OpenedStore(
-        files=files,
-        settings=settings,
-        log=log,
-        topics=topics,
-        deletions=deletions,
-        offsets=offsets,
-        consume_queues=consume_queues,
-        key_index=key_index,
-        dispatcher=dispatcher,
-        checkpoint=marks,
-        saved_key_index_position=saved.key_index_position if saved else 0,
-        last_store_timestamp=max(_last_store_timestamp(log, consume_queues), found.last_store_timestamp),
-        report=RecoveryReport(clean, begin, end, found.records, bytes_cut, tuple(found.damages)),
-    )
+    def _check_form(self) -> None:
+        for name in UNSUPPORTED_DIRECTORIES:
+            if self._files.list(name):
+                raise TroveError(errors.STORE_NEWER, f"the store has {name}/, a form that is not supported")
 
+    def run(self) -> OpenedStore:
+        log, queues = self._log, self._consume_queues
+        self._load_log()
+        trusted = self._load_projections()
+        self._known_end = min(self._written_up_to(trusted), log.segments.capacity_end)
+        dispatcher = Dispatcher(
+            queues,
+            [self._key_index] if self._key_index is not None else [],
+            self._deletions,
+            _log_runs(log),
+            max(trusted, log.min_offset),
+        )
+        begin, found = self._scan(dispatcher)
+        end = max(found.end, log.min_offset)
+        bytes_cut = self._cut(end)
+        _settle(self._files, log, begin, end)
+        dispatcher.position = max(dispatcher.position, end)
+        self._deletions.truncate_to(end)
+        self._mark_open()
+        misplaced = tuple(Damage(*place, RecordState.DAMAGED) for place in queues.misplaced)
+        return OpenedStore(
+            files=self._files,
+            settings=self._settings,
+            log=log,
+            topics=self._topics,
+            deletions=self._deletions,
+            offsets=self._offsets,
+            consume_queues=queues,
+            key_index=self._key_index,
+            dispatcher=dispatcher,
+            checkpoint=self._marks,
+            saved=self._saved,
+            last_store_timestamp=max(
+                _last_store_timestamp(log, queues),
+                found.last_store_timestamp,
+                self._marks.physic_msg_timestamp,
+            ),
+            report=RecoveryReport(
+                self._clean,
+                begin,
+                end,
+                found.records,
+                bytes_cut,
+                (*found.damages, *misplaced),
+                tuple(queues.gaps),
+            ),
+        )
 
-def _refuse_unsupported(files: FileSystem) -> None:
-    for name in UNSUPPORTED_DIRECTORIES:
-        if files.list(name):
-            raise TroveError(errors.STORE_NEWER, f"the store has {name}/, a form that is not supported")
+    def _load_log(self) -> None:
+        saved, segments = self._saved, self._log.segments
+        segments.load(None if self._clean or saved is None else saved.log_end)
+        if saved is not None and saved.log_end > 0 and not len(segments):
+            raise TroveError(
+                errors.STORE_FAILED, f"{DIRECTORY}/ is empty, and the log was written up to {saved.log_end}"
+            )
 
+    def _written_up_to(self, trusted: int) -> int:
+        """The log was certainly written up to here: what is no record below is damage, not its end."""
+        if self._saved is not None:
+            return self._saved.log_end
+        return trusted if self._clean else 0
 
-def _load_projections(
-    log: CommitLog,
-    saved: StoreState | None,
-    marks: Checkpoint,
-    clean: bool,
-    consume_queues: ConsumeQueues,
-    key_index: KeyIndex | None,
-) -> int:
-    """Loads both; the position up to which the consume queues are whole."""
-    if clean:
-        consume_queues.load(None)
+    # --- the projections, each as far as it can be trusted ------------------------------------------
+    def _load_projections(self) -> int:
+        """The position up to which the consume queues are whole."""
+        if self._clean:
+            self._load_clean()
+        else:
+            self._load_after_crash()
+        for projection in self._projections:
+            if projection.position > self._log.segments.capacity_end:
+                projection.truncate_to(self._log.segments.capacity_end)  # files of the log are gone
+            if self._log.min_offset > 0:
+                projection.trim_before(self._log.min_offset)
+        return self._consume_queues.position
+
+    def _load_clean(self) -> None:
+        saved, key_index = self._saved, self._key_index
+        self._consume_queues.load(None, deleted_below=self._deletions.entries())
+        if saved is not None:
+            if self._queues_are_whole(saved):
+                _move(self._consume_queues, saved.log_end)
+            else:
+                self._forget_queues()
+        if key_index is None:
+            return
+        if saved is not None and not saved.key_index_closed:
+            self._load_unclosed_index(key_index, saved)
+            return
+        key_index.load(None)
+        if saved is not None and last_indexed_offset(key_index) == saved.key_index_last_offset:
+            _move(key_index, saved.key_index_position)
+
+    def _load_after_crash(self) -> None:
+        saved, key_index = self._saved, self._key_index
+        if saved is not None:
+            self._consume_queues.load(saved.consume_queue_position, deleted_below=self._deletions.entries())
+            if not self._queues_are_whole(saved):
+                self._forget_queues()
+            if key_index is not None:
+                self._load_unclosed_index(key_index, saved)
+            return
+        scan_start = foreign_scan_start(self._log, self._marks)
+        self._consume_queues.load(scan_start, deleted_below=self._deletions.entries())
         if key_index is not None:
-            key_index.load(None)
-        if saved is not None and _whole(saved, consume_queues):
-            _move(consume_queues, saved.log_end)
-            if key_index is not None and last_indexed_offset(key_index) == saved.key_index_last_offset:
-                _move(key_index, saved.key_index_position)
-        return consume_queues.position
-    if saved is not None:
-        queues_at, index_at = saved.consume_queue_position, saved.key_index_position
-    else:
-        queues_at = index_at = foreign_scan_start(log, marks)
-    consume_queues.load(queues_at)
-    if key_index is not None:
-        key_index.load(index_at, store_timestamp_at=partial(_store_timestamp_at, log))
-    return queues_at
+            synced = synced_end(self._files, self._marks.index_msg_timestamp)
+            key_index.load(
+                min(scan_start, synced), store_timestamp_at=partial(_store_timestamp_at, self._log)
+            )
 
+    def _load_unclosed_index(self, key_index: KeyIndex, saved: StoreState) -> None:
+        position, last_offset = saved.key_index_position, saved.key_index_last_offset
+        key_index.load(position, store_timestamp_at=partial(_store_timestamp_at, self._log))
+        if last_indexed_offset(key_index) < last_offset < position:
+            self._save_state(key_index_position=0, key_index_last_offset=-1)
+            key_index.truncate_to(0)  # files of it are gone: all of it is made again
 
-def _whole(saved: StoreState, consume_queues: ConsumeQueues) -> bool:
-    """Whether every queue still reaches as far as at the clean stop; else all are rebuilt from the log."""
-    for topic, queues in saved.queue_ends.items():
-        for queue_id, max_offset in queues.items():
-            if consume_queues.next_offset(topic, queue_id) < max_offset:
-                consume_queues.truncate_to(0)
-                return False
-    return True
+    def _queues_are_whole(self, saved: StoreState) -> bool:
+        """Whether every queue reaches as far as at the clean stop; after a crash: whether it is there."""
+        for topic, queues in saved.queue_ends.items():
+            if self._deletions.deleted_below(topic) >= max(1, saved.consume_queue_position):
+                continue  # deleted since
+            for queue_id, max_offset in queues.items():
+                queue = self._consume_queues.get(topic, queue_id)
+                if queue is None or (self._clean and queue.max_offset < max_offset):
+                    return False
+        return True
+
+    def _forget_queues(self) -> None:
+        """All queues are made again from the log. If that is interrupted, it begins again."""
+        self._save_state(consume_queue_position=0, queue_ends={})
+        self._mark_open()
+        self._consume_queues.forget_from(self._log.min_offset)
+
+    def _save_state(self, **changes: Any) -> None:
+        saved = self._saved
+        if saved is None:
+            saved = StoreState.of(self._settings, log_end=self._known_end)
+        self._saved = msgspec.structs.replace(saved, **changes)
+        state.save(self._files, self._saved)
+
+    def _mark_open(self) -> None:
+        """From here on the store counts as crashed, until it is closed."""
+        if not self._marked_open:
+            self._files.write_atomic(ABORT_PATH, str(self._process_id).encode())
+            self._marked_open = True
+
+    # --- the log's end ------------------------------------------------------------------------------
+    def _scan(self, dispatcher: Dispatcher) -> tuple[int, RecoveredLog]:
+        """Brings the projections up to the log's end; where the scan began, and what it found.
+
+        Only damage of the log explains that a queue lacks messages; otherwise its files are not whole, and
+        all queues are made again from the log's beginning.
+        """
+        queues = self._consume_queues
+
+        def apply(run: DispatchBatch, damaged_bytes: int) -> None:
+            self._mark_open()
+            queues.allow_gaps(damaged_bytes // RECORD_SIZE_MIN)
+            dispatcher.apply(run)
+
+        def rebuild(run: DispatchBatch, damaged_bytes: int) -> None:
+            queues.allow_gaps(GAP_UNITS_MAX, rebuilding=True)
+            dispatcher.apply(run)
+
+        begin = dispatcher.position
+        try:
+            found = scan_log(self._log, begin, self._known_end, apply)
+        except QueueGapError:
+            self._forget_queues()
+            begin = dispatcher.position = self._log.min_offset
+            found = scan_log(self._log, begin, self._known_end, rebuild)
+        queues.allow_gaps(0)
+        return begin, found
+
+    def _cut(self, end: int) -> int:
+        """Leaves nothing of the log behind `end`. Returns how many bytes there were not zero."""
+        if not self._clean:
+            self._log.segments.drop_from(end)
+            self._offsets.cap_all(self._consume_queues.next_offset)
+        if self._clean and self._saved is not None:
+            return 0
+        return zero_behind(self._files, self._log, end)
 
 
 def last_indexed_offset(key_index: KeyIndex | None) -> int:
@@ -233,15 +364,6 @@ def _move(projection: Projection, position: int) -> None:
 def _store_timestamp_at(log: CommitLog, physical_offset: int) -> int | None:
     record = log.read(physical_offset, STORE_TIMESTAMP_END)
     return store_timestamp_of(record) if len(record) else None
-
-
-def _forget_deleted(consume_queues: ConsumeQueues, deletions: TopicDeletions) -> None:
-    """Removes queues of a topic's earlier life: their files had not gone, or came back, when it stopped."""
-    for topic, below in deletions.entries().items():
-        for queue in consume_queues.queues(topic):
-            units = queue.units(queue.min_offset, 1)
-            if len(units) and int(units["physical_offset"][0]) < below:
-                consume_queues.delete_queue(topic, queue.queue_id)
 
 
 def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:

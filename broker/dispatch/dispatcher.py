@@ -57,6 +57,10 @@ class Dispatcher:
         self._pending.append(batch)
         self.pending_bytes += batch.records.nbytes
 
+    def has_before(self, physical_offset: int) -> bool:
+        """Whether a batch that lies below still waits."""
+        return bool(self._pending) and self._pending[0].physical_offset < physical_offset
+
     def dispatch(self, visible_end: int) -> None:
         """Applies every pending batch that ends at or before `visible_end`.
 

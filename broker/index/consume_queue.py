@@ -10,12 +10,14 @@ Unit n of the queue (20 bytes, big-endian) is at byte 20 * n of the row of its f
 
 Files `consumequeue/<topic>/<queueId>/<20 digits>` are named by the byte offset at which they begin, all of
 one size, sparse, in a row without gaps. A queue that begins above offset 0 has blanks from the start of its
-first file up to its first unit. Source: RocketMQ 5.4.0, ConsumeQueue, MappedFileQueue.
+first file up to its first unit; a message whose record is damaged may have a blank where its unit would be.
+Source: RocketMQ 5.4.0, ConsumeQueue, MappedFileQueue.
 
 Invariants
 - The index of a unit is the message's queue offset, whatever the record's own QUEUEOFFSET says.
 - Units [first file, max_offset) are written; behind max_offset the last file is zero.
-- phy + size of a unit never passes the phy of the next one; blanks stand only in front of all units.
+- phy + size of a unit never passes the phy of the next one, blanks left out.
+- The last unit is no blank, unless all are.
 - min_offset <= max_offset; below min_offset there may be blanks and units whose records are gone.
 """
 
@@ -105,12 +107,22 @@ class ConsumeQueue:
 
     # --- reading ------------------------------------------------------------------------------------
     def unit(self, offset: int) -> tuple[int, int, int]:
-        """(physical offset, size, tags code) of one written unit, blanks as they are."""
+        """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""
         base, position = self._place(offset)
         fields: tuple[int, int, int] = _UNIT.unpack_from(
             self._open_files.get(self._path(base)).view(), position
         )
-        return fields
+        return (-1, *fields[1:]) if fields[1] == BLANK_SIZE else fields
+
+    def written_before(self, offset: int) -> int:
+        """The last offset at or below `offset` that is no blank; the first unit's where there is none."""
+        while offset > self._first_unit and self.unit(offset)[1] == BLANK_SIZE:
+            base, position = self._place(offset)
+            end = position // UNIT_SIZE
+            begin = max(0, end - _CHECKED_UNITS)
+            written = np.flatnonzero(self._file_units(base)["size"][begin:end] != BLANK_SIZE)
+            offset = base // UNIT_SIZE + begin + (int(written[-1]) if len(written) else -1)
+        return max(offset, self._first_unit)
 
     def units(self, offset: int, count: int) -> NDArray[np.void]:
         """A copy of up to `count` units from `offset` on (UNIT_DTYPE), cut at max_offset, blanks as they are.
@@ -145,27 +157,27 @@ class ConsumeQueue:
     def lower_bound(self, physical_offset: int) -> int:
         """The first offset whose record begins at or after physical_offset; max_offset where none does."""
         written = range(self._first_unit, self._end)
-        return self._first_unit + bisect_left(
-            written, physical_offset, key=lambda offset: self.unit(offset)[0]
-        )
+        return self._first_unit + bisect_left(written, physical_offset, key=self.physical_before)
+
+    def physical_before(self, offset: int) -> int:
+        """Where the record of a unit begins; of a blank: that of the last unit before it."""
+        physical_offset = self.unit(offset)[0]
+        return physical_offset if physical_offset >= 0 else self.unit(self.written_before(offset))[0]
 
     # --- writing ------------------------------------------------------------------------------------
-    def missing_from(self, offset: int) -> bool:
-        """Whether a unit at `offset` would leave a gap behind the units that are there."""
-        return offset > self._end and self.has_units
-
     def append(self, offset: int, units: NDArray[np.void]) -> None:
-        """Writes a run of units at max_offset; the first run of a queue may begin above.
+        """Writes a run of units at max_offset, or above it: then blanks fill the gap.
 
         Raises StorageError, and then the queue is as before: the same run may be appended again.
         """
         assert len(units) > 0
-        assert not self.missing_from(offset), "units follow each other"
         if not self.has_units:
             self._begin_at(offset)
-        assert offset == self._end, "units follow each other"
+        assert offset >= self._end, "units follow each other"
+        if offset > self._end:
+            self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
         self._write(offset, units)
-        self._end += len(units)
+        self._end = offset + len(units)
 
     def truncate_to(self, physical_offset: int) -> None:
         """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
@@ -174,7 +186,7 @@ class ConsumeQueue:
         """
         count = 0
         while self._bases:
-            count = self._valid_count(self._bases[-1], physical_offset)
+            count = self._without_blanks(self._valid_count(self._bases[-1], physical_offset))
             if count or len(self._bases) == 1:
                 break
             self._remove_file(self._bases.pop())
@@ -186,9 +198,11 @@ class ConsumeQueue:
 
     def trim(self, physical_offset: int) -> None:
         """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
-        while len(self._bases) > 1 and self.unit(self._bases[1] // UNIT_SIZE - 1)[0] < physical_offset:
+        while len(self._bases) > 1 and (
+            self.physical_before(self._bases[1] // UNIT_SIZE - 1) < physical_offset
+        ):
             self._remove_file(self._bases.pop(0))
-            self._first_unit = max(self._first_unit, self._bases[0] // UNIT_SIZE)
+            self._find_first_unit()
         if not self.has_units or self.unit(self._end - 1)[0] < physical_offset:
             self._min = self._end
         else:
@@ -201,12 +215,12 @@ class ConsumeQueue:
         self._end = self._first_unit = self._min = 0
 
     # --- opening ------------------------------------------------------------------------------------
-    def load(self, trusted_position: int | None) -> None:
-        """Finds the queue's files and its end. trusted_position: see ConsumeQueues.load.
+    def load(self, trusted_position: int | None, deleted_below: int = 0) -> None:
+        """Finds the queue's files and its end; both positions: see ConsumeQueues.load.
 
         Raises TroveError STORE_SETTINGS_MISMATCH.
         """
-        self._bases = self._listed_files(drop_behind_gap=trusted_position is not None)
+        self._bases = self._listed_files(deleted_below, drop_behind_gap=trusted_position is not None)
         if trusted_position is not None:
             self.truncate_to(trusted_position)
         elif self._bases:
@@ -214,7 +228,7 @@ class ConsumeQueue:
             self._find_first_unit()
         self._min = self._first_unit
 
-    def _listed_files(self, *, drop_behind_gap: bool) -> list[int]:
+    def _listed_files(self, deleted_below: int, *, drop_behind_gap: bool) -> list[int]:
         names = [
             n
             for n in self._files.list(self._directory)
@@ -224,15 +238,28 @@ class ConsumeQueue:
             self._files.remove(f"{self._directory}/{names.pop()}")
         bases: list[int] = []
         for name in names:
-            base = self._checked_base(name)
-            if bases and base != bases[-1] + self._file_size:
-                if not drop_behind_gap:
-                    raise self._mismatch(name, f"does not follow {bases[-1]:020d}")
-                # Files made since the last sync: a power cut may keep any of their names.
+            # A power cut may keep any names of files made since the last sync, and not their sizes.
+            unsynced = drop_behind_gap and self._files.file_size(f"{self._directory}/{name}") == 0
+            base = 0 if unsynced else self._checked_base(name)
+            behind_gap = bool(bases) and base != bases[-1] + self._file_size
+            if behind_gap and not unsynced and not drop_behind_gap:
+                raise self._mismatch(name, f"does not follow {bases[-1]:020d}")
+            if unsynced or behind_gap:
                 self._files.remove(f"{self._directory}/{name}")
-                continue
-            bases.append(base)
+            elif self._begins_below(base, deleted_below):
+                self._remove_file(base)
+            else:
+                bases.append(base)
         return bases
+
+    def _begins_below(self, base: int, deleted_below: int) -> bool:
+        """Whether the file is of the topic's life before it was deleted: not removed yet, or back after a
+        power cut, perhaps beside files of the new life."""
+        if deleted_below == 0:
+            return False
+        units = self._file_units(base)[:_CHECKED_UNITS]
+        written = np.flatnonzero((units["size"] > 0) & (units["size"] != BLANK_SIZE))
+        return len(written) > 0 and int(units["physical_offset"][written[0]]) < deleted_below
 
     def _checked_base(self, name: str) -> int:
         if not (len(name) == 20 and name.isascii() and name.isdigit()):
@@ -252,36 +279,52 @@ class ConsumeQueue:
     def _find_end(self) -> None:
         """The end of a queue that was closed cleanly: the last unit that is written, by binary search."""
         base = self._bases[-1]
-        units = self._file_units(base)
+        units = self._units_before_hole(base)
         count = bisect_left(range(len(units)), 1, key=lambda n: int(units["size"][n] <= 0))
         tail = units[max(0, count - _CHECKED_UNITS) : count]
-        if _valid_prefix(tail, _OFFSET_MAX, blank_before=True) < len(tail):
+        if _valid_prefix(tail, _OFFSET_MAX, 0)[0] < len(tail):
             count = self._valid_count(base, _OFFSET_MAX)
             self._end = base // UNIT_SIZE + count
             self._zero_behind_end()
         self._end = base // UNIT_SIZE + count
 
     def _find_first_unit(self) -> None:
-        """Blanks stand only in the first file."""
+        """Passes the blanks in front. A queue of blanks only has no unit."""
         if not self._bases:
             self._first_unit = self._end = 0
             return
         first = self._bases[0] // UNIT_SIZE
-        written = range(first, min(self._end, first + self.units_per_file))
-        self._first_unit = first + bisect_left(written, 1, key=lambda n: int(self.unit(n)[1] != BLANK_SIZE))
+        while first < self._end:
+            units = self._units_of_file(first, min(first + _CHECKED_UNITS, self._end))
+            written = units["size"] != BLANK_SIZE
+            if written.any():
+                first += int(written.argmax())
+                break
+            first += len(units)
+        self._first_unit = first
 
     def _valid_count(self, base: int, physical_offset: int) -> int:
         """How many units of a file, from its start, are those of records below physical_offset."""
-        units = self._file_units(base)
-        blank_before = base == self._bases[0]
-        for start in range(0, len(units), _SCANNED_UNITS):
-            # One unit more, so that the first of this piece is compared with the one before it.
-            overlap = min(start, 1)
-            piece = units[start - overlap : start + _SCANNED_UNITS]
-            count = _valid_prefix(piece, physical_offset, blank_before=blank_before) - overlap
-            if count < len(piece) - overlap:
-                return start + count
-        return len(units)
+        units = self._units_before_hole(base)
+        start, lowest = 0, 0
+        while start < len(units):
+            piece = units[start : start + _SCANNED_UNITS]
+            count, lowest = _valid_prefix(piece, physical_offset, lowest)
+            start += count
+            if count < len(piece):
+                break
+        return start
+
+    def _without_blanks(self, count: int) -> int:
+        """`count` units of the last file without the blanks at their end: they filled a gap before a unit
+        that is gone. Blanks in front of a whole queue stay: they say where it goes on."""
+        sizes = self._file_units(self._bases[-1])["size"]
+        while count and sizes[count - 1] == BLANK_SIZE:
+            written = np.flatnonzero(sizes[:count] != BLANK_SIZE)
+            if not len(written):
+                return count if len(self._bases) == 1 else 0
+            count = int(written[-1]) + 1
+        return count
 
     # --- files --------------------------------------------------------------------------------------
     def _path(self, base: int) -> str:
@@ -295,6 +338,11 @@ class ConsumeQueue:
     def _file_units(self, base: int) -> NDArray[np.void]:
         """All units of a file, not copied: for use before any other file is opened."""
         return np.frombuffer(self._open_files.get(self._path(base)).view(), UNIT_DTYPE)
+
+    def _units_before_hole(self, base: int) -> NDArray[np.void]:
+        """_file_units up to where nothing was ever written: to read a hole, the kernel fills it first."""
+        begin, end = next(self._open_files.get(self._path(base)).written_ranges(0), (0, 0))
+        return self._file_units(base)[: end // UNIT_SIZE if begin == 0 else 0]
 
     def _units_of_file(self, offset: int, end: int) -> NDArray[np.void]:
         base, position = self._place(offset)
@@ -332,13 +380,12 @@ class ConsumeQueue:
         self._end = self._first_unit = self._min = offset
 
     def _zero_behind_end(self) -> None:
-        base = self._bases[-1]
-        first = self._end - base // UNIT_SIZE
-        behind = np.frombuffer(self._open_files.get(self._path(base)).view(), np.uint8)[first * UNIT_SIZE :]
-        written = np.flatnonzero(behind)
-        if len(written):
-            self._open_files.get(self._path(base)).write(first * UNIT_SIZE, bytes(int(written[-1]) + 1))
-            self._dirty.mark(self._path(base))
+        path = self._path(self._bases[-1])
+        file = self._open_files.get(path)
+        for begin, end in file.written_ranges(self._end * UNIT_SIZE - self._bases[-1]):
+            if np.frombuffer(file.view()[begin:end], np.uint8).any():
+                file.write(begin, bytes(end - begin))
+                self._dirty.mark(path)
 
     def _remove_file(self, base: int) -> None:
         # A removal that is not on disk must not bring an old topic's queue back beside synced new ones.
@@ -346,14 +393,13 @@ class ConsumeQueue:
         self._dirty.mark_directory(self._directory)
 
 
-def _valid_prefix(units: NDArray[np.void], physical_offset: int, *, blank_before: bool) -> int:
-    """How many units, from the first, are written, below physical_offset and each behind the one before."""
+def _valid_prefix(units: NDArray[np.void], physical_offset: int, lowest: int) -> tuple[int, int]:
+    """How many units, from the first, are written, below physical_offset and each behind the one before
+    (the first at or behind `lowest`); and where the last record of all these units ends."""
     physical = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     blank = sizes == BLANK_SIZE
-    valid = (sizes > 0) & (physical >= 0) & (physical < physical_offset)
-    if not blank_before:
-        valid &= ~blank
-    ends = physical + np.where(blank, 0, sizes)
-    valid[1:] &= (physical[1:] >= ends[:-1]) & (blank[:-1] | ~blank[1:])
-    return len(units) if valid.all() else int(valid.argmin())
+    ends = np.maximum.accumulate(np.r_[lowest, np.where(blank, 0, physical + sizes)])
+    valid = (sizes > 0) & (blank | ((physical >= ends[:-1]) & (physical < physical_offset)))
+    count = len(units) if valid.all() else int(valid.argmin())
+    return count, int(ends[count])

@@ -2,15 +2,19 @@
 
 Invariants
 - A record of type none or commit has one unit; prepared and rolled-back ones have none.
-- apply() checks a whole batch for gaps before it writes any of it. A gap would shift every later message
-  of its queue, so it is an error and never filled or closed up.
 - A record whose queue offset is below its queue's end is already there (replay after a crash).
+- No message is ever shifted: where the log lacks records of a queue because they are damaged, blanks stand
+  for them. Any other gap is an error, found before anything of its batch is written: the queue's files
+  are not whole, and only the log can make them so again (`allow_gaps`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from struct import Struct
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +38,34 @@ _QUEUE_ID = Struct(">i")
 _QUEUE_OFFSET = Struct(">q")
 _Run = tuple[ConsumeQueue, int, NDArray[np.void]]
 
+GAP_UNITS_MAX: Final = 1 << 20
+"""A longer gap is not believed: then it is the record's own queue offset that is damaged."""
+_NOTED_MAX: Final = 1024
+
+
+class QueueGapError(TroveError):
+    """A queue does not have what lies before a record: STORE_FAILED if nobody rebuilds it."""
+
+    def __init__(self, queue: ConsumeQueue, offset: int, end: int) -> None:
+        super().__init__(
+            errors.STORE_FAILED,
+            f"the log has offset {offset} of {queue.topic}-{queue.queue_id} where {end} is next",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_offset=end,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGap:
+    """`count` messages from `offset` on whose records are lost: blanks stand for them."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    count: int
+
 
 class ConsumeQueues:
     """The projection; `load` before anything else, then `trim_before` with the log's minimum."""
@@ -47,6 +79,11 @@ class ConsumeQueues:
         self._dirty = DirtyFiles(files)
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
         self._grown: dict[tuple[str, int], None] = {}
+        self._gap_units_max = 0
+        self._rebuilding = False
+        self.gaps: list[QueueGap] = []
+        self.misplaced: list[tuple[int, int]] = []
+        """(physical offset, end) of records left out because their queue offset cannot be right."""
         self._position = 0
         self._synced_position = 0
 
@@ -58,16 +95,29 @@ class ConsumeQueues:
     def synced_position(self) -> int:
         return self._synced_position
 
-    def load(self, trusted_position: int | None, *, position: int | None = None) -> None:
+    def load(
+        self,
+        trusted_position: int | None,
+        *,
+        position: int | None = None,
+        deleted_below: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Opens what is on disk.
 
         trusted_position: None after a clean stop: every unit counts. Otherwise everything below it was
         synced and nothing else is believed: units of records at or after it are cut, and position is it.
         position: where a clean stop said that the projection stood; without it the end of the last record
-        that has a unit. Raises TroveError STORE_SETTINGS_MISMATCH, StorageError.
+        that has a unit.
+        deleted_below: by topic; files that begin with units of records below go.
+        Raises TroveError STORE_SETTINGS_MISMATCH, StorageError.
         """
         for topic, queue_id in self._listed_queues():
-            self._queue(topic, queue_id).load(trusted_position)
+            below = deleted_below.get(topic, 0)
+            queue = self._queue(topic, queue_id)
+            queue.load(trusted_position, below)
+            if below and not queue.file_offsets:
+                self.delete_queue(topic, queue_id)
+                continue
             if trusted_position is not None:
                 # A killed broker may have made files whose names are in the page cache only.
                 self._dirty.mark_directory(f"{ROOT_DIRECTORY}/{topic}/{queue_id}")
@@ -111,17 +161,27 @@ class ConsumeQueues:
 
     # --- the projection -----------------------------------------------------------------------------
     def apply(self, batch: DispatchBatch) -> None:
-        """See Projection. A gap in a queue's offsets is TroveError STORE_FAILED; nothing is then written."""
+        """See Projection. Raises QueueGapError; nothing is then written."""
         if batch.end <= self._position:
             return
         runs = list(self._runs_of_one(batch) if len(batch.records) == 1 else self._runs(batch))
-        for queue, offset, _ in runs:
-            if queue.missing_from(offset):
-                raise _gap(queue, offset)
         for queue, offset, units in runs:
+            if queue.has_units and offset > queue.max_offset:
+                self._note_gap(queue, offset)
             queue.append(offset, units)
             self._grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
+
+    def allow_gaps(self, units_max: int, *, rebuilding: bool = False) -> None:
+        """Gaps of up to units_max messages are filled. `rebuilding`: the log is read from its start, so that
+        it is right: a record behind a longer gap is left out instead of refused."""
+        self._gap_units_max = min(units_max, GAP_UNITS_MAX)
+        self._rebuilding = rebuilding
+
+    def _note_gap(self, queue: ConsumeQueue, offset: int) -> None:
+        if len(self.gaps) < _NOTED_MAX:
+            begin = queue.max_offset
+            self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
 
     def flush(self) -> None:
         position = self._position
@@ -134,6 +194,11 @@ class ConsumeQueues:
                 queue.truncate_to(physical_offset)
         self._position = min(self._position, physical_offset)
         self._synced_position = min(self._synced_position, physical_offset)
+
+    def forget_from(self, physical_offset: int) -> None:
+        """Takes all units of records from there on back, to be made again from the log."""
+        self.truncate_to(physical_offset)
+        self._position = self._synced_position = physical_offset
 
     def trim_before(self, physical_offset: int) -> None:
         for queue in self._all():
@@ -150,9 +215,15 @@ class ConsumeQueues:
     def delete_queue(self, topic: str, queue_id: int) -> None:
         """Removes one queue and its files."""
         self._queues[topic].pop(queue_id).delete()
+        if not self._queues[topic]:
+            del self._queues[topic]
         self._grown.pop((topic, queue_id), None)
 
     def close(self) -> None:
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Closes what is open; what is on disk stays as it is."""
         self._open_files.close()
 
     # --- a batch as runs of units -------------------------------------------------------------------
@@ -187,8 +258,8 @@ class ConsumeQueues:
         (offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
         queue = self._queue(topic, queue_id)
         if offset >= queue.max_offset or not queue.has_units:
-            unit = (physical_offset, row.size, int(batch.records.tags_codes()[0]))
-            yield queue, offset, np.array([unit], UNIT_DTYPE)
+            units = np.array([(physical_offset, row.size, int(batch.records.tags_codes()[0]))], UNIT_DTYPE)
+            yield from self._new_units(queue, np.array([offset]), units)
 
     def _chosen(self, batch: DispatchBatch) -> NDArray[np.bool_] | None:
         """Which records get a unit; None: all."""
@@ -207,25 +278,51 @@ class ConsumeQueues:
         self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
     ) -> Iterator[_Run]:
         first = int(offsets[0])
-        if int(offsets[-1]) - first == len(offsets) - 1 and (
-            len(offsets) < 3 or (np.diff(offsets) == 1).all()
-        ):
-            # A queue without units takes any first offset (a rebuild may begin below what was there).
-            known = max(0, queue.max_offset - first) if queue.has_units else 0
-            if known < len(offsets):
-                yield queue, first + known, units[known:]
-            return
-        end = queue.max_offset if queue.has_units else 0
-        taken: list[int] = []
+        dense = int(offsets[-1]) - first == len(offsets) - 1 and (
+            len(offsets) < 3 or bool((np.diff(offsets) == 1).all())
+        )
+        # A queue without units takes any first offset (a rebuild may begin below what was there).
+        known = max(0, queue.max_offset - first) if queue.has_units else 0
+        if not dense or first < 0 or (queue.has_units and first > queue.max_offset):
+            yield from self._new_units_one_by_one(queue, offsets, units)
+        elif known < len(offsets):
+            yield queue, first + known, units[known:]
+
+    def _new_units_one_by_one(
+        self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
+    ) -> Iterator[_Run]:
+        """_new_units where something is missing or twice."""
+        end = queue.max_offset if queue.has_units else -1
+        first, taken = end, list[int]()
         for index, offset in enumerate(offsets.tolist()):
-            if offset < end:
+            if offset < max(0, end):
                 continue
-            if offset > end and (queue.has_units or taken):
-                raise _gap(queue, offset)
+            if offset != end:
+                if not self._may_leave_gap(queue, end, offset, offsets[index + 1 :]):
+                    self._note_misplaced(units[index])
+                    continue
+                if taken:
+                    yield queue, first, units[taken]
+                first, taken = offset, []
             taken.append(index)
             end = offset + 1
         if taken:
-            yield queue, end - len(taken), units[taken]
+            yield queue, first, units[taken]
+
+    def _may_leave_gap(self, queue: ConsumeQueue, end: int, offset: int, later: NDArray[np.int64]) -> bool:
+        """Whether the record with this offset goes on behind a gap from `end` (-1: it is the first one)."""
+        if ((later >= end) & (later < offset)).any():
+            return False  # the records behind it go on from `end`: its own offset is damaged
+        if end < 0 or offset - end <= self._gap_units_max:
+            return True
+        if self._rebuilding:
+            return False
+        raise QueueGapError(queue, offset, end)
+
+    def _note_misplaced(self, unit: np.void) -> None:
+        if len(self.misplaced) < _NOTED_MAX:
+            begin = int(unit["physical_offset"])
+            self.misplaced.append((begin, begin + int(unit["size"])))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         queues = self._queues.setdefault(topic, {})
@@ -238,17 +335,6 @@ class ConsumeQueues:
     def _all(self) -> Iterator[ConsumeQueue]:
         for queues in self._queues.values():
             yield from queues.values()
-
-
-def _gap(queue: ConsumeQueue, offset: int) -> TroveError:
-    return TroveError(
-        errors.STORE_FAILED,
-        f"the log has offset {offset} of {queue.topic}-{queue.queue_id} where {queue.max_offset} is next",
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_offset=queue.max_offset,
-    )
 
 
 def _units(batch: DispatchBatch) -> NDArray[np.void]:

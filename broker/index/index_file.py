@@ -30,6 +30,7 @@ Invariants
 
 from __future__ import annotations
 
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -58,6 +59,17 @@ Int64s = NDArray[np.int64]
 
 def file_size(slot_count: int, item_count: int) -> int:
     return HEADER_SIZE + SLOT_SIZE * slot_count + ITEM_SIZE * item_count
+
+
+def read_header(files: FileSystem, path: str) -> tuple[int, int, int, int]:
+    """(begin, end timestamp, begin, end physical offset) of a file; zeros where it is too short."""
+    file = files.open(path)
+    try:
+        head = bytes(file.view()[:HEADER_SIZE]) if file.size >= HEADER_SIZE else bytes(HEADER_SIZE)
+    finally:
+        file.close()
+    header: _Header = _HEADER.unpack(head)
+    return header[:4]
 
 
 class IndexFile:
@@ -314,12 +326,17 @@ def create_index_file(
 
     Raises StorageError; nothing is left behind then.
     """
-    files.remove(temporary)
     try:
-        files.create(temporary, file_size(slot_count, item_count), preallocate=True).close()
+        files.remove(temporary)
+        file = files.create(temporary, file_size(slot_count, item_count), preallocate=True)
+        try:
+            file.sync()  # its size too is on disk before its name is
+        finally:
+            file.close()
         files.rename(temporary, path)
         return IndexFile(files, path, slot_count, item_count)
     except StorageError:
-        files.remove(temporary)
-        files.remove(path)
+        for made in (temporary, path):
+            with suppress(StorageError):
+                files.remove(made)
         raise

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from broker.index.chain_walk import ChainWalk
 from broker.index.dirty_files import DirtyFiles
-from broker.index.index_file import IndexFile, create_index_file, file_size
+from broker.index.index_file import IndexFile, create_index_file, file_size, read_header
 from broker.projection import DispatchBatch
 from broker.storage.files import FileSystem, StorageError
 from broker.store_settings import StoreSettings
@@ -94,8 +94,8 @@ class KeyIndex:
         Raises TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER, StorageError.
         """
         self._files.remove(_TEMPORARY_PATH)
-        paths = self._listed_files()
-        self._index_files = [self._open(path) for path in paths]
+        for path in self._listed_files():
+            self._index_files.append(self._open(path))
         known = self._read_note()
         foreign = known is None or self._place() != (known["file"], known["count"])
         self._resume = 0
@@ -150,13 +150,23 @@ class KeyIndex:
         return (last[0].name, last[0].count) if last else ("", 0)
 
     def _read_note(self) -> dict[str, Any] | None:
-        """Our own note beside the index: how far we were, and from where on tags are indexed for certain."""
+        """Our own note beside the index: how far we were, and from where on tags are indexed for certain.
+
+        One that cannot be read counts as none: the index is then taken for another broker's.
+        """
         if not self._files.exists(_NOTE_PATH):
             return None
-        note: dict[str, Any] = json.loads(self._files.read_bytes(_NOTE_PATH))
-        if note["formatVersion"] > _NOTE_VERSION:
-            raise TroveError(errors.STORE_NEWER, f"{_NOTE_PATH} has format {note['formatVersion']}")
-        return note
+        try:
+            note: dict[str, Any] = json.loads(self._files.read_bytes(_NOTE_PATH))
+            version = int(note["formatVersion"])
+            if version == _NOTE_VERSION:
+                whole = all(
+                    isinstance(note[name], int) for name in ("tagsFrom", "position", "resume", "count")
+                )
+                return note if whole and isinstance(note["file"], str) else None
+        except (ValueError, KeyError, TypeError):
+            return None
+        raise TroveError(errors.STORE_NEWER, f"{_NOTE_PATH} has format {version}")
 
     def _write_note(self) -> None:
         file, count = self._place()
@@ -249,6 +259,7 @@ class KeyIndex:
             self._position = physical_offset
             self._resume = 0
         self._synced_position = min(self._synced_position, physical_offset)
+        self.tags_from = min(self.tags_from, physical_offset)
 
     def trim_before(self, physical_offset: int) -> None:
         while len(self._index_files) > 1 and self._index_files[0].end_physical < physical_offset:
@@ -260,6 +271,10 @@ class KeyIndex:
                 self._write_note()
             except StorageError:
                 pass  # the next start then takes the index for another broker's, and only reads more
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Closes what is open; what is on disk stays as it is."""
         for file in self._index_files:
             file.close()
         self._index_files.clear()
@@ -314,8 +329,12 @@ class KeyIndex:
     def _create(self) -> IndexFile:
         path = f"{DIRECTORY}/{self._next_name()}"
         file = create_index_file(self._files, path, _TEMPORARY_PATH, self._slot_count, self._item_count)
-        if self._index_files:
-            file.continue_from(self._index_files[-1])
+        try:
+            if self._index_files:
+                file.continue_from(self._index_files[-1])
+        except StorageError:
+            self._remove(file)
+            raise
         self._dirty.mark_created(path)
         self._index_files.append(file)
         return file
@@ -343,6 +362,18 @@ class KeyIndex:
         file.close()
         self._files.remove(path)
         self._dirty.mark_directory(DIRECTORY)
+
+
+def synced_end(files: FileSystem, checkpoint_timestamp: int) -> int:
+    """Where the index of another broker is certainly on disk: RocketMQ syncs a file when it is full, and then
+    notes its end time in the checkpoint's indexMsgTimestamp. Raises StorageError."""
+    end = 0
+    for name in sorted(name for name in files.list(DIRECTORY) if name.isascii() and name.isdigit()):
+        _, end_timestamp, _, end_physical = read_header(files, f"{DIRECTORY}/{name}")
+        if end_timestamp > checkpoint_timestamp:
+            break
+        end = max(end, end_physical)
+    return end
 
 
 def _store_timestamps(records: RecordBatch, indexes: NDArray[np.int64]) -> NDArray[np.int64]:

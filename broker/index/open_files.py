@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from broker.storage.files import File, FileSystem
 
-OPEN_FILES_MAX = 512
+OPEN_FILES_MAX = 256  # two descriptors each: a mapping keeps one of its own
 
 
 class OpenFiles:

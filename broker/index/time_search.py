@@ -39,7 +39,8 @@ def search_offset(
     if not queue.has_units:
         return queue.min_offset
     search = _Search(queue, timestamp, upper, store_timestamp_at, min_physical_offset)
-    return max(min(search.run(), queue.max_offset), queue.min_offset)
+    offset = max(min(search.run(), queue.max_offset), queue.min_offset)
+    return queue.written_before(offset) if upper and offset < queue.max_offset else offset
 
 
 class _Search:
@@ -68,7 +69,8 @@ class _Search:
         return self._search_file(span)
 
     def _time(self, offset: int) -> int:
-        time = self._store_timestamp_at(self._queue.unit(offset)[0])
+        """Of the record; a blank counts as the unit before it."""
+        time = self._store_timestamp_at(self._queue.physical_before(offset))
         return _UNREADABLE if time is None else time
 
     def _spans(self) -> list[_Span]:
@@ -93,7 +95,7 @@ class _Search:
         while low <= high:
             # RocketMQ takes the middle of positions within the file.
             middle = span.file_start + (low - span.file_start + high - span.file_start) // 2
-            if self._queue.unit(middle)[0] < self._min_physical:
+            if self._queue.physical_before(middle) < self._min_physical:
                 left, low = middle, middle + 1
                 continue
             time = self._time(middle)

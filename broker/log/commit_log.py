@@ -11,11 +11,13 @@ Invariants
 - `end` is where the next record goes; every byte of [min_offset, end) belongs to a record, a blank, or the
   unused rest behind a blank; every byte at or behind `end` in the last segment is zero after recovery.
 - flushed_offset <= end; it only moves by a sync that covered it.
-- An append that raises has changed neither `end` nor any byte before it.
+- An append that raises has changed no byte before `end`, and moves `end` over a blank at most. What it
+  wrote behind is zeroed before anything else is written: no refused record comes back after a crash.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
 
 from broker.log.segments import DIRECTORY, Segment, Segments, SpareWork
@@ -62,6 +64,7 @@ class CommitLog:
         self.end = 0
         self.flushed_offset = 0
         self._names_synced_below = 0
+        self._dirty_end = 0  # a failed write may have left bytes in [end, here)
 
     @property
     def min_offset(self) -> int:
@@ -107,10 +110,19 @@ class CommitLog:
 
     def _write(self, segment: Segment, physical_offset: int, data: Buffer) -> None:
         try:
+            self._zero_dirty(segment)
             segment.file.write(physical_offset - segment.start, data)
         except StorageError as error:
+            self._dirty_end = max(self._dirty_end, physical_offset + len(data))
+            with suppress(StorageError):
+                self._zero_dirty(segment)
             spec = errors.DISK_FULL if error.disk_full else errors.UNKNOWN_ERROR
             raise TroveError(spec, f"the append failed: {error}") from error
+
+    def _zero_dirty(self, segment: Segment) -> None:
+        if self._dirty_end > self.end:
+            segment.file.write(self.end - segment.start, bytes(self._dirty_end - self.end))
+            self._dirty_end = self.end
 
     # --- flush --------------------------------------------------------------------------------------
     def begin_flush(self, store_timestamp: int) -> FlushWork | None:

@@ -12,7 +12,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,7 @@ from broker.log.commit_log import CommitLog
 from broker.log.reader import Damage, LogReader
 from broker.log.segments import Segment
 from broker.projection import DispatchBatch
-from broker.storage.files import FileSystem
+from broker.storage.files import File, FileSystem
 from trovemq_proto.records.check import RecordState, check_record
 
 _ZERO_CHUNK: Final = 4 << 20
@@ -45,15 +45,16 @@ class RecoveredLog:
 
 
 def scan_log(
-    log: CommitLog, begin: int, known_end: int, apply: Callable[[DispatchBatch], None]
+    log: CommitLog, begin: int, known_end: int, apply: Callable[[DispatchBatch, int], None]
 ) -> RecoveredLog:
-    """Reads from `begin` to the log's end, calling `apply` with each run."""
+    """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
+    passed over before it."""
     reader = LogReader(log, max(begin, log.min_offset), known_end)
     records = timestamp = 0
     for run in reader:
         records += len(run.records)
         timestamp = max(timestamp, int(run.records.store_timestamps[-1]))
-        apply(run)
+        apply(run, reader.damaged_bytes)
     return RecoveredLog(reader.position, records, timestamp, reader.damages)
 
 
@@ -68,8 +69,7 @@ def _zero_rest(files: FileSystem, segment: Segment, begin: int) -> int:
     file = files.open(segment.file.path)
     cleared = 0
     try:
-        for position in range(begin, file.size, _ZERO_CHUNK):
-            size = min(_ZERO_CHUNK, file.size - position)
+        for position, size in _chunks(file, begin):
             chunk = np.frombuffer(file.view(), dtype=np.uint8, count=size, offset=position)
             if dirty := int(np.count_nonzero(chunk)):
                 file.write(position, bytes(size))
@@ -80,6 +80,13 @@ def _zero_rest(files: FileSystem, segment: Segment, begin: int) -> int:
     finally:
         file.close()
     return cleared
+
+
+def _chunks(file: File, begin: int) -> Iterator[tuple[int, int]]:
+    """(position, size) of what may have been written at or behind `begin`."""
+    for start, end in file.written_ranges(begin):
+        for position in range(start, end, _ZERO_CHUNK):
+            yield position, min(_ZERO_CHUNK, end - position)
 
 
 def first_store_timestamp(segment: Segment) -> int | None:

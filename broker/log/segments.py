@@ -3,13 +3,15 @@
 Invariants
 - Names are multiples of the file size and contiguous; every file has exactly the configured size.
 - Every file was preallocated before it was opened, so an append never meets a full disk.
-- A spare file is made under `trovemq/` (RocketMQ allows nothing foreign in `commitlog/`) and renamed into
-  place, so that rolling costs one rename on the append path.
+- A file is made, at its full size and synced, under `trovemq/` and then renamed into place: no kill leaves a
+  short one in `commitlog/`, with which neither we nor RocketMQ would start. A spare is made ahead, so
+  that rolling costs one rename on the append path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from broker.storage.files import File, FileSystem, StorageError
@@ -19,6 +21,7 @@ from trovemq_proto.errors import TroveError
 DIRECTORY = "commitlog"
 OWN_DIRECTORY = "trovemq"
 SPARE_PATH = f"{OWN_DIRECTORY}/spare-segment"
+NEW_PATH = f"{OWN_DIRECTORY}/new-segment"
 CREATE_TRIES = 3
 
 
@@ -50,12 +53,30 @@ class SpareWork:
     def run(self) -> None:
         """Leaves `ready` False where the file cannot be had: the roll then tries itself and reports."""
         try:
-            self._files.remove(SPARE_PATH)
-            self._files.create(SPARE_PATH, self._size, preallocate=True).close()
+            _make(self._files, SPARE_PATH, self._size)
         except StorageError:
-            self._files.remove(SPARE_PATH)
             return
         self.ready = True
+
+
+def _make(files: FileSystem, path: str, size: int) -> None:
+    """A preallocated file of zeros, on disk. StorageError: there is none."""
+    try:
+        files.remove(path)
+        file = files.create(path, size, preallocate=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
+    except StorageError:
+        _remove_quietly(files, path)
+        raise
+
+
+def _remove_quietly(files: FileSystem, path: str) -> None:
+    """What cannot be removed is removed at the next attempt, or the next start."""
+    with suppress(StorageError):
+        files.remove(path)
 
 
 class Segments:
@@ -69,13 +90,23 @@ class Segments:
         self._spare_work: SpareWork | None = None
         self.create_failures = 0
 
-    def load(self) -> None:
-        """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit."""
+    def load(self, known_end: int | None = None) -> None:
+        """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit.
+
+        known_end: after a crash, where the log was certainly synced. A power cut may have kept any of the
+        later names; what lies behind a gap there goes.
+        """
         self._files.remove(SPARE_PATH)
+        self._files.remove(NEW_PATH)
         names = [name for name in self._files.list(DIRECTORY) if not self._is_directory(name)]
         if names and self._files.file_size(f"{DIRECTORY}/{names[-1]}") == 0:
             self._files.remove(f"{DIRECTORY}/{names.pop()}")  # made, never filled: RocketMQ drops it too
-        for name in names:
+        for index, name in enumerate(names):
+            follows = not self._segments or name == file_name(self._segments[-1].end)
+            if not follows and known_end is not None and self._segments[-1].end >= known_end:
+                for later in reversed(names[index:]):
+                    self._files.remove(f"{DIRECTORY}/{later}")
+                break
             self._open(name)
 
     def _is_directory(self, name: str) -> bool:
@@ -172,13 +203,22 @@ class Segments:
             return None
         self._spare_ready = False
         try:
-            self._files.rename(SPARE_PATH, path)
-            return self._files.open(path)
+            return self._put_in_place(SPARE_PATH, path)
         except StorageError:
             return None
 
     def _create(self, path: str) -> File:
-        return self._files.create(path, self.file_size, preallocate=True)
+        _make(self._files, NEW_PATH, self.file_size)
+        return self._put_in_place(NEW_PATH, path)
+
+    def _put_in_place(self, source: str, path: str) -> File:
+        try:
+            self._files.rename(source, path)
+            return self._files.open(path)
+        except StorageError:
+            _remove_quietly(self._files, source)
+            _remove_quietly(self._files, path)
+            raise
 
     def drop_from(self, offset: int) -> None:
         """Removes every segment that begins at or after `offset` (they hold nothing of the log)."""
@@ -191,5 +231,5 @@ class Segments:
         for segment in self._segments:
             segment.file.close()
         self._segments.clear()
-        self._files.remove(SPARE_PATH)
+        _remove_quietly(self._files, SPARE_PATH)
         self._spare_ready = False

@@ -6,9 +6,12 @@
     logEnd                   the log was on disk up to here
     consumeQueuePosition     every unit of a record below it was on disk
     keyIndexPosition         every index item of a record below it was on disk
-    keyIndexLastOffset       physical offset of the last record that had an item, at a clean stop;
+    keyIndexLastOffset       physical offset of the last record that had an item then;
                              -1 = no record had one, -2 = no index was kept
-    queueEnds                topic -> queue id -> max queue offset, at a clean stop (else empty)
+    keyIndexClosed           whether the index was closed at a clean stop: its files count as they are. Else
+                             (a crash, or switched off since) only what is below keyIndexPosition does
+    queueEnds                topic -> queue id -> max queue offset then; after a crash it only says which
+                             queues there were (empty where they are more than QUEUE_ENDS_MAX)
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
 has covered. A store without this file was written by RocketMQ.
@@ -27,6 +30,8 @@ from trovemq_proto.errors import TroveError
 
 PATH: Final = "trovemq/state.json"
 FORMAT: Final = 1
+QUEUE_ENDS_MAX: Final = 4096
+"""So many are saved while the store is open; at a clean stop all are."""
 
 
 class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -41,11 +46,25 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     consume_queue_position: int
     key_index_position: int
     key_index_last_offset: int = -2
+    key_index_closed: bool = False
     queue_ends: dict[str, dict[int, int]] = {}
 
     def __post_init__(self) -> None:
         if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:
             raise ValueError("a projection is ahead of the log")
+
+    @classmethod
+    def of(cls, settings: StoreSettings, *, log_end: int) -> StoreState:
+        """Of a store with these sizes, of whose projections nothing is on disk."""
+        return cls(
+            commit_log_file_size=settings.commit_log_file_size,
+            consume_queue_file_size=settings.consume_queue_file_size,
+            index_slot_count=settings.index_slot_count,
+            index_item_count=settings.index_item_count,
+            log_end=log_end,
+            consume_queue_position=0,
+            key_index_position=0,
+        )
 
 
 class _Format(msgspec.Struct):

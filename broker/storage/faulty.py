@@ -2,12 +2,13 @@
 
 `decide(operation, path)` is asked before each call and returns the errno to fail with, or None. Operations
 are named as the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic, rename,
-remove, truncate, sync_directory, lock, list, read_bytes.
+remove, truncate, sync_directory, lock, list, read_bytes. With `tear` a write that fails has written its
+first half, as pwrite may.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ class FaultyFile:
     def __init__(self, owner: FaultyFileSystem, inner: WritableMap | File) -> None:
         self._owner = owner
         self._inner = inner
+        self._closed = False
+        owner.open_count += 1
 
     @property
     def path(self) -> str:
@@ -52,8 +55,16 @@ class FaultyFile:
     def view(self) -> memoryview:
         return self._inner.view()
 
+    def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        return self._inner.written_ranges(begin)
+
     def write(self, offset: int, data: Buffer) -> None:
-        self._owner.check("write", self.path)
+        try:
+            self._owner.check("write", self.path)
+        except StorageError:
+            if self._owner.tear:
+                self._inner.write(offset, memoryview(data).cast("B")[: len(data) // 2])
+            raise
         self._inner.write(offset, data)
 
     def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
@@ -65,16 +76,24 @@ class FaultyFile:
         self._inner.sync()
 
     def close(self) -> None:
+        if not self._closed:
+            self._owner.open_count -= 1
+            self._closed = True
         self._inner.close()
 
 
 class FaultyFileSystem:
-    """Wraps another file system; `decide` may be replaced at any time, `calls` lists what was asked."""
+    """Wraps another file system; `decide` may be replaced at any time, `calls` lists what was asked,
+    `open_count` is how many files are open."""
 
-    def __init__(self, inner: FileSystem, decide: Decide = lambda operation, path: None) -> None:
+    def __init__(
+        self, inner: FileSystem, decide: Decide = lambda operation, path: None, *, tear: bool = False
+    ) -> None:
         self.inner = inner
         self.decide = decide
+        self.tear = tear
         self.calls: list[tuple[str, str]] = []
+        self.open_count = 0
 
     def check(self, operation: str, path: str) -> None:
         self.calls.append((operation, path))

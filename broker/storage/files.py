@@ -17,7 +17,7 @@ Implementations: `RealFileSystem` (real.py), `MemoryFileSystem` (memory.py) and,
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -51,6 +51,11 @@ class File(Protocol):
 
     def view(self) -> memoryview:
         """The whole file, read-only, always showing what was written last."""
+        ...
+
+    def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        """The ranges of [begin, size) that may hold anything but zeros: what was never written is passed
+        over without being read."""
         ...
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -122,7 +127,7 @@ class FileSystem(Protocol):
         ...
 
     def remove_directory(self, path: str) -> None:
-        """Removes an empty directory; no error where it is missing."""
+        """Removes a directory; no error where it is missing or not empty."""
         ...
 
     def sync_directory(self, directory: str) -> None: ...

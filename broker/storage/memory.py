@@ -1,13 +1,16 @@
 """The seam in memory, which also knows what a power cut would leave.
 
 Every file keeps its present content and the content of its last sync; every directory keeps the names that
-its last sync saw. `after_power_cut()` gives the tree of synced names and contents only: the state in which a
-store that acknowledged nothing unsynced must still have every acknowledged message.
+its last sync saw. `after_power_cut()` gives the tree of synced names and contents, the state in which a store
+that acknowledged nothing unsynced must still have every acknowledged message; and, where it is asked for,
+any unsynced pages and names beside them, for a disk writes in no order.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,8 @@ from numpy.typing import NDArray
 from broker.storage.files import Buffer, File, StorageError, WritableMap
 from broker.storage.paths import checked_path, parent_directory
 from broker.storage.real import scatter_into
+
+PAGE_SIZE: Final = 4096
 
 
 class _Content:
@@ -41,6 +46,10 @@ class MemoryFile:
     def view(self) -> memoryview:
         return memoryview(self._content.data).toreadonly()
 
+    def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        if begin < self.size:
+            yield begin, self.size
+
     def write(self, offset: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
         assert 0 <= offset <= offset + len(view) <= self.size, "a write stays inside its file"
@@ -56,6 +65,21 @@ class MemoryFile:
         pass
 
 
+def _surviving(content: _Content, keep: Callable[[], bool] | None) -> _Content:
+    """What the disk has of a file whose name it has."""
+    size = len(content.data)
+    if keep is not None and not content.synced and not keep():
+        size = 0
+    data = bytearray(content.synced[:size].ljust(size, b"\0"))
+    for begin in range(0, size if keep is not None else 0, PAGE_SIZE):
+        page = slice(begin, min(begin + PAGE_SIZE, size))
+        if data[page] != content.data[page] and keep is not None and keep():
+            data[page] = content.data[page]
+    survivor = _Content(0, bytes(data))
+    survivor.synced = bytes(data)
+    return survivor
+
+
 class MemoryFileSystem:
     """A tree of files in memory. `capacity` bounds the bytes of all files together (ENOSPC beyond it)."""
 
@@ -65,14 +89,19 @@ class MemoryFileSystem:
         self._synced_names: dict[str, _Content] = {}
         self._locked: set[str] = set()
 
-    def after_power_cut(self) -> MemoryFileSystem:
-        """A new tree of the synced names, each with the content of its last sync (else zeros)."""
+    def after_power_cut(self, keep: Callable[[], bool] | None = None) -> MemoryFileSystem:
+        """A new tree of the synced names, each with the content of its last sync (else zeros).
+
+        keep: asked for each page of 4 KiB, each size and each name (made, replaced or removed) that was not
+        synced, in an order that depends on the tree alone: whether the disk has it nevertheless.
+        """
         survivor = MemoryFileSystem(self.capacity)
-        for path, content in self._synced_names.items():
-            size = len(content.data)
-            kept = _Content(size, content.synced[:size].ljust(size, b"\0"))
-            kept.synced = bytes(kept.data)
-            survivor._files[path] = survivor._synced_names[path] = kept
+        for path in sorted({*self._files, *self._synced_names}):
+            present, content = self._files.get(path), self._synced_names.get(path)
+            if present is not content and keep is not None and keep():
+                content = present
+            if content is not None:
+                survivor._files[path] = survivor._synced_names[path] = _surviving(content, keep)
         return survivor
 
     def after_process_kill(self) -> MemoryFileSystem:

@@ -21,7 +21,8 @@ from broker.storage.files import Buffer, File, StorageError, WritableMap
 from broker.storage.paths import checked_path, parent_directory
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
-# A longer write makes the kernel look for large folios, and finding those costs ten times the copying.
+# Longer writes make the kernel take large folios. On a machine that hands its free memory back to a host
+# those are always cold, and touching them costs ten times the copying; small ones are found warm.
 _WRITE_SIZE_MAX = 1 << 14
 
 
@@ -57,15 +58,29 @@ class RealFile:
                 self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
 
+    def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        end = begin
+        while end < self._size:
+            try:
+                start = os.lseek(self._descriptor, end, os.SEEK_DATA)
+                end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), self._size)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # only a hole is left
+                start, end = end, self._size  # a file system that cannot tell
+            yield start, end
+
     def write(self, offset: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
         assert 0 <= offset <= offset + len(view) <= self._size, "a write stays inside its file"
-        with _storage_errors("write", self._path):
-            end = offset + len(view)
-            position = offset
+        end = offset + len(view)
+        position = offset
+        try:
             while position < end:
                 stop = min(end, position - position % _WRITE_SIZE_MAX + _WRITE_SIZE_MAX)
                 position += os.pwrite(self._descriptor, view[position - offset : stop - offset], position)
+        except OSError as error:
+            raise StorageError("write", self._path, error.errno or errno.EIO, str(error.strerror)) from error
 
     def sync(self) -> None:
         with _storage_errors("sync", self._path):
@@ -97,6 +112,11 @@ class RealWritableMap(RealFile):
         assert self._map is not None, "the file is open"
         return memoryview(self._map).toreadonly()
 
+    def write(self, offset: int, data: Buffer) -> None:
+        assert self._map is not None, "the file is open"
+        assert 0 <= offset <= offset + len(data) <= self._size, "a write stays inside its file"
+        self._map[offset : offset + len(data)] = bytes(data)  # preallocated: cannot meet a full disk
+
     def scatter(self, offsets: NDArray[np.int64], values: NDArray[np.void] | NDArray[np.integer]) -> None:
         assert self._bytes is not None, "the file is open"
         scatter_into(self._bytes, offsets, values)
@@ -127,7 +147,8 @@ class RealFileSystem:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
-        self._root.mkdir(parents=True, exist_ok=True)
+        with _storage_errors("create", str(root)):
+            self._root.mkdir(parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
 
     def _absolute(self, path: str) -> str:
@@ -229,8 +250,9 @@ class RealFileSystem:
         with _storage_errors("rmdir", path):
             try:
                 os.rmdir(self._absolute(path))
-            except FileNotFoundError:
-                pass
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    raise
 
     def sync_directory(self, directory: str) -> None:
         with _storage_errors("sync", directory):

@@ -74,13 +74,26 @@ class TopicDeletions:
 
         TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then nothing has changed.
         """
-        if physical_offset <= self.deleted_below(topic):
-            return
+        self.save_added(topic, physical_offset)
+        self.set(topic, physical_offset)
+
+    def save_added(self, topic: str, physical_offset: int) -> None:
+        """The first half of add(): the file has it, and nothing counts before set(). May run in a thread."""
         if topic not in self._deleted_below and len(self._deleted_below) >= DELETION_COUNT_MAX:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{DELETION_COUNT_MAX} deleted topics still have records in the log"
             )
-        self._replace({**self._deleted_below, topic: physical_offset})
+        if physical_offset > self.deleted_below(topic):
+            self._save({**self._deleted_below, topic: physical_offset})
+
+    def save(self) -> None:
+        """Takes back what save_added() wrote. TroveError DISK_FULL, STORE_FAILED."""
+        self._save(self._deleted_below)
+
+    def set(self, topic: str, physical_offset: int) -> None:
+        """The second half of add(): it counts from now on."""
+        if physical_offset > self.deleted_below(topic):
+            self._set({**self._deleted_below, topic: physical_offset})
 
     def trim_before(self, physical_offset: int) -> None:
         """The log now begins there: deletions that concern only removed records are forgotten; durable."""
@@ -105,6 +118,12 @@ class TopicDeletions:
         return None if alive.all() else alive
 
     def _replace(self, deleted_below: dict[str, int]) -> None:
+        self._save(deleted_below)
+        self._set(deleted_below)
+
+    def _save(self, deleted_below: dict[str, int]) -> None:
         self._file.save({"formatVersion": FORMAT_VERSION, "deletedBelow": dict(deleted_below)})
+
+    def _set(self, deleted_below: dict[str, int]) -> None:
         self._deleted_below = deleted_below
         self._highest = max(deleted_below.values(), default=0)

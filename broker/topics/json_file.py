@@ -58,11 +58,9 @@ class JsonFile:
         if content == self._content:
             return
         try:
-            if not self._mirror and self._content is not None:
-                self._files.write_atomic(self.backup_path, self._content)
-            self._files.write_atomic(self.path, content)
-            if self._mirror:
-                self._files.write_atomic(self.backup_path, content)
+            if (backup := content if self._mirror else self._content) is not None:
+                self._files.write_atomic(self.backup_path, backup)
+            self._files.write_atomic(self.path, content)  # what counts is written last
         except StorageError as error:
             spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
             raise TroveError(spec, f"{self.path} was not saved: {error}", file=self.path) from error

@@ -101,8 +101,37 @@ class TopicConfig:
         )
 
 
+class TopicChange:
+    """A change of the table that is ready to be saved: `run()` may block, and may run in another thread."""
+
+    def __init__(
+        self,
+        file: JsonFile,
+        document: JsonObject,
+        name: str,
+        before: TopicConfig | None,
+        after: TopicConfig | None,
+    ) -> None:
+        self._file = file
+        self.document = document
+        self.name = name
+        self.before = before  # None: the topic is made
+        self.after = after  # None: it is deleted
+        self.saved = False
+
+    def run(self) -> None:
+        """TroveError DISK_FULL, STORE_FAILED; then the file is as it was."""
+        self._file.save(self.document)
+        self.saved = True
+
+
 class TopicTable:
-    """The topics by name. Changes are durable when they return; used from one thread."""
+    """The topics by name. Changes are durable when they return; used from one thread.
+
+    begin_create(), begin_alter() and begin_delete() leave the saving to the caller: run() of what they
+    return, wherever it may block, and finish() on the owner's thread, whatever became of run(). One change at
+    a time: until finish() any other is refused with SERVICE_NOT_AVAILABLE.
+    """
 
     def __init__(self, file: JsonFile, document: JsonObject, *, reserved: Collection[str] = ()) -> None:
         self._file = file
@@ -113,6 +142,7 @@ class TopicTable:
             name: TopicConfig.from_json(name, _object(self._values, name)) for name in self._values
         }
         self._listeners: list[Callable[[], None]] = []
+        self._change: TopicChange | None = None
 
     @classmethod
     def load(cls, files: FileSystem, *, reserved: Collection[str] = ()) -> TopicTable:
@@ -165,7 +195,19 @@ class TopicTable:
         now_ms: int | None = None,
     ) -> TopicConfig:
         """Makes a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
-        MESSAGE_TYPE_UNSUPPORTED, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED."""
+        MESSAGE_TYPE_UNSUPPORTED, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED, SERVICE_NOT_AVAILABLE."""
+        self._carry_out(self.begin_create(name, queue_count, message_type, now_ms=now_ms))
+        return self.require(name)
+
+    def begin_create(
+        self,
+        name: str,
+        queue_count: int = QUEUE_COUNT_DEFAULT,
+        message_type: str = "NORMAL",
+        *,
+        now_ms: int | None = None,
+    ) -> TopicChange:
+        """The topic is there after finish(). Raises as create() but for what the file may raise."""
         check_topic_name(name)
         if name in self._configs:
             raise TroveError(errors.TOPIC_EXISTS, f"topic {name} exists already", topic=name)
@@ -178,8 +220,7 @@ class TopicTable:
         if len(self._configs) >= TOPIC_COUNT_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
         config = TopicConfig(name, queue_count, queue_count).with_message_type(message_type)
-        self._put(config, now_ms)
-        return config
+        return self._begin_put(None, config, now_ms)
 
     def alter(
         self,
@@ -191,6 +232,23 @@ class TopicTable:
         now_ms: int | None = None,
     ) -> TopicConfig:
         """Changes what is given; queues are only ever added. TroveError as create(), and TOPIC_NOT_FOUND."""
+        self._carry_out(
+            self.begin_alter(
+                name, queue_count=queue_count, message_type=message_type, perm=perm, now_ms=now_ms
+            )
+        )
+        return self.require(name)
+
+    def begin_alter(
+        self,
+        name: str,
+        *,
+        queue_count: int | None = None,
+        message_type: str | None = None,
+        perm: int | None = None,
+        now_ms: int | None = None,
+    ) -> TopicChange | None:
+        """None where nothing is to be changed. Raises as alter() but for what the file may raise."""
         before = self.require(name)
         check_topic_name(name)
         after = before
@@ -206,9 +264,7 @@ class TopicTable:
             if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
                 raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
             after = replace(after, perm=perm)
-        if after != before:
-            self._put(after, now_ms)
-        return after
+        return None if after == before else self._begin_put(before, after, now_ms)
 
     def check_deletable(self, name: str) -> None:
         """Raises what delete() would refuse the name with: TOPIC_NOT_FOUND, TOPIC_ILLEGAL."""
@@ -218,32 +274,62 @@ class TopicTable:
 
     def delete(self, name: str, *, now_ms: int | None = None) -> None:
         """Forgets the topic. TroveError TOPIC_NOT_FOUND; TOPIC_ILLEGAL for one that the broker needs."""
+        self._carry_out(self.begin_delete(name, now_ms=now_ms))
+
+    def begin_delete(self, name: str, *, now_ms: int | None = None) -> TopicChange:
+        """The topic is gone from here on, so that nothing is sent to it; it is back where run() fails."""
         self.check_deletable(name)
         values = {key: value for key, value in self._values.items() if key != name}
-        self._save(values, now_ms)
+        change = self._begin(
+            TopicChange(self._file, self._document_of(values, now_ms), name, self._configs[name], None)
+        )
         del self._configs[name]
-        self._notify()
+        return change
+
+    def finish(self, change: TopicChange) -> None:
+        """After run(): the table has the change where the file has it, else it is as it was."""
+        assert change is self._change, "one change at a time"
+        self._change = None
+        config = change.after if change.saved else change.before
+        if config is not None:
+            self._configs[change.name] = config
+        if change.saved:
+            self._document = change.document
+            self._values = _object(change.document, "topicConfigTable")
+            self._notify()
 
     def _is_system(self, name: str) -> bool:
         return name in self._reserved or is_system_topic(name)
 
-    def _put(self, config: TopicConfig, now_ms: int | None) -> None:
-        base = _object(self._values, config.name)
-        self._save({**self._values, config.name: config.to_json(base)}, now_ms)
-        self._configs[config.name] = config
-        self._notify()
+    def _begin_put(self, before: TopicConfig | None, after: TopicConfig, now_ms: int | None) -> TopicChange:
+        values = {**self._values, after.name: after.to_json(_object(self._values, after.name))}
+        return self._begin(
+            TopicChange(self._file, self._document_of(values, now_ms), after.name, before, after)
+        )
 
-    def _save(self, values: JsonObject, now_ms: int | None) -> None:
-        """Only when the file holds the change does the table: a failed save leaves both as they were."""
+    def _begin(self, change: TopicChange) -> TopicChange:
+        if self._change is not None:
+            raise TroveError(
+                errors.SERVICE_NOT_AVAILABLE, f"topic {self._change.name} is being changed; try again"
+            )
+        self._change = change
+        return change
+
+    def _carry_out(self, change: TopicChange | None) -> None:
+        if change is not None:
+            try:
+                change.run()
+            finally:
+                self.finish(change)
+
+    def _document_of(self, values: JsonObject, now_ms: int | None) -> JsonObject:
         version = _object(self._document, "dataVersion")
         changed: JsonObject = {
             "counter": _integer(version, "counter", 0) + 1,
             "stateVersion": _integer(version, "stateVersion", 0),
             "timestamp": _integer(version, "timestamp", 0) if now_ms is None else now_ms,
         }
-        document = {**self._document, "dataVersion": changed, "topicConfigTable": values}
-        self._file.save(document)
-        self._document, self._values = document, values
+        return {**self._document, "dataVersion": changed, "topicConfigTable": values}
 
     def _notify(self) -> None:
         for listener in self._listeners:

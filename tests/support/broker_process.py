@@ -39,8 +39,15 @@ SMALL_FILES = (
 class BrokerProcess:
     """A started broker; `address` and `http` are where it listens."""
 
-    def __init__(self, store: Path, settings: Sequence[str] = (), arguments: Sequence[str] = ()) -> None:
-        options = [f"--set={setting}" for setting in (*SMALL_FILES, *settings)]
+    def __init__(
+        self,
+        store: Path,
+        settings: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+        *,
+        small_files: bool = True,
+    ) -> None:
+        options = [f"--set={setting}" for setting in (*(SMALL_FILES if small_files else ()), *settings)]
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "broker", "--store", str(store), "--log-format", "json"),

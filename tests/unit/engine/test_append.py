@@ -103,7 +103,7 @@ def test_without_a_new_segment_nothing_is_written_and_no_queue_offset_used_up(
     store = open_store(files)
     send(store, bytes(8000))
     before = memory.read_bytes("commitlog/00000000000000000000"), store.end_offset
-    files.decide = fail_always("create", error_number, "commitlog")
+    files.decide = fail_always("create", error_number, "segment")
     for _ in range(2):
         with pytest.raises(TroveError) as caught:
             send(store, bytes(8000))

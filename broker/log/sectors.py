@@ -1,0 +1,59 @@
+"""Telling a record that lost a sector from a whole one.
+
+Behind the last sync a power cut may keep some sectors of a file and not others; what is lost reads as
+zeros. A body has its CRC and a header its lengths. The properties have neither: there, a sector of zeros is
+the only sign. So that it is a sure one, no record is appended whose properties could look like that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+
+SECTOR_SIZE: Final = 512
+_ZEROS: Final = bytes(SECTOR_SIZE)
+
+
+def check_properties(batch: RecordBatch) -> None:
+    """TroveError BATCH_ILLEGAL where properties end with a zero byte, or have a sector's size of them."""
+    if len(batch) == 1:
+        row = batch.rows[0]
+        begins, sizes = [row.property_position], [row.property_size]
+        ends_with_zero = (
+            row.property_size > 0 and batch.data[row.property_position + row.property_size - 1] == 0
+        )
+    else:
+        property_sizes = batch.property_sizes
+        last = batch.array[batch.property_positions + property_sizes - 1]
+        ends_with_zero = bool(((last == 0) & (property_sizes > 0)).any())
+        long = property_sizes >= SECTOR_SIZE
+        begins, sizes = batch.property_positions[long].tolist(), property_sizes[long].tolist()
+    if ends_with_zero or any(
+        size >= SECTOR_SIZE and _ZEROS in bytes(batch.data[begin : begin + size])
+        for begin, size in zip(begins, sizes, strict=True)
+    ):
+        raise TroveError(
+            errors.BATCH_ILLEGAL, "a record's properties have zero bytes at their end, or 512 in a row"
+        )
+
+
+def count_whole(records: RecordBatch, begin: int) -> int:
+    """How many records, from the first, lack no sector of their properties; those that lie below position
+    `begin` of the batch's bytes (which begin at a sector) are not looked at."""
+    ends = records.positions + records.sizes
+    starts = -(-records.property_positions // SECTOR_SIZE) * SECTOR_SIZE
+    asked = np.flatnonzero((starts < ends) & (records.positions >= begin))
+    several = starts[asked] + SECTOR_SIZE < ends[asked]
+    # The first byte that a sector has of the properties is enough to know most records as whole.
+    doubtful = asked[several | (records.array[starts[asked]] == 0)]
+    for index in doubtful.tolist():
+        end = int(ends[index])
+        for sector in range(int(starts[index]), end, SECTOR_SIZE):
+            if not any(records.data[sector : min(sector + SECTOR_SIZE, end)]):
+                return int(index)
+    return len(records)
