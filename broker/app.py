@@ -21,7 +21,7 @@ from broker.message_store import MessageStore
 from broker.produce.append import batch_size_limit
 from broker.server.admin_service import AdminService
 from broker.server.metrics import BrokerCollector
-from broker.server.query_service import QueryService
+from broker.server.traffic import Traffic
 from broker.services import RoutedTopics, StoreServices, clock_ms
 from broker.settings import BrokerSettings
 from broker.storage.files import StorageError
@@ -35,6 +35,7 @@ from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -62,10 +63,10 @@ class BrokerApp:
         self._settings = settings
         self._version = installed_version()
         self._registry = new_registry(self._version)
-        metrics = RpcMetrics(
+        self._rpc_metrics = RpcMetrics(
             self._registry, cluster=settings.cluster, node_type="broker", node_id=settings.name
         )
-        self._grpc = GrpcServer(settings.grpc_limits(), metrics)
+        self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics)
         self._problem = "starting"
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         """Where it listens, once requests are served."""
@@ -88,7 +89,7 @@ class BrokerApp:
                 await self._serve(store, advertised, Listening(address, http), stop)
             finally:
                 self._problem = "closing the store"
-                await asyncio.to_thread(store.close, clock_ms())
+                await asyncio.to_thread(close_store, store)
         finally:
             await self._grpc.stop(0)
             await self._http.stop()
@@ -97,7 +98,7 @@ class BrokerApp:
         self, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
     ) -> None:
         settings = self._settings
-        services = StoreServices(store, settings)
+        services = StoreServices(store, settings, Traffic(self._rpc_metrics.observe))
         view = LocalBroker(self._description(store, advertised), RoutedTopics(store))
         route = SelfRouteService(view)
         registrations = Registrations(
@@ -122,6 +123,7 @@ class BrokerApp:
         finally:
             self._problem = "stopped"
             await self._grpc.stop(LAST_REPLIES_S if services.group_commit.failure is not None else 0)
+            await services.settle()
             services.group_commit.close()
 
     async def _start(self, registrations: Registrations, listening: Listening) -> None:
@@ -156,17 +158,14 @@ class BrokerApp:
         services.messages.add_to(server)
         admin = AdminService(
             store,
-            services.puller,
+            services.topic_changes,
             services.offsets,
             services.long_polls,
             services.traffic,
-            clock_ms=clock_ms,
             broker_info=lambda: broker_info(view),
             counters=statistics.counters,
         )
-        query_pb2_grpc.add_QueryServiceServicer_to_server(
-            QueryService(store, self._settings.queries_max), server
-        )
+        query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
         self._registry.register(BrokerCollector(statistics))
@@ -214,6 +213,15 @@ def open_store(settings: BrokerSettings, store_settings: StoreSettings) -> Messa
     return store
 
 
+def close_store(store: MessageStore) -> None:
+    """Flushes and closes; blocks. Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers."""
+    try:
+        store.close(clock_ms())
+    except StorageError as error:
+        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+        raise TroveError(spec, f"the store was not closed cleanly: {error}") from error
+
+
 def installed_version() -> str:
     try:
         return version("trovemq-broker")
@@ -242,4 +250,5 @@ def _registration_settings(settings: BrokerSettings) -> RegistrationSettings:
 
 def run(settings: BrokerSettings) -> int:
     """Runs the daemon to its end; the exit code."""
+    keep_freed_memory()
     return run_daemon(lambda stop: BrokerApp(settings).run(stop))

@@ -1,6 +1,7 @@
 """What the broker does beside answering: each of these runs as a task until it is cancelled.
 
 Whatever may block runs in a thread; the engine itself is only touched on the event loop, between awaits.
+A task that is cancelled ends when its thread has, so that the store can be closed then.
 A full disk is waited out (appends are refused meanwhile); any other failure of the disk ends the daemon.
 """
 
@@ -13,6 +14,7 @@ from broker.consume.offsets import OffsetKeeper
 from broker.message_store import MessageStore
 from broker.storage.files import StorageError
 from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -34,7 +36,7 @@ async def flush_projections(store: MessageStore, interval_ms: int) -> None:
         seen = now
         if quiet <= QUIET_FLUSHES:
             try:
-                await asyncio.to_thread(store.flush_projections)
+                await run_in_thread(store.flush_projections)
             except StorageError as error:
                 _wait_out("store.projection_flush_failed", error)
 
@@ -64,8 +66,12 @@ async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> N
         await appended.wait()
         appended.clear()
         if (spare := store.spare_work()) is not None:
-            await asyncio.to_thread(spare.run)
-            store.finish_spare(spare)
+            try:
+                await run_in_thread(spare.run)
+            except StorageError as error:
+                _wait_out("store.spare_segment_failed", error)
+            finally:
+                store.finish_spare(spare)
         await asyncio.sleep(SEGMENT_PAUSE_S)
 
 

@@ -22,9 +22,11 @@ from broker.query.search_offset import search_offset
 from broker.server.append_stream import AppendParts
 from broker.server.fetch_stream import FetchParts
 from broker.server.message_service import MessageService
+from broker.server.query_service import QueryService
 from broker.server.statistics import BrokerStatistics
 from broker.server.traffic import Traffic
 from broker.settings import BrokerSettings
+from broker.topic_changes import TopicChanges
 from broker.topics.names import is_system_topic
 from broker.topics.topics import TopicConfig
 from trovemq_proto import errors
@@ -41,7 +43,7 @@ def clock_ms() -> int:
 class StoreServices:
     """The parts; the daemon starts `background` and ends with `drain`."""
 
-    def __init__(self, store: MessageStore, settings: BrokerSettings) -> None:
+    def __init__(self, store: MessageStore, settings: BrokerSettings, traffic: Traffic | None = None) -> None:
         self.store = store
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
@@ -60,8 +62,9 @@ class StoreServices:
         encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, _unique_keys().next)
         self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(store.settings))
         self.puller = Puller(store, PullSettings(bytes_max=settings.pull_bytes_max))
-        self.offsets = OffsetKeeper(store, self.puller, self.group_commit.durable, self.search_offset)
-        self.traffic = Traffic()
+        self.offsets = OffsetKeeper(store, self.group_commit.durable, self.search_offset)
+        self.topic_changes = TopicChanges(store, clock_ms, self.offsets.persist)
+        self.traffic = traffic or Traffic()
         self.messages = MessageService(
             AppendParts(
                 self.appender,
@@ -80,8 +83,15 @@ class StoreServices:
             self.coalescer,
             clock_ms,
         )
+        self.queries = QueryService(store, settings.queries_max, self.traffic)
         self.statistics = BrokerStatistics(
-            store, self.group_commit, self.long_polls, self.messages.streams, self.traffic
+            store,
+            self.group_commit,
+            self.long_polls,
+            self.queries,
+            self.messages.streams,
+            self.traffic,
+            clock_ms,
         )
 
     def search_offset(self, topic: str, queue_id: int, timestamp: int) -> int:
@@ -103,6 +113,11 @@ class StoreServices:
         self.group_commit.stop()
         self.long_polls.close()
         await self.messages.streams.end_all(timeout_s)
+
+    async def settle(self) -> None:
+        """Returns when no thread writes any more; nothing is asked for by now."""
+        await self.topic_changes.settle()
+        await self.offsets.settle()
 
 
 class RoutedTopics:

@@ -54,6 +54,9 @@ def run_cli(
 
     The settings class must have `log_level` and `log_format`.
     """
+    if not __debug__:
+        sys.stderr.write("error: assertions state the store's invariants: start Python without -O\n")
+        return ExitCode.USAGE
     try:
         loaded: Loaded[Any] = load_settings(
             cls,

@@ -87,6 +87,9 @@ class _TimedCall:
         """Ends the call with the error's row. Always raises grpc.aio.AbortError."""
         if isinstance(failure, TroveError):
             error = failure
+        elif context.cancelled() or context.done():
+            self.finished("CANCELLED")  # the client left: whatever then failed was for nobody
+            raise failure
         else:
             get_logger().error("rpc.unexpected_error", method=self._method, exc_info=failure)
             error = TroveError(errors.UNKNOWN_ERROR)

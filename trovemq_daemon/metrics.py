@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 RPC_LATENCY_BUCKETS_MS: Final = (0.5, 1, 3, 5, 10, 30, 100, 500, 1_000, 3_000, 10_000)
 
@@ -24,48 +30,81 @@ def new_registry(version: str) -> CollectorRegistry:
     return registry
 
 
-class RpcMetrics:
-    """`rocketmq_rpc_latency` (ms) of unary calls, with RocketMQ's labels, and the number of open streams.
+class Buckets:
+    """A histogram in plain numbers: counting one value costs a bisection and an addition."""
 
-    A call that carries a frame stream is not timed as a whole; whoever serves the frames may call
-    `observe` for each of them.
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper ends, inclusive and rising; one more bucket takes what is above them."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total: float = 0
+
+    def add(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def add_counts(self, counts: Sequence[int], total: float) -> None:
+        """Many values at once: how many of them fall into each bucket, and their sum."""
+        for i, count in enumerate(counts):
+            if count:
+                self.counts[i] += count
+        self.total += total
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Prometheus' form: (upper end, how many values up to it)."""
+        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
+        return list(zip(names, accumulate(self.counts), strict=True))
+
+
+class RpcMetrics(Collector):
+    """`rocketmq_rpc_latency` (ms) with RocketMQ's labels, and the number of open streams.
+
+    A call that carries a frame stream is not timed as a whole: whoever serves the frames calls `observe` for
+    each of them.
     """
 
     def __init__(self, registry: CollectorRegistry, *, cluster: str, node_type: str, node_id: str) -> None:
-        node = {"cluster": cluster, "node_type": node_type, "node_id": node_id}
-        labels = ["protocol_type", "request_code", "response_code", "is_long_polling", "result"]
-        self._node = node
-        self._latency = Histogram(
-            "rocketmq_rpc_latency",
-            "Time that a request took, in milliseconds.",
-            [*node, *labels],
-            buckets=RPC_LATENCY_BUCKETS_MS,
-            registry=registry,
-        )
-        self._streams = Gauge(
-            "trovemq_open_streams", "Streams now open, by method.", [*node, "request_code"], registry=registry
-        )
-        self._children: dict[tuple[str, str, bool], Histogram] = {}
+        self._node = {"cluster": cluster, "node_type": node_type, "node_id": node_id}
+        self._latencies: dict[tuple[str, str, bool], Buckets] = {}
+        self._streams: Counter[str] = Counter()
+        registry.register(self)
 
     def observe(
         self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False
     ) -> None:
         """Counts one answered request. `response` is OK or the symbol of an error: both sets are small."""
         key = (method, response, is_long_polling)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = self._latency.labels(
-                **self._node,
-                protocol_type="grpc",
-                request_code=method,
-                response_code=response,
-                is_long_polling=str(is_long_polling).lower(),
-                result="success" if response == "OK" else "failed",
-            )
-        child.observe(elapsed_ms)
+        buckets = self._latencies.get(key)
+        if buckets is None:
+            buckets = self._latencies[key] = Buckets(RPC_LATENCY_BUCKETS_MS)
+        buckets.add(elapsed_ms)
 
     def stream_opened(self, method: str) -> None:
-        self._streams.labels(**self._node, request_code=method).inc()
+        self._streams[method] += 1
 
     def stream_closed(self, method: str) -> None:
-        self._streams.labels(**self._node, request_code=method).dec()
+        self._streams[method] -= 1
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else registering would collect
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("protocol_type", "request_code", "response_code", "is_long_polling", "result")
+        latency = HistogramMetricFamily(
+            "rocketmq_rpc_latency",
+            "Time that a request took, in milliseconds.",
+            labels=(*self._node, *labels),
+        )
+        for (method, response, polling), buckets in self._latencies.items():
+            result = "success" if response == "OK" else "failed"
+            values = ("grpc", method, response, str(polling).lower(), result)
+            latency.add_metric((*self._node.values(), *values), buckets.cumulative(), buckets.total)
+        yield latency
+        streams = GaugeMetricFamily(
+            "trovemq_open_streams", "Streams now open, by method.", labels=(*self._node, "request_code")
+        )
+        for method, count in self._streams.items():
+            streams.add_metric((*self._node.values(), method), count)
+        yield streams

@@ -13,9 +13,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from broker.consume.pull import Puller, out_of_range, topic_not_found
+from broker.consume.pull import out_of_range
 from broker.message_store import MessageStore
+from broker.queues import queue_ids, queue_range
 from broker.topics.names import check_group_name
+from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -44,12 +46,10 @@ class OffsetKeeper:
     def __init__(
         self,
         store: MessageStore,
-        puller: Puller,
         sync_log: Callable[[int], Awaitable[None]],
         search: Callable[[str, int, int], int],
     ) -> None:
         self._store = store
-        self._puller = puller
         self._sync_log = sync_log
         self._search = search
         self._writing = asyncio.Lock()
@@ -67,7 +67,7 @@ class OffsetKeeper:
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """None where the group has no offset for this queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
         check_group_name(group)
-        self._puller.bounds(topic, queue_id)
+        queue_range(self._store, topic, queue_id)
         return self._store.offsets.get(group, topic, queue_id)
 
     async def reset(
@@ -75,8 +75,8 @@ class OffsetKeeper:
     ) -> list[ResetEntry]:
         """Sets the offsets of one queue, or of every queue of the topic. Raises as commit()."""
         check_group_name(group)
-        queue_ids = self.queue_ids(topic) if queue_id is None else [queue_id]
-        targets = {number: self._target_offset(topic, number, target) for number in queue_ids}
+        chosen = queue_ids(self._store, topic) if queue_id is None else [queue_id]
+        targets = {number: self._target_offset(topic, number, target) for number in chosen}
         await self._log_behind(topic, targets)
         entries = []
         for number, offset in targets.items():
@@ -87,17 +87,8 @@ class OffsetKeeper:
         await self.persist()
         return entries
 
-    def queue_ids(self, topic: str) -> list[int]:
-        """Every queue that the topic has by its settings or in the store. Raises TOPIC_NOT_FOUND."""
-        config = self._store.topics.get(topic)
-        queues = self._store.consume_queues.queues(topic)
-        if config is None and not queues:
-            raise topic_not_found(topic)
-        configured = range(config.queue_count) if config is not None else ()
-        return sorted({*configured, *(queue.queue_id for queue in queues)})
-
     def _target_offset(self, topic: str, queue_id: int, target: ResetTarget) -> int:
-        low, high = self._puller.bounds(topic, queue_id)
+        low, high = queue_range(self._store, topic, queue_id)
         if target.to_min:
             return low
         if target.to_max:
@@ -109,7 +100,7 @@ class OffsetKeeper:
         return target.offset  # its range is checked before anything is set
 
     def _check_range(self, topic: str, queue_id: int, offset: int) -> None:
-        low, high = self._puller.bounds(topic, queue_id)
+        low, high = queue_range(self._store, topic, queue_id)
         if not low <= offset <= high:
             raise out_of_range(topic, queue_id, offset, low, high)
 
@@ -122,10 +113,15 @@ class OffsetKeeper:
                 await self._sync_log(self._store.end_offset)
                 return
 
+    async def settle(self) -> None:
+        """Returns when nothing is being written."""
+        async with self._writing:
+            pass
+
     async def persist(self) -> None:
         """Brings changed offsets to disk, off the event loop; one write at a time."""
         async with self._writing:
             work = self._store.offsets.begin_persist()
             if work is not None:
-                await asyncio.to_thread(work.run)
+                await run_in_thread(work.run)
                 self._store.offsets.finish_persist(work)

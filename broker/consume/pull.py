@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
+from broker.queues import find_queue
 from broker.topics.names import SCHEDULE_TOPIC
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -86,40 +87,16 @@ class Puller:
         self._settings = settings
         self._checked_from = store.end_offset
 
-    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(min, max) queue offset. Raises TOPIC_NOT_FOUND, QUEUE_NOT_FOUND."""
-        queue = self._queue(topic, queue_id)
-        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
-
     def pull(self, request: PullRequest) -> PullResult:
         """Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, REQUEST_ILLEGAL."""
         _check(request)
-        queue = self._queue(request.topic, request.queue_id)
+        queue = find_queue(self._store, request.topic, request.queue_id)
         low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
         if not low <= request.offset <= high:
             raise out_of_range(request.topic, request.queue_id, request.offset, low, high)
         if queue is None or request.offset == high:
             return PullResult([], 0, 0, request.offset, low, high)
         return self._read(request, queue, low, high)
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue; None where the topic has it and nothing was written to it yet."""
-        queue = self._store.consume_queues.get(topic, queue_id)
-        if queue is not None:
-            return queue
-        config = self._store.topics.get(topic)
-        if config is None and not self._store.consume_queues.queues(topic):
-            raise topic_not_found(topic)
-        count = 0 if config is None else max(config.queue_count, config.write_queue_count)
-        if not 0 <= queue_id < count:
-            raise TroveError(
-                errors.QUEUE_NOT_FOUND,
-                f"topic {topic} has no queue {queue_id} here (queue count {count})",
-                topic=topic,
-                queue_id=queue_id,
-                queue_count=count,
-            )
-        return None
 
     def _read(self, request: PullRequest, queue: ConsumeQueue, low: int, high: int) -> PullResult:
         units = queue.units(request.offset, min(high - request.offset, UNITS_MAX))
@@ -229,11 +206,6 @@ class _Gathered:
             all_offsets,
             tuple(sorted(self._damaged)),
         )
-
-
-def topic_not_found(topic: str) -> TroveError:
-    shown = topic[:200]  # an error never repeats a whole hostile name
-    return TroveError(errors.TOPIC_NOT_FOUND, f"topic {shown!r} does not exist here", topic=shown)
 
 
 def out_of_range(topic: str, queue_id: int, offset: int, low: int, high: int) -> TroveError:

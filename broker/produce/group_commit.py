@@ -5,7 +5,7 @@ its own) further appends gather; the next sync covers them all. In async mode no
 syncs by interval: when 4 pages are dirty, or whatever is dirty every 10 s (spec 6.1).
 
 Invariants
-- Waiters are resolved in the order in which they were added; their ends never decrease.
+- Waiters are resolved in the order of their ends, which is the order of the appends.
 - A waiter is resolved without an error only after `finish_flush` moved the store's flushed offset past its
   end and the records were dispatched and announced: who reads after the acknowledgement sees the message.
 - Each waiter is resolved exactly once. One that timed out is not resolved again by its sync.
@@ -95,6 +95,11 @@ class GroupCommit:
         return self._store.end_offset - self._store.flushed_offset
 
     @property
+    def waiting(self) -> int:
+        """How many appends wait for the sync that covers them."""
+        return len(self._waiters)
+
+    @property
     def full(self) -> bool:
         """Whether more waits for the disk than may."""
         return self.unsynced_bytes >= self._settings.unsynced_bytes_max
@@ -115,11 +120,18 @@ class GroupCommit:
         if end <= self._store.flushed_offset:
             resolve(None)
             return
-        assert not self._waiters or self._waiters[-1].end <= end, "appends and their waiters have one order"
         deadline = asyncio.get_running_loop().time() + self._settings.sync_flush_timeout_ms / 1000
-        self._waiters.append(_Waiter(end, deadline, resolve))
+        self._add(_Waiter(end, deadline, resolve))
         self._wanted.set()
         self._arm_timer()
+
+    def _add(self, waiter: _Waiter) -> None:
+        """Nearly always at the end; a later append's waiter may be there first, by a turn of the loop."""
+        at = len(self._waiters)
+        while at and self._waiters[at - 1].end > waiter.end:
+            at -= 1
+            waiter.deadline = self._waiters[at].deadline
+        self._waiters.insert(at, waiter)
 
     async def room(self) -> None:
         """Returns when the unsynced bytes are below their limit, or when the store failed.

@@ -16,10 +16,11 @@ from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.located import queue_offset_of
 from broker.query.query_by_key import query_pages
-from broker.query.queues import find_queue
+from broker.queues import find_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
+from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
     HOST_SIZE_IPV4,
     HOST_SIZE_IPV6,
@@ -102,7 +103,9 @@ def _by_offset_msg_id(store: MessageStore, identifier: str) -> FoundMessages | N
     record = store.record_at(physical_offset)
     if record is None or _store_host(record) != store_host:
         return None
-    queue_offset = queue_offset_of(store.consume_queues, record, physical_offset)
+    fields = read_fields(record, 0, len(record))
+    assert fields is not None, "the store gives records that are well formed"
+    queue_offset = queue_offset_of(store.consume_queues, record, fields, physical_offset)
     return FoundMessages(IdentifierKind.OFFSET_MSG_ID, [record], [queue_offset], [physical_offset])
 
 

@@ -23,7 +23,7 @@ from trovemq_proto.records import (
     index_hash,
     parse_properties,
 )
-from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.layout import STORE_TIMESTAMP_AT, born_shift
 
 TIME_MAX: Final = (1 << 63) - 1
@@ -70,16 +70,20 @@ class KeyQuery:
         """The key index's hash of this query's key in that topic."""
         return index_hash(topic, f"T#{self.key}" if self.type is KeyType.TAG else self.key)
 
+    @property
+    def has_times(self) -> bool:
+        """Whether not every time will do."""
+        return self.begin > 0 or self.end < TIME_MAX
+
     def in_time(self, timestamp: int) -> bool:
         return self.begin <= timestamp <= self.end
 
-    def accepts(self, record: memoryview) -> bool:
-        """Whether a well-formed record answers the query."""
-        fields = read_fields(record, 0, len(record))
-        if fields is None or not self.in_time(store_timestamp(record, fields)):
+    def accepts(self, record: memoryview, fields: RecordFields) -> bool:
+        """Whether the record answers the query."""
+        if not self.in_time(store_timestamp(record, fields)):
             return False
         topic = record[fields.topic_position : fields.topic_position + fields.topic_size]
-        if self.topic and bytes(topic) != self.topic.encode("utf-8", "replace"):
+        if self.topic and topic != self.topic.encode("utf-8", "replace"):
             return False
         return self._has_key(parse_properties(bytes(record[fields.property_position :])))
 

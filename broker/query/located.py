@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from broker.index.consume_queues import ConsumeQueues
-from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.layout import QUEUE_ID_AT, QUEUE_OFFSET_AT
 
 
-def queue_offset_of(consume_queues: ConsumeQueues, record: memoryview, physical_offset: int) -> int:
+def queue_offset_of(
+    consume_queues: ConsumeQueues, record: memoryview, fields: RecordFields, physical_offset: int
+) -> int:
     """The index of the record's unit, which is the truth; its own QUEUEOFFSET where it has no unit."""
-    fields = read_fields(record, 0, len(record))
-    assert fields is not None, "the record was checked"
     topic = str(record[fields.topic_position : fields.topic_position + fields.topic_size], "utf-8", "replace")
     stored = int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True)
     queue = consume_queues.get(topic, int.from_bytes(record[QUEUE_ID_AT : QUEUE_ID_AT + 4], signed=True))

@@ -26,15 +26,18 @@ from broker.query.cursor import Cursor
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.located import queue_offset_of
 from broker.query.log_windows import matches, windows
+from broker.queues import queue_ids
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.fields import RecordFields, read_fields
 
 # Work is counted in steps along a chain, about a microsecond each; a page stops when it has done its share.
 WORK_MAX: Final = 20_000
 _WORK_OF_CANDIDATE: Final = 8
 _WORK_OF_SCANNED_RECORD: Final = 2
 _CHAIN_STEPS: Final = 256
+_CHAIN_STEPS_MIN: Final = 16
 _NOTES_MAX: Final = 8
 
 
@@ -59,12 +62,14 @@ class QueryPage:
 def query_page(store: MessageStore, query: KeyQuery, *, messages_max: int = 0, cursor: str = "") -> QueryPage:
     """The next page of at most messages_max messages (0: maxMsgsNumBatch, which is also the most a page has).
 
-    Raises TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL, INDEX_DISABLED.
+    Raises TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL, TOPIC_NOT_FOUND, INDEX_DISABLED.
     """
     query.check()
     if messages_max < 0:
         raise TroveError(errors.REQUEST_ILLEGAL, f"{messages_max} messages", field="messages_max")
     start = Cursor.decode(cursor, query) if cursor else Cursor(store.visible_offset)
+    if query.topic:
+        queue_ids(store, query.topic)  # a topic that is not here is an error, never an empty answer
     if store.key_index is None:
         raise TroveError(errors.INDEX_DISABLED)
     limit = store.settings.query_messages_max
@@ -164,8 +169,14 @@ class _PageSearch:
             self.place = walk.place
             if not self._has_work():
                 return
-            self._examine_all(walk.take(_CHAIN_STEPS))
-            self.work_left -= _CHAIN_STEPS
+            steps = self._chain_steps()
+            self._examine_all(walk.take(steps))
+            self.work_left -= steps
+
+    def _chain_steps(self) -> int:
+        """No more than fill the page, so that the next page need not walk them again."""
+        room = self.messages_max - len(self.records)
+        return min(_CHAIN_STEPS, max(room, _CHAIN_STEPS_MIN))
 
     def _walk_chains(self, hashes: list[int], begin: int) -> None:
         chains = [self.index.candidates(key_hash, begin, self.before) for key_hash in hashes]
@@ -199,14 +210,16 @@ class _PageSearch:
         if physical_offset >= self.before:
             return  # the same record once more: it has two keys of this hash, or was indexed twice
         self.work_left -= _WORK_OF_CANDIDATE
-        record = self._answer_at(physical_offset)
-        if record is not None:
+        found = self._answer_at(physical_offset)
+        if found is not None:
+            record, fields = found
             if self.records and self._is_full(len(record)):
                 self.stopped = True
                 return
+            queue_offset = queue_offset_of(self.store.consume_queues, record, fields, physical_offset)
             self.records.append(record)
             self.physical_offsets.append(physical_offset)
-            self.queue_offsets.append(queue_offset_of(self.store.consume_queues, record, physical_offset))
+            self.queue_offsets.append(queue_offset)
             self.byte_count += len(record)
         self.before = physical_offset
 
@@ -216,25 +229,26 @@ class _PageSearch:
             or self.byte_count + size > self.store.settings.query_page_bytes_max
         )
 
-    def _answer_at(self, physical_offset: int) -> memoryview | None:
-        timestamp = self.store.store_timestamp_at(physical_offset)
-        if timestamp is not None and not self.query.in_time(timestamp):
-            return None
-        try:
-            # Its keys are looked at first: to check a foreign record's body would be in vain.
-            record = self.store.record_at(physical_offset, check=False)
-            if record is None:
-                if not self._is_well_formed(physical_offset):
-                    self._note(physical_offset)
-                return None  # well formed, and yet not served: its topic was deleted
-            if not self.query.accepts(record):
+    def _answer_at(self, physical_offset: int) -> tuple[memoryview, RecordFields] | None:
+        """The record there, if it answers the query and is sound."""
+        if self.query.has_times:
+            timestamp = self.store.store_timestamp_at(physical_offset)
+            if timestamp is not None and not self.query.in_time(timestamp):
                 return None
-            return self.store.record_at(physical_offset)
-        except TroveError as error:
-            if error.spec is not errors.RECORD_DAMAGED:
-                raise
+        record = self.store.record_at(physical_offset, check=False)
+        if record is None:
+            if not self._is_well_formed(physical_offset):
+                self._note(physical_offset)
+            return None  # well formed, and yet not served: its topic was deleted
+        fields = read_fields(record, 0, len(record))
+        assert fields is not None, "the store gives records that are well formed"
+        # Its keys are looked at first: to check a foreign record's body would be in vain.
+        if not self.query.accepts(record, fields):
+            return None
+        if fields.body_size and not body_crc_matches(record, fields):
             self._note(physical_offset)
             return None
+        return record, fields
 
     def _is_well_formed(self, physical_offset: int) -> bool:
         size = int.from_bytes(self.store.read(physical_offset, 4), signed=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.message_store import MessageStore
-from broker.query.queues import find_queue
-from broker.query.queues import queue_ids as queue_ids_of
+from broker.queues import queue_ids as queue_ids_of
+from broker.queues import queue_range
 
 
 class QueueOffsets(NamedTuple):
@@ -23,9 +23,5 @@ def queue_offsets(store: MessageStore, topic: str, queue_ids: Sequence[int] = ()
 
     Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """
-    found = []
-    for queue_id in queue_ids or queue_ids_of(store, topic):
-        queue = find_queue(store, topic, queue_id)
-        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
-        found.append(QueueOffsets(queue_id, low, high))
-    return found
+    chosen = queue_ids or queue_ids_of(store, topic)
+    return [QueueOffsets(queue_id, *queue_range(store, topic, queue_id)) for queue_id in chosen]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.index import time_search
 from broker.message_store import MessageStore
-from broker.query.queues import find_queue
+from broker.queues import find_queue
 
 
 def search_offset(

@@ -9,9 +9,10 @@ import grpc
 
 from broker.consume.long_poll import LongPolls
 from broker.consume.offsets import OffsetKeeper, ResetTarget
-from broker.consume.pull import Puller, topic_not_found
 from broker.message_store import MessageStore
+from broker.queues import queue_ids, queue_range, topic_not_found
 from broker.server.traffic import Traffic
+from broker.topic_changes import TopicChanges
 from broker.topics.names import is_system_topic
 from broker.topics.topics import QUEUE_COUNT_DEFAULT, TopicConfig
 from trovemq_proto import errors
@@ -28,21 +29,19 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def __init__(
         self,
         store: MessageStore,
-        puller: Puller,
+        changes: TopicChanges,
         offsets: OffsetKeeper,
         long_polls: LongPolls,
         traffic: Traffic,
         *,
-        clock_ms: Callable[[], int],
         broker_info: Callable[[], common_pb2.BrokerInfo],
         counters: Callable[[], dict[str, int]],
     ) -> None:
         self._store = store
-        self._puller = puller
+        self._changes = changes
         self._offsets = offsets
         self._long_polls = long_polls
         self._traffic = traffic
-        self._clock_ms = clock_ms
         self._broker_info = broker_info
         self._counters = counters
 
@@ -50,22 +49,18 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def CreateTopic(  # noqa: N802
         self, request: admin_pb2.CreateTopicRequest, _context: Context
     ) -> admin_pb2.TopicDescription:
-        config = self._store.topics.create(
-            request.topic,
-            request.queue_count or QUEUE_COUNT_DEFAULT,
-            request.message_type or "NORMAL",
-            now_ms=self._clock_ms(),
+        config = await self._changes.create(
+            request.topic, request.queue_count or QUEUE_COUNT_DEFAULT, request.message_type or "NORMAL"
         )
         return self._description(config.name, config, with_queues=True)
 
     async def AlterTopic(  # noqa: N802
         self, request: admin_pb2.AlterTopicRequest, _context: Context
     ) -> admin_pb2.TopicDescription:
-        config = self._store.topics.alter(
+        config = await self._changes.alter(
             request.topic,
             queue_count=request.queue_count or None,
             message_type=request.message_type or None,
-            now_ms=self._clock_ms(),
         )
         return self._description(config.name, config, with_queues=True)
 
@@ -93,7 +88,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def DeleteTopic(  # noqa: N802
         self, request: admin_pb2.DeleteTopicRequest, _context: Context
     ) -> admin_pb2.DeleteTopicReply:
-        physical_offset = self._store.delete_topic(request.topic, self._clock_ms())
+        physical_offset = await self._changes.delete(request.topic)
         self._traffic.forget(request.topic)
         self._long_polls.wake_topic(request.topic)
         return admin_pb2.DeleteTopicReply(physical_offset=physical_offset)
@@ -101,18 +96,18 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def _description(
         self, topic: str, config: TopicConfig | None, *, with_queues: bool
     ) -> admin_pb2.TopicDescription:
-        queue_ids = self._offsets.queue_ids(topic)
+        numbers = queue_ids(self._store, topic) if with_queues or config is None else []
         return admin_pb2.TopicDescription(
             topic=topic,
-            queue_count=config.queue_count if config is not None else len(queue_ids),
+            queue_count=config.queue_count if config is not None else len(numbers),
             message_type=config.message_type if config is not None else "UNSPECIFIED",
             system=is_system_topic(topic),
-            queues=[self._queue(topic, queue_id) for queue_id in queue_ids] if with_queues else (),
+            queues=[self._queue(topic, number) for number in numbers] if with_queues else (),
             broker=self._store.settings.broker,
         )
 
     def _queue(self, topic: str, queue_id: int) -> admin_pb2.TopicQueue:
-        low, high = self._puller.bounds(topic, queue_id)
+        low, high = queue_range(self._store, topic, queue_id)
         return admin_pb2.TopicQueue(
             queue_id=queue_id,
             min_offset=low,

@@ -52,22 +52,25 @@ class AppendStream(ReplyStream):
             result = parts.appender.append(request.topic, request.queue_id, request.records, self._born_host)
         except TroveError as error:
             parts.traffic.refused(error.symbol, one_way=request.one_way)
+            parts.traffic.answered("Append", error.symbol, started)
             if not request.one_way:
                 await self.reply(refused_reply(request.frame_id, error, parts.broker).SerializeToString())
             return
-        parts.traffic.appended(request.topic, result.record_count, result.bytes_written)
+        parts.traffic.appended(request.topic, result.record_count, result.bytes_written, result.positions)
         if not request.one_way:
             elapsed_us = int((time.perf_counter() - started) * 1e6)
             reply = append_reply(
                 request.frame_id, result, parts.appender.durability, parts.broker, elapsed_us
             )
             if parts.appender.sync:
-                self._reply_when_durable(reply, result.end)
+                self._reply_when_durable(reply, result.end, started)
             else:
                 await self.reply(reply.SerializeToString())
+                parts.traffic.answered("Append", "OK", started)
 
-    def _reply_when_durable(self, reply: message_pb2.AppendReply, end: int) -> None:
+    def _reply_when_durable(self, reply: message_pb2.AppendReply, end: int, started: float) -> None:
         def resolve(error: TroveError | None) -> None:
+            self._parts.traffic.answered("Append", error.symbol if error else "OK", started)
             if error is not None:
                 self._parts.traffic.refused(error.symbol)
                 mark_failed(reply, error)

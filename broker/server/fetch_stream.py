@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,13 @@ class FetchParts:
 class FetchWait:
     """One fetch that waits for its queue to grow, until its deadline.
 
-    `attempt` is tried again after each growth; `answer` gets the serialised reply.
+    `attempt` is tried again after each growth.
     """
 
     def __init__(self, parts: FetchParts, fetch_id: int, request: PullRequest, wait_ms: int) -> None:
         self._parts = parts
+        self._started = time.perf_counter()
+        self._waited = False
         self._fetch_id = fetch_id
         self._request = request
         self._deadline = asyncio.get_running_loop().time() + wait_ms / 1000
@@ -50,11 +53,21 @@ class FetchWait:
         try:
             result = self._parts.puller.pull(self._request)
         except TroveError as error:
-            return fetch_error(self._fetch_id, error)
+            return self.refusal(error)
         if result.at_end and not last:
             self._request = _from(self._request, result.next_offset)
+            self._waited = True
             return None
+        self._answered("OK")
         return counted_reply(self._parts, self._fetch_id, self._request.topic, result)
+
+    def refusal(self, error: TroveError) -> bytes:
+        """The reply that says why there is nothing."""
+        self._answered(error.symbol)
+        return fetch_error(self._fetch_id, error)
+
+    def _answered(self, response: str) -> None:
+        self._parts.traffic.answered("Fetch", response, self._started, waited=self._waited)
 
     @property
     def queue(self) -> tuple[str, int]:
@@ -77,30 +90,30 @@ class FetchStream(ReplyStream):
                 error = TroveError(
                     errors.LIMIT_EXCEEDED, f"{self._waiting} fetches of this stream are waiting"
                 )
-                message = fetch_error(request.fetch_id, error)
+                message = fetch.refusal(error)
             else:
-                message = self._begin_wait(fetch, request.fetch_id)
+                message = self._begin_wait(fetch)
         if message is not None:
             await self.reply(message)
 
-    def _begin_wait(self, fetch: FetchWait, fetch_id: int) -> bytes | None:
+    def _begin_wait(self, fetch: FetchWait) -> bytes | None:
         topic, queue_id = fetch.queue
 
         def woken(grown: bool) -> None:
             self._waiters.pop(fetch, None)
-            self.reply_soon(lambda: self._answer(fetch, fetch_id, last=not grown))
+            self.reply_soon(lambda: self._answer(fetch, last=not grown))
 
         try:
             waiter = self._parts.long_polls.wait(topic, queue_id, fetch.remaining_ms, woken)
         except TroveError as error:
-            return fetch_error(fetch_id, error)
+            return fetch.refusal(error)
         self._waiters[fetch] = waiter
         self.begin_waiting()
         return None
 
-    def _answer(self, fetch: FetchWait, fetch_id: int, *, last: bool) -> bytes | None:
+    def _answer(self, fetch: FetchWait, *, last: bool) -> bytes | None:
         message = fetch.attempt(last=last or self._ending or fetch.remaining_ms == 0)
-        return self._begin_wait(fetch, fetch_id) if message is None else message
+        return self._begin_wait(fetch) if message is None else message
 
     def end(self) -> None:
         super().end()

@@ -87,7 +87,7 @@ class MessageService:
         )
         result = outcome.result
         elapsed_us = int((time.perf_counter() - started) * 1e6)
-        append.traffic.appended(request.topic, result.record_count, result.bytes_written)
+        append.traffic.appended(request.topic, result.record_count, result.bytes_written, result.positions)
         reply = append_reply(0, result, append.appender.durability, append.broker, elapsed_us)
         if append.appender.sync:
             try:

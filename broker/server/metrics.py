@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from broker.consume.lag import consumer_lags
 from broker.server.statistics import BrokerStatistics
-from broker.topics.names import is_system_topic
+from broker.topics.names import RETRY_PREFIX, is_system_topic
 
 NODE_LABELS: Final = ("cluster", "node_type", "node_id")
 TOPIC_LABELS: Final = (*NODE_LABELS, "topic", "message_type", "is_system")
@@ -51,13 +52,19 @@ class BrokerCollector(Collector):
             ("rocketmq_throughput_out", "Bytes of records handed to consumers.", traffic.bytes_out),
         )
         for name, what, table in tables:
-            yield self._counter(name, what, TOPIC_LABELS, self._by_topic(table))
+            samples = ((self._topic_values(topic), count) for topic, count in table.items())
+            yield self._counter(name, what, TOPIC_LABELS, samples)
+        sizes = HistogramMetricFamily(
+            "rocketmq_message_size", "Bytes of each record appended.", labels=TOPIC_LABELS
+        )
+        for topic, buckets in traffic.message_sizes.items():
+            sizes.add_metric(self._topic_values(topic), buckets.cumulative(), buckets.total)
+        yield sizes
 
-    def _by_topic(self, table: Mapping[str, int]) -> Samples:
-        for topic, count in table.items():
-            config = self._statistics.store.topics.get(topic)
-            message_type = config.message_type if config is not None else "UNSPECIFIED"
-            yield (*self._node, topic, message_type, _flag(is_system_topic(topic))), count
+    def _topic_values(self, topic: str) -> tuple[str, ...]:
+        config = self._statistics.store.topics.get(topic)
+        message_type = config.message_type if config is not None else "UNSPECIFIED"
+        return (*self._node, topic, message_type, _flag(is_system_topic(topic)))
 
     def _store(self) -> Iterator[Metric]:
         store = self._statistics.store
@@ -70,27 +77,52 @@ class BrokerCollector(Collector):
                 "Log bytes not yet dispatched.",
                 store.undispatched_bytes,
             ),
+            (
+                "rocketmq_storage_message_reserve_time",
+                "Age of the oldest record, in ms.",
+                self._reserve_time_ms(),
+            ),
             ("rocketmq_topic_number", "Topics.", len(store.topics)),
             ("rocketmq_consumer_group_number", "Groups with an offset.", len(store.offsets.groups())),
             ("rocketmq_broker_permission", "2 = write, 4 = read.", 4 if store.failed else PERMISSION),
         )
         for name, what, value in gauges:
             yield self._gauge(name, what, value)
+        watermark = GaugeMetricFamily(
+            "rocketmq_processor_watermark",
+            "Requests that wait or run now.",
+            labels=(*NODE_LABELS, "processor"),
+        )
+        for processor, count in (
+            ("append", self._statistics.group_commit.waiting),
+            ("long_poll", len(self._statistics.long_polls)),
+            ("query", self._statistics.queries.running),
+        ):
+            watermark.add_metric((*self._node, processor), count)
+        yield watermark
+
+    def _reserve_time_ms(self) -> int:
+        """How old the oldest record is."""
+        oldest = self._statistics.store.store_timestamp_at(self._statistics.store.min_offset)
+        return 0 if oldest is None else max(0, self._statistics.clock_ms() - oldest)
 
     def _consumers(self) -> Iterator[Metric]:
-        lags: dict[tuple[str, str], int] = {}
-        for group, topic, queue_id, offset in self._statistics.store.offsets.entries():
-            queue = self._statistics.store.consume_queues.get(topic, queue_id)
-            end = queue.max_offset if queue is not None else offset
-            if (group, topic) in lags or len(lags) < LAG_ENTRIES_MAX:
-                lags[group, topic] = lags.get((group, topic), 0) + max(0, end - offset)
-        family = GaugeMetricFamily(
+        messages = GaugeMetricFamily(
             "rocketmq_consumer_lag_messages", "Messages behind the group's offset.", labels=GROUP_LABELS
         )
-        for (group, topic), lag in lags.items():
-            retry, system = _flag(topic.startswith("%RETRY%")), _flag(is_system_topic(topic))
-            family.add_metric((*self._node, group, topic, retry, system), lag)
-        yield family
+        latency = GaugeMetricFamily(
+            "rocketmq_consumer_lag_latency",
+            "Age of the oldest message behind the group's offset, in milliseconds.",
+            labels=GROUP_LABELS,
+        )
+        for (group, topic), lag in consumer_lags(self._statistics.store, LAG_ENTRIES_MAX).items():
+            retry, system = _flag(topic.startswith(RETRY_PREFIX)), _flag(is_system_topic(topic))
+            labels = (*self._node, group, topic, retry, system)
+            messages.add_metric(labels, lag.messages)
+            age = 0 if lag.oldest is None else max(0, self._statistics.clock_ms() - lag.oldest)
+            latency.add_metric(labels, age)
+        yield messages
+        yield latency
 
     # --- under our own names ------------------------------------------------------------------------
     def _own(self) -> Iterator[Metric]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -16,6 +17,7 @@ from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.query_by_key import QueryPage, query_pages
 from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
+from broker.server.traffic import Traffic
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
@@ -39,10 +41,16 @@ _KEY_TYPE: Final = {
 class QueryService(query_pb2_grpc.QueryServiceServicer):
     """The methods are those of query.proto; every refusal is a TroveError."""
 
-    def __init__(self, store: MessageStore, queries_max: int) -> None:
+    def __init__(self, store: MessageStore, queries_max: int, traffic: Traffic) -> None:
         self._store = store
+        self._traffic = traffic
         self._queries_max = queries_max
         self._running = 0
+
+    @property
+    def running(self) -> int:
+        """How many queries run now."""
+        return self._running
 
     async def GetMessage(  # noqa: N802
         self, request: query_pb2.GetMessageRequest, _context: Context
@@ -57,12 +65,29 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
                 case _:
                     raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
             return query_pb2.GetMessageReply(
-                kind=_KIND[found.kind], records=b"".join(found.records), queue_offsets=_moved_offsets(found)
+                kind=_KIND[found.kind],
+                records=b"".join(found.records),
+                queue_offsets=_moved_offsets(found),
+                more=not found.complete,
             )
 
     async def QueryByKey(  # noqa: N802
         self, request: query_pb2.QueryByKeyRequest, _context: Context
     ) -> AsyncIterator[query_pb2.QueryPage]:
+        started = time.perf_counter()
+        response = "CANCELLED"
+        try:
+            async with aclosing(self._pages(request)) as pages:
+                async for page in pages:
+                    yield page
+            response = "OK"
+        except TroveError as error:
+            response = error.symbol
+            raise
+        finally:
+            self._traffic.answered("QueryByKey", response, started)
+
+    async def _pages(self, request: query_pb2.QueryByKeyRequest) -> AsyncGenerator[query_pb2.QueryPage, None]:
         query = _key_query(request)
         left = request.messages_max or self._store.settings.query_messages_max
         with self._one_more():

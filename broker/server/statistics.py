@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.consume.long_poll import LongPolls
 from broker.message_store import MessageStore
 from broker.produce.group_commit import GroupCommit
+from broker.server.query_service import QueryService
 from broker.server.reply_stream import OpenStreams
 from broker.server.traffic import Traffic
 
@@ -17,14 +20,18 @@ class BrokerStatistics:
         store: MessageStore,
         group_commit: GroupCommit,
         long_polls: LongPolls,
+        queries: QueryService,
         streams: OpenStreams,
         traffic: Traffic,
+        clock_ms: Callable[[], int],
     ) -> None:
         self.store = store
         self.group_commit = group_commit
         self.long_polls = long_polls
+        self.queries = queries
         self.streams = streams
         self.traffic = traffic
+        self.clock_ms = clock_ms
 
     @property
     def index_create_failures(self) -> int:
@@ -52,7 +59,9 @@ class BrokerStatistics:
             "dispatch_behind_bytes": store.undispatched_bytes,
             "topics": len(store.topics),
             "consumer_groups": len(store.offsets.groups()),
+            "appends_waiting": self.group_commit.waiting,
             "long_polls": len(self.long_polls),
+            "queries_running": self.queries.running,
             "streams": len(self.streams),
             "lagging_projections": len(store.lagging),
             "projection_failures": store.projection_failures,

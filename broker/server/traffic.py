@@ -6,25 +6,58 @@ number of topics; a deleted topic's numbers go with it.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_daemon.metrics import Buckets
 
 # RocketMQ's bounds of rocketmq_message_size, in bytes
-MESSAGE_SIZE_BUCKETS = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+MESSAGE_SIZE_BUCKETS: Final = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+_SIZE_BOUNDS: Final = np.array(MESSAGE_SIZE_BUCKETS, np.int64)
+
+
+class ObserveRpc(Protocol):
+    """See trovemq_daemon.metrics.RpcMetrics.observe."""
+
+    def __call__(
+        self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False
+    ) -> None: ...
+
+
+def _observe_nothing(method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False) -> None:
+    """For those who do not measure."""
 
 
 @dataclass(slots=True)
 class Traffic:
+    observe: ObserveRpc = _observe_nothing
     messages_in: Counter[str] = field(default_factory=Counter)
     bytes_in: Counter[str] = field(default_factory=Counter)
     messages_out: Counter[str] = field(default_factory=Counter)
     bytes_out: Counter[str] = field(default_factory=Counter)
+    message_sizes: dict[str, Buckets] = field(default_factory=dict)  # of records appended, in bytes
     refusals: Counter[str] = field(default_factory=Counter)  # appends refused, by symbol
     one_way_refusals: Counter[str] = field(default_factory=Counter)  # of these the ones nobody was told of
 
-    def appended(self, topic: str, message_count: int, byte_count: int) -> None:
+    def appended(
+        self, topic: str, message_count: int, byte_count: int, positions: NDArray[np.int64] | None = None
+    ) -> None:
+        """`positions`: where in these bytes the records begin; None counts them as of one size."""
         self.messages_in[topic] += message_count
         self.bytes_in[topic] += byte_count
+        sizes = self.message_sizes.get(topic)
+        if sizes is None:
+            sizes = self.message_sizes[topic] = Buckets(MESSAGE_SIZE_BUCKETS)
+        if positions is None or message_count == 1:
+            sizes.add(byte_count / message_count, message_count)
+        else:
+            places = np.searchsorted(_SIZE_BOUNDS, np.diff(positions, append=byte_count))
+            sizes.add_counts(np.bincount(places, minlength=len(sizes.counts)).tolist(), byte_count)
 
     def fetched(self, topic: str, message_count: int, byte_count: int) -> None:
         if message_count:
@@ -36,6 +69,16 @@ class Traffic:
         if one_way:
             self.one_way_refusals[symbol] += 1
 
+    def answered(self, method: str, response: str, started: float, *, waited: bool = False) -> None:
+        """One frame of a stream was answered; `started` is time.perf_counter() when it was read."""
+        self.observe(method, response, (time.perf_counter() - started) * 1000, is_long_polling=waited)
+
     def forget(self, topic: str) -> None:
-        for counter in (self.messages_in, self.bytes_in, self.messages_out, self.bytes_out):
-            counter.pop(topic, None)
+        for table in (
+            self.messages_in,
+            self.bytes_in,
+            self.messages_out,
+            self.bytes_out,
+            self.message_sizes,
+        ):
+            table.pop(topic, None)

@@ -7,6 +7,7 @@ without --json: one finding a line); warnings and errors go to standard error.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -178,7 +179,16 @@ def _print(objects: Iterable[Mapping[str, object]]) -> None:
 
 
 def _line(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    try:
+        sys.stdout.write(f"{text}\n")
+    except BrokenPipeError:
+        _discard_output()
+        raise typer.Exit(EXIT_FINE) from None  # the reader took what it wanted
+
+
+def _discard_output() -> None:
+    """Whatever Python still holds for the closed pipe goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _warn(text: str) -> None:
@@ -186,7 +196,13 @@ def _warn(text: str) -> None:
 
 
 def main() -> None:
-    app(prog_name="python -m broker.tools")
+    try:
+        app(prog_name="python -m broker.tools")
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _discard_output()
 
 
 if __name__ == "__main__":

@@ -53,6 +53,10 @@ class ReadOnlyFile:
     def view(self) -> memoryview:
         return memoryview(self._data)
 
+    def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        if begin < self.size:
+            yield begin, self.size
+
     def write(self, offset: int, data: Buffer) -> None:
         _refuse("write", self._path)
 

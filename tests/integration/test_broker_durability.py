@@ -157,6 +157,26 @@ def _send(body: bytes) -> message_pb2.SendRequest:
     return message_pb2.SendRequest(topic="orders", messages=[message_pb2.OutgoingMessage(body=body)])
 
 
+@pytest.mark.asyncio
+async def test_topics_that_were_made_altered_and_deleted_stay_so_after_a_kill(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        async with Stubs(broker.address) as stubs:
+            await create_topic(stubs)
+            await stubs.messages.Send(_send(b"gone"))
+            await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="made", message_type="FIFO"))
+            await stubs.admin.AlterTopic(admin_pb2.AlterTopicRequest(topic="made", queue_count=11))
+            await stubs.admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic="orders"))
+            await asyncio.to_thread(broker.kill)
+    with running_broker(tmp_path) as broker:
+        async with Stubs(broker.address) as stubs:
+            listed = await stubs.admin.ListTopics(admin_pb2.ListTopicsRequest())
+            topics = [(topic.topic, topic.queue_count, topic.message_type) for topic in listed.topics]
+            assert topics == [("made", 11, "FIFO")]
+            await create_topic(stubs)
+            assert (await stubs.messages.Send(_send(b"new"))).first_queue_offset == 0
+            assert await bodies(stubs) == [b"new"]
+
+
 def test_a_store_has_one_broker(tmp_path: Path) -> None:
     with running_broker(tmp_path):
         second = BrokerProcess(tmp_path)

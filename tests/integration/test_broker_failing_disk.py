@@ -11,8 +11,12 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.settings import BrokerSettings
+from broker.storage.files import StorageError
+from broker.storage.real import RealFileSystem
+from tests.support.broker_here import broker_here
 from tests.support.broker_process import Stubs, refused
 from trovemq_daemon.lifecycle import ExitCode, Stop, exit_code_of
+from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import admin_pb2, message_pb2
 
 pytestmark = pytest.mark.slow
@@ -46,3 +50,27 @@ async def test_a_failed_sync_ends_the_broker(tmp_path: Path, monkeypatch: pytest
         await running
     assert exit_code_of(ended.value) is ExitCode.STORE_FAILED
     assert (tmp_path / "abort").exists(), "the next start recovers"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+async def test_a_disk_that_fails_at_the_end_is_said_and_the_next_start_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def broken(_files: RealFileSystem, path: str, _data: bytes) -> None:
+        raise StorageError("write", path, number)
+
+    request = message_pb2.SendRequest(topic="orders", messages=[{"body": b"x"}])
+
+    async def run_and_fail(patch: pytest.MonkeyPatch) -> None:
+        async with broker_here(tmp_path, projection_flush_interval_ms=60_000) as broker:
+            await broker.create_topic()
+            await broker.stubs.messages.Send(request)
+            patch.setattr(RealFileSystem, "write_atomic", broken)
+
+    with monkeypatch.context() as patch, pytest.raises(TroveError) as ended:
+        await run_and_fail(patch)
+    assert exit_code_of(ended.value) is ExitCode.STORE_FAILED
+    assert (tmp_path / "abort").exists()
+    async with broker_here(tmp_path) as broker:
+        assert (await broker.stubs.messages.Send(request)).first_queue_offset == 1

@@ -280,6 +280,12 @@ async def test_the_broker_tells_its_own_route_health_and_services(
 async def test_metrics_and_readiness(broker: BrokerProcess, stubs: Stubs) -> None:
     await send(stubs, b"x" * 100, tag="t")
     await stubs.messages.Pull(message_pb2.FetchRequest(topic="orders"))
+    call = stubs.messages.Fetch()
+    for offset, wait_ms in ((0, 0), (1, 1), (9, 0)):
+        request = message_pb2.FetchRequest(topic="orders", offset=offset, wait_ms=wait_ms)
+        await call.write(request)
+        await call.read()
+    await call.done_writing()
     await stubs.admin.CommitOffset(admin_pb2.CommitOffsetRequest(group="g", topic="orders", offset=0))
     status, text = await asyncio.to_thread(broker.get, "/metrics")
     assert status == 200
@@ -294,7 +300,7 @@ async def test_metrics_and_readiness(broker: BrokerProcess, stubs: Stubs) -> Non
         return float(found[0].rpartition(" ")[2])
 
     assert value("rocketmq_messages_in_total", topic="orders", message_type="NORMAL") == 1
-    assert value("rocketmq_messages_out_total", topic="orders") == 1
+    assert value("rocketmq_messages_out_total", topic="orders") == 2
     assert value("rocketmq_throughput_in_total", topic="orders") > 100
     assert value("rocketmq_consumer_lag_messages", consumer_group="g", topic="orders") == 1
     assert value("rocketmq_storage_size") > 0
@@ -302,6 +308,15 @@ async def test_metrics_and_readiness(broker: BrokerProcess, stubs: Stubs) -> Non
     for name in ("storage_flush_behind_bytes", "storage_dispatch_behind_bytes"):
         assert value(f"rocketmq_{name}") == 0
     assert value("rocketmq_topic_number") == 1
+    assert value("rocketmq_message_size_count", topic="orders") == 1
+    assert value("rocketmq_consumer_lag_latency", consumer_group="g", topic="orders") >= 0
+    assert value("rocketmq_processor_watermark", processor="append") == 0
+    assert value("rocketmq_rpc_latency_count", request_code="Send", response_code="OK") >= 1
+    fetches = {"request_code": "Fetch", "protocol_type": "grpc"}
+    assert value("rocketmq_rpc_latency_count", **fetches, response_code="OK", is_long_polling="false") >= 1
+    assert value("rocketmq_rpc_latency_count", **fetches, response_code="OK", is_long_polling="true") >= 1
+    assert value("rocketmq_rpc_latency_count", **fetches, response_code="OFFSET_OUT_OF_RANGE") >= 1
+    assert value("trovemq_build_info") == 1
     assert value("trovemq_long_polls") == 0
     assert value("trovemq_index_create_failures_total") == 0
     assert (await asyncio.to_thread(broker.get, "/readyz"))[0] == 200

@@ -95,7 +95,7 @@ class RecordBatch:
     @cached_property
     def nbytes(self) -> int:
         """Bytes of all records together."""
-        return int(self.sizes.sum())
+        return int(self.sizes.sum()) if len(self.sizes) > 1 else sum(self.sizes.tolist())
 
     @property
     def uniform(self) -> bool:
@@ -374,6 +374,9 @@ class RecordBatch:
 
 def _within(positions: Int64s, sizes: Int64s, length: int) -> bool:
     """Every record lies in [0, length); the single maxima come first so that the sum cannot overflow."""
+    if len(positions) == 1:
+        position, size = int(positions[0]), int(sizes[0])
+        return position >= 0 and size >= 0 and position + size <= length
     return (
         int(positions.min()) >= 0
         and int(sizes.min()) >= 0

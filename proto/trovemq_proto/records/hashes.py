@@ -8,6 +8,7 @@ one pass over the bytes gives the hashes of all slices.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -33,11 +34,21 @@ _INVERSE_POWERS: Final = _power_table(pow(_MULTIPLIER, -1, 1 << 32), HASHED_BYTE
 
 def java_hash(text: str) -> int:
     """String.hashCode of `text`: an i32. Lone surrogates count as themselves, as in Java."""
+    value = _extended(0, text)
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _extended(value: int, text: str) -> int:
+    """The hash (as u32) of what had hash `value`, followed by `text`."""
     units = text.encode() if text.isascii() else utf16_units(text)
-    value = 0
     for unit in units:
         value = value * _MULTIPLIER + unit & _MASK
-    return value - (1 << 32) if value >> 31 else value
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _prefix_hash(topic: str) -> int:
+    return _extended(0, f"{topic}#")
 
 
 def utf16_units(text: str) -> list[int]:
@@ -53,7 +64,8 @@ def java_hash_bytes(utf8: bytes) -> int:
 
 def index_hash(topic: str, key: str) -> int:
     """The key index's hash of `topic#key`: 0..2**31-1 (Math.abs, whose one negative result becomes 0)."""
-    return fold_hash(java_hash(f"{topic}#{key}"))
+    value = _extended(_prefix_hash(topic), key)
+    return fold_hash(value - (1 << 32) if value >> 31 else value)
 
 
 def fold_hash(value: int) -> int:

@@ -48,14 +48,16 @@ class GetMessageRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., location: _Optional[_Union[QueueLocation, _Mapping]] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class GetMessageReply(_message.Message):
-    __slots__ = ("kind", "records", "queue_offsets")
+    __slots__ = ("kind", "records", "queue_offsets", "more")
     KIND_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     kind: IdentifierKind
     records: bytes
     queue_offsets: bytes
-    def __init__(self, kind: _Optional[_Union[IdentifierKind, str]] = ..., records: _Optional[bytes] = ..., queue_offsets: _Optional[bytes] = ...) -> None: ...
+    more: bool
+    def __init__(self, kind: _Optional[_Union[IdentifierKind, str]] = ..., records: _Optional[bytes] = ..., queue_offsets: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class QueryByKeyRequest(_message.Message):
     __slots__ = ("topic", "key", "type", "begin", "end", "messages_max", "cursor")

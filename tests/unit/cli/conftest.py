@@ -54,6 +54,7 @@ class Found:
     kind: str
     messages: tuple[Message, ...]
     unreachable: tuple[str, ...] = ()
+    more: bool = False
 
 
 @dataclass

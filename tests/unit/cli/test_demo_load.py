@@ -77,6 +77,9 @@ class FakeStore:
     async def __aexit__(self, *_: object) -> None:
         return None
 
+    async def abort(self) -> None:
+        return None
+
     async def send_batch(self, bodies: Sequence[bytes], **columns: Any) -> list[None]:
         keys = columns["unique_keys"]
         assert (

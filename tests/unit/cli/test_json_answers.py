@@ -56,6 +56,22 @@ def test_send_prints_exactly_its_seven_fields(run: Any) -> None:
     )
 
 
+def test_a_standard_input_without_end_is_not_read_for_ever(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trovemq.cli.messages.BODY_READ_BYTES_MAX", 1_000)
+    assert run("--json", "send", "orders", "-", stdin=bytes(1_000)).code == 0
+    ran = run("--json", "send", "orders", "-", stdin=bytes(1_001))
+    assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "MESSAGE_SIZE_EXCEEDED")
+
+
+def test_an_argument_that_is_no_utf8_is_an_error_like_any_other(run: Any, client: Any) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        "\udcff".encode()
+
+    client.query = refuse
+    ran = run("--json", "query", "orders", "\udcff")
+    assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "REQUEST_ILLEGAL")
+
+
 @pytest.mark.parametrize("body", [b"", b"\x00\xff\n\r\x1b[31m", bytes(range(256)) * 64])
 def test_a_body_from_standard_input_is_taken_byte_for_byte(run: Any, body: bytes) -> None:
     assert run("send", "orders", "-", "--json", stdin=body).code == 0
@@ -254,6 +270,11 @@ def test_errors_explains_one_row_by_symbol_or_code_and_lists_all(run: Any) -> No
         ("query",),
         ("nonsense",),
         ("pull", "orders", "--queue", "-1"),
+        ("pull", "orders", "--queue", "2147483648"),
+        ("pull", "orders", "--queue", "0", "--offset", "9223372036854775808"),
+        ("send", "orders", "x", "--queue", "2147483648"),
+        ("get", "orders", "2147483648", "0"),
+        ("get", "orders", "0", "9223372036854775808"),
         ("pull", "orders", "--queue", "0", "--max", "0"),
         ("query", "orders", "k", "--type", "colour"),
         ("query", "orders", "k", "--begin", "yesterday"),

@@ -8,7 +8,6 @@ import errno
 import pytest
 
 from broker.consume.offsets import OffsetKeeper, ResetTarget
-from broker.consume.pull import Puller, PullSettings
 from broker.message_store import MessageStore
 from broker.query.search_offset import search_offset
 from broker.storage.files import FileSystem, StorageError
@@ -23,10 +22,8 @@ class Bench:
         self.files = files or MemoryFileSystem()
         self.store: MessageStore = open_store(self.files)
         self.syncs: list[int] = []
-        puller = Puller(self.store, PullSettings())
         self.keeper = OffsetKeeper(
             self.store,
-            puller,
             self.sync_log,
             lambda topic, queue_id, timestamp: search_offset(self.store, topic, queue_id, timestamp),
         )

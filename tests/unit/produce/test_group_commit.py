@@ -107,6 +107,29 @@ async def test_appends_that_come_during_a_sync_share_the_next_one() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_waiter_of_an_earlier_append_may_come_later() -> None:
+    """A coalesced send waits one turn of the loop after its append; a frame may overtake it there."""
+    store = Store(end_offset=300)
+    async with committing(store, FlushSettings()) as commit:
+        for end in (200, 100, 300, 250):
+            commit.when_durable(end, note(store, str(end)))
+        store.gate.set()
+        await until(lambda: len(store.events) == 6)
+    assert store.events[2:] == ["100 durable", "200 durable", "250 durable", "300 durable"]
+
+
+@pytest.mark.asyncio
+async def test_an_earlier_waiter_does_not_hold_up_the_time_outs_of_others() -> None:
+    store = Store(end_offset=200)
+    async with committing(store, FlushSettings(sync_flush_timeout_ms=1)) as commit:
+        commit.when_durable(200, note(store, "b"))
+        commit.when_durable(100, note(store, "a"))
+        await until(lambda: len(store.events) == 2)
+        assert store.events == ["a FLUSH_DISK_TIMEOUT", "b FLUSH_DISK_TIMEOUT"]
+        store.gate.set()
+
+
+@pytest.mark.asyncio
 async def test_stopping_during_a_sync_still_syncs_what_came_meanwhile() -> None:
     store = Store(end_offset=100)
     async with committing(store, FlushSettings()) as commit:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.index.index_file import IndexFile
 from broker.message_store import MessageStore
 from broker.query import query_by_key
 from broker.query.cursor import Cursor
@@ -263,6 +264,30 @@ def test_a_page_has_a_share_of_work(store: MessageStore, monkeypatch: pytest.Mon
     assert 5 < pages < 100
 
 
+def test_a_cursor_goes_on_in_the_chain_and_does_not_begin_it_again(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All messages of a large tag, page by page, while further ones arrive."""
+    places = [send(store, b"x", topic="AaTopic", tag="Aa").physical_offset for _ in range(400)]
+    read_item, steps = IndexFile.item, 0
+
+    def counted(file: IndexFile, number: int) -> tuple[int, int, int, int]:
+        nonlocal steps
+        steps += 1
+        return read_item(file, number)
+
+    monkeypatch.setattr(IndexFile, "item", counted)
+    found: list[int] = []
+    query, cursor, complete = KeyQuery("AaTopic", "Aa", KeyType.TAG), "", False
+    while not complete:
+        page = query_page(store, query, cursor=cursor)
+        found += page.physical_offsets
+        cursor, complete = page.cursor, page.complete
+        send(store, b"later", topic="AaTopic", tag="Aa")
+    assert found == places[::-1], "exactly those that were there when it began"
+    assert steps < 6 * len(places), "with the chains begun anew for each page it would be 30 times as many"
+
+
 def test_a_page_has_bounded_bytes() -> None:
     settings = replace(SETTINGS, query_page_bytes_max=3000)
     store = open_store(MemoryFileSystem(), settings, topics=TOPICS)
@@ -348,5 +373,6 @@ def test_the_answer_says_how_far_the_index_is(store: MessageStore) -> None:
     assert (page.index_last_update_timestamp, page.index_last_update_physical_offset) == (NOW_MS + 5, place)
 
 
-def test_a_topic_that_is_unknown_has_no_messages(store: MessageStore) -> None:
-    assert ask(store, KeyQuery("none", "k"))[0] == []
+def test_a_topic_that_is_unknown_is_an_error_and_no_empty_answer(store: MessageStore) -> None:
+    with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
+        ask(store, KeyQuery("none", "k"))

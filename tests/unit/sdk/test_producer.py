@@ -35,6 +35,32 @@ async def test_a_message_arrives_as_it_was_sent(broker: FakeServer, connect: Con
     assert receipt.offset_msg_id == encode_offset_msg_id(pack_host(broker.address), 0)
 
 
+@pytest.mark.parametrize("queue_id", [-1, 2**31, 2**70])
+async def test_a_queue_that_no_record_can_name(broker: FakeServer, connect: Connect, queue_id: int) -> None:
+    client = await connect(broker)
+    with pytest.raises(TroveError, match="QUEUE_NOT_FOUND"):
+        await client.send("orders", b"body", queue_id=queue_id)
+    with pytest.raises(TroveError, match="QUEUE_NOT_FOUND"):
+        await anext(client.pull("orders", queue_id=queue_id))
+
+
+@pytest.mark.parametrize("topic", ["a" * 128, "a" * 40_000, "\ud800"])
+async def test_a_topic_that_no_record_can_carry(broker: FakeServer, connect: Connect, topic: str) -> None:
+    client = await connect(broker)
+    with pytest.raises(TroveError, match="TOPIC_ILLEGAL"):
+        await client.send(topic, b"body")
+    assert broker.frames == []
+
+
+@pytest.mark.parametrize("queue_count", [-1, 0, 1025, 2**70])
+async def test_a_queue_count_out_of_range(broker: FakeServer, connect: Connect, queue_count: int) -> None:
+    client = await connect(broker)
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        await client.admin.create_topic("new", queue_count=queue_count)
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        await client.admin.alter_topic("orders", queue_count=queue_count)
+
+
 async def test_messages_sent_together_share_a_frame(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     await client.send("orders", b"opens the stream")

@@ -1,0 +1,67 @@
+"""Making, altering and deleting topics as a service: on disk before the reply, and off the event loop.
+
+Invariants
+- One change at a time; the file is written in a thread, the table changes on the loop when that is over.
+- A caller that goes away leaves no change half made: the thread is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from broker.message_store import MessageStore
+from broker.topics.topics import TopicChange, TopicConfig
+from trovemq_daemon.threads import run_in_thread
+
+
+class TopicChanges:
+    """`persist_offsets` brings the consumer offsets to disk, after those of a deleted topic are gone."""
+
+    def __init__(
+        self, store: MessageStore, clock_ms: Callable[[], int], persist_offsets: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self._persist_offsets = persist_offsets
+        self._changing = asyncio.Lock()
+
+    async def create(self, name: str, queue_count: int, message_type: str) -> TopicConfig:
+        """Raises what TopicTable.create raises."""
+        async with self._changing:
+            topics = self._store.topics
+            await self._save(topics.begin_create(name, queue_count, message_type, now_ms=self._clock_ms()))
+            return topics.require(name)
+
+    async def alter(self, name: str, *, queue_count: int | None, message_type: str | None) -> TopicConfig:
+        """Raises what TopicTable.alter raises."""
+        async with self._changing:
+            topics = self._store.topics
+            change = topics.begin_alter(
+                name, queue_count=queue_count, message_type=message_type, now_ms=self._clock_ms()
+            )
+            if change is not None:
+                await self._save(change)
+            return topics.require(name)
+
+    async def delete(self, name: str) -> int:
+        """Returns the physical offset of the deletion. Raises what MessageStore.delete_topic raises."""
+        async with self._changing:
+            work = self._store.begin_delete_topic(name, self._clock_ms())
+            try:
+                await run_in_thread(work.run)
+            finally:
+                self._store.finish_delete_topic(work)
+        await self._persist_offsets()
+        return work.physical_offset
+
+    async def settle(self) -> None:
+        """Returns when no change is under way."""
+        async with self._changing:
+            pass
+
+    async def _save(self, change: TopicChange) -> None:
+        try:
+            await run_in_thread(change.run)
+        finally:
+            self._store.topics.finish(change)

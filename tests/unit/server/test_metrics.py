@@ -1,0 +1,110 @@
+"""What /metrics says, read by Prometheus' own parser; and that each name stands on the page about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.consume.lag import consumer_lags
+from broker.server.metrics import BrokerCollector
+from broker.server.traffic import MESSAGE_SIZE_BUCKETS, Traffic
+from broker.services import StoreServices
+from broker.settings import BrokerSettings
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, append, open_store, record, send
+from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS, RpcMetrics, new_registry
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "statistics.md"
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.registry: CollectorRegistry = new_registry("1.2.3")
+        self.rpc = RpcMetrics(self.registry, cluster="C", node_type="broker", node_id="broker-a")
+        self.store = open_store(MemoryFileSystem())
+        self.parts = StoreServices(self.store, BrokerSettings(), Traffic(self.rpc.observe))
+        self.parts.statistics.clock_ms = lambda: NOW_MS + 5_000
+        self.registry.register(BrokerCollector(self.parts.statistics))
+
+    def value(self, name: str, **labels: str) -> float:
+        found = [
+            sample.value
+            for family in text_string_to_metric_families(generate_latest(self.registry).decode())
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        assert len(found) == 1, (name, labels, found)
+        return float(found[0])
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.parts.group_commit.close()
+
+
+@pytest.mark.asyncio
+async def test_sizes_of_messages_are_exact_also_within_a_batch(bench: Bench) -> None:
+    sizes = [100, 1_100, 1_100, 5_000]
+    result = append(bench.store, *(record(bytes(size)) for size in sizes))
+    traffic = bench.parts.traffic
+    traffic.appended("orders", result.record_count, result.bytes_written, result.positions)
+    of_topic = {"topic": "orders", "message_type": "NORMAL", "is_system": "false"}
+    counts = [
+        bench.value("rocketmq_message_size_bucket", le=str(float(le)), **of_topic)
+        for le in MESSAGE_SIZE_BUCKETS
+    ]
+    assert counts == [1, 3, 4, 4, 4, 4]
+    assert bench.value("rocketmq_message_size_sum", **of_topic) == result.bytes_written
+    traffic.appended("orders", 1, 2_000, result.positions[:1])
+    assert bench.value("rocketmq_message_size_count", **of_topic) == 5
+    traffic.forget("orders")
+    assert "rocketmq_message_size_count" not in generate_latest(bench.registry).decode()
+
+
+@pytest.mark.asyncio
+async def test_latencies_of_calls_and_frames(bench: Bench) -> None:
+    for elapsed_ms in (0.2, 0.5, 0.7, 20_000):
+        bench.rpc.observe("Fetch", "OK", elapsed_ms)
+    bench.rpc.observe("Fetch", "TOPIC_NOT_FOUND", 1, is_long_polling=True)
+    labels = {"request_code": "Fetch", "response_code": "OK", "result": "success", "is_long_polling": "false"}
+    bounds = [str(float(bound)) for bound in RPC_LATENCY_BUCKETS_MS]
+    assert [bench.value("rocketmq_rpc_latency_bucket", le=le, **labels) for le in bounds] == [2, *[3] * 10]
+    assert bench.value("rocketmq_rpc_latency_bucket", le="+Inf", **labels) == 4
+    assert bench.value("rocketmq_rpc_latency_count", result="failed", is_long_polling="true") == 1
+
+
+@pytest.mark.asyncio
+async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
+    for number in range(5):
+        send(bench.store, b"x", now_ms=NOW_MS + 1_000 * number)
+    send(bench.store, b"x", now_ms=NOW_MS + 4_000, queue_id=1)
+    labels = {"consumer_group": "g", "topic": "orders", "node_id": "broker-a", "is_retry": "false"}
+    bench.store.offsets.commit("g", "orders", 0, 3)
+    bench.store.offsets.commit("g", "orders", 1, 0)
+    bench.store.offsets.commit("g", "orders", 2, 0)
+    assert bench.value("rocketmq_consumer_lag_messages", **labels) == 3
+    assert bench.value("rocketmq_consumer_lag_latency", **labels) == 2_000
+    bench.store.offsets.commit("g", "orders", 0, 5)
+    bench.store.offsets.commit("g", "orders", 1, 1)
+    assert bench.value("rocketmq_consumer_lag_messages", **labels) == 0
+    assert bench.value("rocketmq_consumer_lag_latency", **labels) == 0
+    bench.store.offsets.commit("other", "orders", 0, 0)
+    assert len(consumer_lags(bench.store, entries_max=1)) == 1
+    assert bench.value("rocketmq_storage_message_reserve_time") == 5_000
+
+
+@pytest.mark.asyncio
+async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
+    bench.rpc.observe("Send", "OK", 1)
+    families = text_string_to_metric_families(generate_latest(bench.registry).decode())
+    ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
+    described = set(re.findall(r"^\| `(\w+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {re.sub("_total$", "", name) for name in described} >= ours
+    assert set(bench.parts.statistics.counters()) <= described

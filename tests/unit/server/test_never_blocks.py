@@ -1,0 +1,132 @@
+"""Nothing that a request does waits for the disk on the event loop.
+
+Each call of the operating system that may wait for the disk is made to raise when it comes from the loop's
+thread. A `pwrite` of records is none of these: it goes into preallocated blocks of the page cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from blockbuster import BlockBusterFunction, BlockingError
+
+from broker.consume.offsets import ResetTarget
+from broker.consume.pull import PullRequest
+from broker.message_store import MessageStore
+from broker.produce.outgoing import OutgoingMessage
+from broker.query.get_message import get_message
+from broker.query.key_query import KeyQuery, KeyType
+from broker.query.query_by_key import query_pages
+from broker.services import StoreServices
+from broker.settings import BrokerSettings
+from broker.storage.real import RealFileSystem
+from tests.support.engine import NOW_MS, record
+from trovemq_daemon.addresses import parse_address
+
+WRITES = ("fsync", "fdatasync", "posix_fallocate", "ftruncate", "truncate", "open", "rename", "mkdir")
+LOOKS_AND_REMOVALS = ("stat", "statvfs", "listdir", "unlink", "rmdir")
+FlushMode = Literal["sync", "async"]
+
+
+@contextmanager
+def waits_forbidden(names: Sequence[str] = (*WRITES, *LOOKS_AND_REMOVALS)) -> Iterator[None]:
+    guards = [BlockBusterFunction(os, name) for name in names]
+    for guard in guards:
+        guard.activate()
+    try:
+        yield
+    finally:
+        for guard in guards:
+            guard.deactivate()
+
+
+@asynccontextmanager
+async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServices]:
+    """On real files, with the group commit at work; the first files of every kind are there."""
+    settings = BrokerSettings(
+        store=str(path),
+        flush_mode=flush_mode,
+        commit_log_file_size=1 << 22,
+        index_slot_count=100,
+        index_item_count=10_000,
+    )
+    store_settings = settings.store_settings(parse_address("127.0.0.1:8081"))
+    store = MessageStore.open(RealFileSystem(path), store_settings, NOW_MS)
+    parts = StoreServices(store, settings)
+    committing = asyncio.create_task(parts.group_commit.run())
+    await parts.topic_changes.create("orders", 2, "NORMAL")
+    for queue_id in range(2):
+        await append(parts, queue_id)
+    try:
+        yield parts
+    finally:
+        parts.group_commit.stop()
+        await committing
+        parts.group_commit.close()
+        store.close(NOW_MS)
+
+
+async def append(parts: StoreServices, queue_id: int = 0) -> int:
+    data = b"".join(
+        record(b"body", queue_id=queue_id, keys=f"k{i}", unique_key=f"U{i}", tag="t") for i in range(10)
+    )
+    result = parts.appender.append("orders", queue_id, data, None)
+    await parts.group_commit.durable(result.end)
+    return result.first_queue_offset
+
+
+def test_the_guard_guards(tmp_path: Path) -> None:
+    async def blocks() -> None:
+        os.stat(tmp_path)
+
+    with waits_forbidden():
+        os.stat(tmp_path)  # no loop runs here
+        with pytest.raises(BlockingError):
+            asyncio.run(blocks())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_the_data_plane(tmp_path: Path, flush_mode: FlushMode) -> None:
+    async with services(tmp_path, flush_mode) as parts:
+        with waits_forbidden():
+            for number in range(1, 20):
+                assert await append(parts) == 10 * number
+            sent = await parts.coalescer.send(
+                "orders", -1, [OutgoingMessage(b"one", keys=["k"])], born_host=None, now_ms=NOW_MS
+            )
+            await parts.group_commit.durable(sent.result.end)
+            assert parts.puller.pull(PullRequest("orders", 0, 0, tags=("t",))).message_count == 200
+            assert parts.search_offset("orders", 0, 0) == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_queries(tmp_path: Path, flush_mode: FlushMode) -> None:
+    async with services(tmp_path, flush_mode) as parts:
+        with waits_forbidden():
+            for kind, key in ((KeyType.KEY, "k3"), (KeyType.UNIQUE, "U3"), (KeyType.TAG, "t")):
+                pages = list(query_pages(parts.store, KeyQuery("orders", key, kind)))
+                assert sum(len(page.records) for page in pages) == (20 if kind is KeyType.TAG else 2)
+            assert len(get_message(parts.store, "U3").records) == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_consumer_offsets_and_topics(tmp_path: Path, flush_mode: FlushMode) -> None:
+    async with services(tmp_path, flush_mode) as parts:
+        with waits_forbidden():
+            await parts.offsets.commit("g", "orders", 0, 10)
+            await parts.offsets.reset("g", "orders", None, ResetTarget(to_min=True))
+            await parts.topic_changes.create("made", 1, "FIFO")
+            await parts.topic_changes.alter("made", queue_count=3, message_type=None)
+        with waits_forbidden(WRITES):  # its queues' files, which nobody reads any more, go on the loop
+            await parts.topic_changes.delete("made")
+            await parts.topic_changes.delete("orders")
+        assert parts.store.topics.names() == []

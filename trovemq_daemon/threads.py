@@ -1,0 +1,34 @@
+"""Blocking work beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def run_in_thread(work: Callable[[], Result]) -> Result:
+    """Runs `work` in a thread of the loop's pool and returns, or raises, what it did.
+
+    A thread cannot be ended from outside. So a caller that is cancelled goes on only when the work is over:
+    what the work touches (a file, a lock that the caller holds around this) is at rest then.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await _until_done(future)
+        raise
+
+
+async def _until_done(future: asyncio.Future[Result]) -> None:
+    """Waits for the future, however often the waiter is cancelled meanwhile; its outcome counts as seen."""
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()
