@@ -27,6 +27,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 # What the daemons' exit codes mean (they document them in --help).
 EXIT_CODES: Final = {
+    0: "somebody else asked it to stop",
     1: "unexpected error",
     2: "usage or settings",
     3: "the store is locked by another broker",

@@ -104,6 +104,9 @@ async def send_all(producer: Producer, rows: Iterable[FlightMessage], progress: 
                 progress(len(await in_flight.popleft()))
         while in_flight:
             progress(len(await in_flight.popleft()))
+    except BaseException:
+        await producer.abort()  # the next load sends what is missing; closing would wait for a lost broker
+        raise
     finally:
         for task in in_flight:
             task.cancel()

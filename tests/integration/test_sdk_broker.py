@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 import trovemq
 from trovemq import Client, TroveError, errors
-from trovemq.testing import BrokerProcess, trovemq_broker  # noqa: F401  the fixture under test
+from trovemq.testing import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -28,12 +29,23 @@ async def client(broker: BrokerProcess) -> AsyncIterator[Client]:
         yield connected
 
 
-async def test_the_pytest_fixture(trovemq_broker: BrokerProcess) -> None:  # noqa: F811  as above
+async def test_the_pytest_fixture(trovemq_broker: BrokerProcess) -> None:
     async with trovemq.connect(trovemq_broker.address) as client:
         assert await client.admin.list_topics() == []
         (description,) = await client.admin.create_topic("first", queue_count=2)
         assert (description.topic, description.queue_count) == ("first", 2)
         assert (await client.send("first", b"x")).durability == "disk"
+
+
+async def test_a_folder_named_broker_beside_the_tests_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "__main__.py").write_text("raise SystemExit('not ours')")
+    (tmp_path / "broker" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with BrokerProcess() as started:
+        assert started.ready()
 
 
 async def test_everything_that_names_a_message_finds_it(client: Client) -> None:

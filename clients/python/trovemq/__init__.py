@@ -8,30 +8,38 @@
             ...
 
 Every refusal and failure is a `TroveError`; its `spec` is a row of `trovemq.errors`.
+
+A name is imported when it is first used: command line and pytest plug-in start without gRPC and NumPy.
 """
 
-from trovemq._backoff import Backoff
-from trovemq.admin import Admin
-from trovemq.answers import GetAnswer, QueryAnswer
-from trovemq.client import Client, connect
-from trovemq.fetched import FetchedBatch
-from trovemq.model import (
-    BrokerInfo,
-    BrokerRoute,
-    BrokerStatistics,
-    ClusterState,
-    OffsetReset,
-    QueueOffsets,
-    TopicDescription,
-    TopicQueue,
-    TopicRoute,
-)
-from trovemq.options import ClientOptions
-from trovemq.producer import Producer
-from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message, RecordBatch
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from trovemq._backoff import Backoff
+    from trovemq.admin import Admin
+    from trovemq.answers import GetAnswer, QueryAnswer
+    from trovemq.client import Client, connect
+    from trovemq.fetched import FetchedBatch
+    from trovemq.model import (
+        BrokerInfo,
+        BrokerRoute,
+        BrokerStatistics,
+        ClusterState,
+        OffsetReset,
+        QueueOffsets,
+        TopicDescription,
+        TopicQueue,
+        TopicRoute,
+    )
+    from trovemq.options import ClientOptions
+    from trovemq.producer import Producer
+    from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
+    from trovemq_proto import errors
+    from trovemq_proto.errors import TroveError
+    from trovemq_proto.records import Message, RecordBatch
 
 __all__ = [
     "Admin",
@@ -60,3 +68,45 @@ __all__ = [
     "connect",
     "errors",
 ]
+
+# Where each public name lives; the imports above say the same to type checkers, and a test compares them.
+_MODULES: Final = {
+    "trovemq._backoff": ("Backoff",),
+    "trovemq.admin": ("Admin",),
+    "trovemq.answers": ("GetAnswer", "QueryAnswer"),
+    "trovemq.client": ("Client", "connect"),
+    "trovemq.fetched": ("FetchedBatch",),
+    "trovemq.model": (
+        "BrokerInfo",
+        "BrokerRoute",
+        "BrokerStatistics",
+        "ClusterState",
+        "OffsetReset",
+        "QueueOffsets",
+        "TopicDescription",
+        "TopicQueue",
+        "TopicRoute",
+    ),
+    "trovemq.options": ("ClientOptions",),
+    "trovemq.producer": ("Producer",),
+    "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
+    "trovemq_proto.errors": ("TroveError", "errors"),
+    "trovemq_proto.records": ("Message", "RecordBatch"),
+}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        """A public name, imported at its first use (PEP 562)."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_MODULE_OF[name])
+        value: object = module if name == "errors" else getattr(module, name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -126,7 +126,11 @@ class AppendStream:
     async def _write_pending(self, stream: Stream) -> None:
         while self._may_write():
             frame, frame_id = self._pending.popleft(), self._next_frame_id
-            data = frame.take(frame_id)
+            try:
+                data = frame.take(frame_id)
+            except (TroveError, ValueError, OverflowError) as error:
+                frame.failed(_not_encodable(error), in_doubt=False)
+                continue
             if data is None:
                 continue
             self._next_frame_id += 1
@@ -198,6 +202,12 @@ class AppendStream:
     def _late(self) -> TroveError:
         server = self._connection.address
         return TroveError(errors.REQUEST_TIMEOUT, f"{server} did not acknowledge in time", server=server)
+
+
+def _not_encodable(error: Exception) -> TroveError:
+    if isinstance(error, TroveError):
+        return error
+    return TroveError(errors.REQUEST_ILLEGAL, f"the message cannot be encoded: {error}")
 
 
 def _closed_error() -> TroveError:

@@ -158,9 +158,11 @@ class _Found:
         self.by_unique_key: list[Message] = []
         self.unreachable: list[str] = []
         self.refusals: list[TroveError] = []
+        self.more = False
 
     def add_records(self, found: FoundRecords) -> None:
         messages = decoded(found.records, found.queue_offsets)
+        self.more |= found.more
         (self.by_offset_msg_id if found.kind == "offset_msg_id" else self.by_unique_key).extend(messages)
 
     def add_failure(self, broker: str, error: TroveError) -> None:
@@ -174,13 +176,14 @@ class _Found:
         self.by_unique_key += other.by_unique_key
         self.unreachable += other.unreachable
         self.refusals += other.refusals
+        self.more |= other.more
 
     def answer(self, identifier: str) -> GetAnswer:
         if self.by_offset_msg_id:
             return GetAnswer("offset_msg_id", tuple(self.by_offset_msg_id[:1]))
         if self.by_unique_key:
             newest_first = sorted(self.by_unique_key, key=lambda message: -message.store_timestamp)
-            return GetAnswer("unique_key", tuple(newest_first), tuple(self.unreachable))
+            return GetAnswer("unique_key", tuple(newest_first), tuple(self.unreachable), self.more)
         for error in self.refusals:
             if error.spec not in (errors.MESSAGE_NOT_FOUND, errors.TOPIC_NOT_FOUND):
                 raise error

@@ -123,7 +123,7 @@ async def merge_newest_first(sources: Sequence[BrokerSource], count_max: int) ->
             break
         source = max(waiting, key=_age)
         found.append(source.pop())
-        if source.head is None:
+        if source.head is None and len(found) < count_max:
             await source.fill()
     return found
 

@@ -15,6 +15,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 LOST_BROKERS_MAX = 1024
+QUEUE_ID_MAX = 2**31 - 1  # an int on the wire and on disk
 
 
 class Slot(NamedTuple):
@@ -120,8 +121,11 @@ class RouteTable:
         """The one broker that has that queue.
 
         Raises:
-            TroveError: BROKER_AMBIGUOUS where several have it and none was named; BROKER_NOT_FOUND.
+            TroveError: BROKER_AMBIGUOUS where several have it and none was named; BROKER_NOT_FOUND;
+                QUEUE_NOT_FOUND for a number that no queue can have.
         """
+        if not 0 <= queue_id <= QUEUE_ID_MAX:
+            raise TroveError(errors.QUEUE_NOT_FOUND, f"queue {queue_id} of {topic}", queue_id=queue_id)
         if name is not None:
             return self.broker(name)
         having = [s.broker for s in self._live_slots(topic) if s.queue_id == queue_id]

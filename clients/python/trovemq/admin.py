@@ -12,6 +12,7 @@ from trovemq_proto.errors import TroveError
 
 # How long a changed topic may take to reach the routes that this client follows.
 ROUTE_WAIT_SECONDS = 3.0
+QUEUE_COUNT_MAX = 1024
 
 
 class Admin:
@@ -44,6 +45,7 @@ class Admin:
         Raises:
             TroveError: TOPIC_ILLEGAL, TOPIC_EXISTS, MESSAGE_TYPE_UNSUPPORTED, REQUEST_ILLEGAL, …
         """
+        _check_queue_count(queue_count)
         brokers = self._links.routes.brokers(broker)
         connections = [self._links.connection(info) for info in brokers]
         created = await present([c.create_topic(name, queue_count, message_type) for c in connections], ())
@@ -62,6 +64,8 @@ class Admin:
         Raises:
             TroveError: TOPIC_NOT_FOUND, REQUEST_ILLEGAL (fewer queues than now), MESSAGE_TYPE_UNSUPPORTED, …
         """
+        if queue_count is not None:
+            _check_queue_count(queue_count)
         connections = [self._links.connection(info) for info in self._links.routes.brokers_of(name, broker)]
         calls = [c.alter_topic(name, queue_count or 0, message_type or "") for c in connections]
         altered = await present(calls, (errors.TOPIC_NOT_FOUND,))
@@ -182,3 +186,10 @@ class Admin:
         """The live brokers with their topics, asked for now."""
         await self._links.refresh()
         return self._links.routes.state
+
+
+def _check_queue_count(queue_count: int) -> None:
+    # On the wire 0 means "not given"; here that is None, and a 0 is a mistake.
+    if not 1 <= queue_count <= QUEUE_COUNT_MAX:
+        text = f"queue_count={queue_count} is not in 1..{QUEUE_COUNT_MAX}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, queue_count=queue_count)

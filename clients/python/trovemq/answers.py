@@ -15,11 +15,13 @@ class GetAnswer:
         kind: What the identifier was: `offset_msg_id` or `unique_key`.
         messages: One message, or all with that unique key, newest first.
         unreachable: Brokers that did not answer and might have more of a unique key's messages.
+        more: There are older messages with that unique key; `Client.query` with type `unique` pages through.
     """
 
     kind: str
     messages: tuple[Message, ...]
     unreachable: tuple[str, ...] = ()
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 from trovemq._links import Links, parse_servers
-from trovemq._memory import keep_freed_memory
 from trovemq._outgoing import Keys
 from trovemq._puller import Puller, PullRequest
 from trovemq._queries import TIME_MAX, Queries
@@ -23,7 +22,10 @@ from trovemq.producer import Producer
 from trovemq.receipts import SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.records import Message
+
+TOPIC_NAME_MAX: Final = 127
 
 
 def connect(
@@ -172,10 +174,13 @@ class Client:
             in_flight_bytes_max: Unacknowledged bytes; `send` and `send_batch` wait while there are more.
             retry_in_doubt: Send again what may have been stored already: nothing is lost where the broker
                 comes back, and a message may be stored twice (with the same unique key).
+
+        Raises:
+            TroveError: TOPIC_ILLEGAL for a name that no record can carry.
         """
         producer = Producer(
             self._links,
-            topic,
+            _recordable(topic),
             linger_ms=linger_ms,
             batch_bytes_max=batch_bytes_max,
             in_flight_bytes_max=in_flight_bytes_max,
@@ -363,3 +368,13 @@ class Client:
             TroveError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_UNREACHABLE.
         """
         return await self._queries.queue_offsets(topic, queue_ids, broker)
+
+
+def _recordable(topic: str) -> str:
+    """The name. TroveError TOPIC_ILLEGAL where it is too long for a record, or no valid Unicode."""
+    if len(topic) > TOPIC_NAME_MAX or any("\ud800" <= character <= "\udfff" for character in topic):
+        text = (
+            f"a topic's name has at most {TOPIC_NAME_MAX} characters, not {len(topic)}, and is valid Unicode"
+        )
+        raise TroveError(errors.TOPIC_ILLEGAL, text)
+    return topic

@@ -48,7 +48,8 @@ _OpenKey = tuple[Slot | None, bool, bool]  # slot (None: any), ordered, one-way
 class Producer:
     """Sends messages of one topic; made by `Client.producer`, used as an async context manager.
 
-    Leaving the context flushes. All methods belong to the event loop that the client was made in.
+    Leaving the context flushes, also by an exception; `abort` before gives up instead. All methods belong
+    to the event loop that the client was made in.
     """
 
     def __init__(

@@ -102,7 +102,8 @@ class DaemonProcess:
     def command(self) -> list[str]:
         """The whole command line."""
         addresses = ["--listen", self.address, "--http", self.http_address]
-        return [sys.executable, "-m", self.module, *addresses, *self.arguments]
+        # -P: a folder `broker` in the directory of the tests is not taken for ours.
+        return [sys.executable, "-P", "-m", self.module, *addresses, *self.arguments]
 
     def log(self) -> str:
         """What the daemon wrote so far, over all its starts."""

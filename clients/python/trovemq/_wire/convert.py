@@ -44,6 +44,7 @@ class FoundRecords:
     kind: str
     records: bytes
     queue_offsets: NDArray[np.int64] | None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def offsets_column(data: bytes) -> NDArray[np.int64] | None:
 
 def found_records(reply: query_pb2.GetMessageReply) -> FoundRecords:
     kind = query_pb2.IdentifierKind.Name(reply.kind).lower()
-    return FoundRecords(kind, reply.records, offsets_column(reply.queue_offsets))
+    return FoundRecords(kind, reply.records, offsets_column(reply.queue_offsets), reply.more)
 
 
 def query_page(page: query_pb2.QueryPage) -> QueryPageAnswer:

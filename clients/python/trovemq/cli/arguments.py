@@ -9,9 +9,10 @@ import typer
 from trovemq.cli.times import TIME_MAX, parse_time
 
 OFFSET_MAX: Final = TIME_MAX
+QUEUE_ID_MAX: Final = 2**31 - 1
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
-QueueArgument = Annotated[int, typer.Argument(metavar="QUEUE", min=0, show_default=False)]
+QueueArgument = Annotated[int, typer.Argument(metavar="QUEUE", min=0, max=QUEUE_ID_MAX, show_default=False)]
 BrokerOption = Annotated[
     str | None,
     typer.Option(
@@ -22,7 +23,10 @@ BrokerOption = Annotated[
     ),
 ]
 QueueOption = Annotated[
-    int | None, typer.Option("--queue", metavar="Q", min=0, help="The queue's number.", show_default=False)
+    int | None,
+    typer.Option(
+        "--queue", metavar="Q", min=0, max=QUEUE_ID_MAX, help="The queue's number.", show_default=False
+    ),
 ]
 TagsOption = Annotated[
     list[str] | None,

@@ -13,12 +13,15 @@ import typer
 
 from trovemq.cli.arguments import (
     OFFSET_MAX,
+    QUEUE_ID_MAX,
     BrokerOption,
     QueueOption,
     TagsOption,
     TopicArgument,
 )
 from trovemq.cli.session import Session, verb
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from trovemq import Client, FetchedBatch, QueueOffsets
@@ -30,6 +33,7 @@ PAGE_BYTES_MIN: Final = 64 << 10
 PAGE_BYTES_MAX: Final = 4 << 20
 TAIL_WAITING_MAX: Final = 1_000
 TAIL_POLL_MS: Final = 20_000
+BODY_READ_BYTES_MAX: Final = 256 << 20
 
 BodyArgument = Annotated[
     str | None,
@@ -117,19 +121,29 @@ def parse_properties(pairs: list[str]) -> dict[str, str]:
 
 
 def read_body(argument: str | None) -> bytes:
-    """The body's bytes: the argument as the shell gave it, or standard input."""
+    """The body's bytes: the argument as the shell gave it, or standard input.
+
+    Raises TroveError MESSAGE_SIZE_EXCEEDED where that has more than 256 MiB.
+    """
     if argument is not None and argument != "-":
         return os.fsencode(argument)
     if argument is None and sys.stdin.isatty():
         raise typer.BadParameter("give a BODY, or - to type it and end with Ctrl-D")
-    return sys.stdin.buffer.read()
+    body = sys.stdin.buffer.read(BODY_READ_BYTES_MAX + 1)
+    if len(body) > BODY_READ_BYTES_MAX:
+        text = f"standard input has more than {BODY_READ_BYTES_MAX:,} bytes; this command sends no more"
+        raise TroveError(errors.MESSAGE_SIZE_EXCEEDED, text, size_max=BODY_READ_BYTES_MAX)
+    return body
 
 
 async def pull(
     session: Session,
     topic: TopicArgument,
     queue: Annotated[
-        int, typer.Option("--queue", metavar="Q", min=0, help="The queue's number.", show_default=False)
+        int,
+        typer.Option(
+            "--queue", metavar="Q", min=0, max=QUEUE_ID_MAX, help="The queue's number.", show_default=False
+        ),
     ],
     offset: Annotated[
         int | None,
@@ -312,6 +326,9 @@ async def _get_by_id(
         found = await session.call(client.get(identifier, topic=topic, broker=broker))
     session.output.note(kind=found.kind)
     session.output.remark(f"found by {found.kind}")
+    if found.more:
+        session.output.note(complete=False)
+        session.output.remark("there are older ones: trovemq query TOPIC ID --type unique")
     if found.unreachable:
         session.output.note(complete=False, unreachable=sorted(found.unreachable))
         session.output.remark(f"perhaps not all: no answer from {', '.join(sorted(found.unreachable))}")
@@ -321,4 +338,7 @@ async def _get_by_id(
 def _place(queue: str, offset: str) -> tuple[int, int]:
     if not (queue.isascii() and queue.isdigit() and offset.isascii() and offset.isdigit()):
         raise typer.BadParameter(f"QUEUE and OFFSET are numbers from 0 on, not {queue!r} and {offset!r}")
-    return int(queue), int(offset)
+    place = int(queue), int(offset)
+    if place[0] > QUEUE_ID_MAX or place[1] > OFFSET_MAX:
+        raise typer.BadParameter(f"QUEUE is at most {QUEUE_ID_MAX}, OFFSET at most {OFFSET_MAX}")
+    return place

@@ -170,6 +170,9 @@ def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, An
     except TroveError as error:
         output.fail(error)
         return 1
+    except UnicodeEncodeError:
+        output.fail(TroveError(errors.REQUEST_ILLEGAL, "an argument is not valid UTF-8"))
+        return 1
     except BrokenPipeError:
         output.discard()  # the reader took what it wanted
         return 0
