@@ -50,11 +50,6 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def stored_bytes(store: Path) -> int:
-    """The commit log's end, from where the segments' non-zero bytes can end: the consume queues say so."""
-    return sum(file.stat().st_blocks * 512 for file in (store / "commitlog").iterdir())
-
-
 async def produce(broker: BrokerProcess, messages: int) -> Throughput:
     """One producer, batches of 1,000 messages of 1,024 bytes with a unique key and one key, pipelined."""
     generator = random.Random(1)
@@ -81,8 +76,6 @@ async def produce(broker: BrokerProcess, messages: int) -> Throughput:
             spent = cpu_seconds(broker.pid) - cpu
             assert last is not None
             receipt = last.result()[-1]
-        offsets = await client.admin.statistics()
-        del offsets
     return Throughput(messages, seconds, spent / messages * 1e6, receipt.physical_offset)
 
 

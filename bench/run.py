@@ -71,19 +71,15 @@ class Report:
 
 
 async def measure_machine(report: Report, directory: Path) -> None:
-    report.add(
-        "disk: sequential write + fdatasync",
-        limits.sequential_write_bytes_per_second(directory) / 1e6,
-        "MB/s",
-    )
-    report.add("disk: 4 KiB write + fdatasync", limits.fdatasync_seconds(directory) * 1e3, "ms")
+    touch = limits.first_touch_seconds_per_mebibyte(directory)  # first: what follows warms the memory
+    report.add("memory: first write into fresh page cache", touch * 1e6 / 1024, "us/KiB")
     report.add("memory: copy", limits.memcpy_bytes_per_second() / 1e9, "GB/s")
+    written = limits.sequential_write_bytes_per_second(directory)
+    report.add("disk: sequential write + fdatasync", written / 1e6, "MB/s")
+    report.add("disk: 4 KiB write + fdatasync", limits.fdatasync_seconds(directory) * 1e3, "ms")
     async with limits.echo_server() as address:
-        report.add(
-            "loopback: gRPC stream of 1 MiB frames",
-            await limits.loopback_bytes_per_second(address) / 1e6,
-            "MB/s",
-        )
+        streamed = await limits.loopback_bytes_per_second(address)
+        report.add("loopback: gRPC stream of 1 MiB frames", streamed / 1e6, "MB/s")
 
 
 async def measure_start(report: Report, store: Path) -> None:
@@ -95,8 +91,17 @@ async def measure_start(report: Report, store: Path) -> None:
         )
 
 
+async def measure_cold(report: Report, store: Path, messages: int) -> None:
+    """The same as measure_async does first, with the machine's memory as it happens to be."""
+    with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", **BROKER_SETTINGS) as broker:
+        produced = await measure.produce(broker, messages)
+        report.add("produce, async flush, memory not warmed", produced.per_second, "msg/s")
+        report.add("produce, memory not warmed: broker CPU a message", produced.broker_cpu_us, "us")
+
+
 async def measure_async(report: Report, store: Path, messages: int) -> None:
     with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", **BROKER_SETTINGS) as broker:
+        limits.warm_memory()
         produced = await measure.produce(broker, messages)
         report.add("produce, async flush", produced.per_second, "msg/s", at_least=400_000)
         report.add("produce, async flush: bytes stored", produced.bytes_per_second / 1e6, "MB/s")
@@ -106,6 +111,7 @@ async def measure_async(report: Report, store: Path, messages: int) -> None:
         report.add("consume from the start", consumed.per_second, "msg/s", at_least=800_000)
         report.add("consume: broker CPU a message", consumed.broker_cpu_us, "us")
         report.add("consume, each a Message object", await measure.consume_messages(broker), "msg/s")
+        os.sync()  # look-ups are not to wait for what produce left to write
         generator = random.Random(2)
         keys = [f"k{generator.randrange(messages)}" for _ in range(QUERIES)]
         report_latency(
@@ -114,20 +120,27 @@ async def measure_async(report: Report, store: Path, messages: int) -> None:
             await measure.query_latencies(broker, keys),
             p99_max_ms=2.0,
         )
-        await measure_single(report, broker, "async flush", allowance_ms=0.0)
 
 
 async def measure_sync(report: Report, store: Path, messages: int) -> None:
     with BrokerProcess(store=store, flushDiskType="SYNC_FLUSH", **BROKER_SETTINGS) as broker:
+        limits.warm_memory()
         produced = await measure.produce(broker, messages)
         record_size = produced.stored_bytes / messages
         disk = report.value("disk: sequential write + fdatasync") * 1e6
         goal = min(300_000, 0.85 * disk / record_size)
         report.add("produce, sync flush", produced.per_second, "msg/s", at_least=goal)
         report.add("produce, sync flush: bytes stored", produced.bytes_per_second / 1e6, "MB/s")
-        await measure_single(
-            report, broker, "sync flush", allowance_ms=report.value("disk: 4 KiB write + fdatasync")
-        )
+
+
+async def measure_latency(report: Report, directory: Path) -> None:
+    """Single sends, to brokers with nothing else to do."""
+    os.sync()
+    one_sync = report.value("disk: 4 KiB write + fdatasync")
+    for mode, allowance in (("async", 0.0), ("sync", one_sync)):
+        store = directory / f"latency-{mode}"
+        with BrokerProcess(store=store, flushDiskType=f"{mode.upper()}_FLUSH", **BROKER_SETTINGS) as broker:
+            await measure_single(report, broker, f"{mode} flush", allowance_ms=allowance)
 
 
 async def measure_single(report: Report, broker: BrokerProcess, mode: str, *, allowance_ms: float) -> None:
@@ -135,6 +148,7 @@ async def measure_single(report: Report, broker: BrokerProcess, mode: str, *, al
     sends: list[float] = []
     echoes: list[float] = []
     async with limits.echo_server() as address, trovemq.connect(broker.address) as client:
+        await client.admin.create_topic(measure.TOPIC, queue_count=measure.QUEUES)
         await measure.send_latencies(client, LATENCY_ROUND)
         for _ in range(LATENCY_ROUNDS):
             echoes += await limits.echo_latencies(address, LATENCY_ROUND)
@@ -176,18 +190,39 @@ def machine() -> dict[str, object]:
     }
 
 
+def cells(figure: Figure) -> tuple[str, str, str, str, str]:
+    """A figure as text: what, value, unit, goal, verdict."""
+    goal = ""
+    if figure.at_least is not None:
+        goal = f">= {rounded(figure.at_least)}"
+    elif figure.at_most is not None:
+        goal = f"<= {rounded(figure.at_most)}"
+    verdict = {True: "reached", False: "missed", None: ""}[figure.reached]
+    return figure.name, rounded(figure.value), figure.unit, goal, verdict
+
+
+def rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.3g}"
+
+
 def print_table(report: Report) -> None:
     table = Table("what", "value", "unit", "goal", "")
     for figure in report.figures:
-        goal = ""
-        if figure.at_least is not None:
-            goal = f">= {figure.at_least:,.4g}"
-        elif figure.at_most is not None:
-            goal = f"<= {figure.at_most:,.4g}"
-        verdict = {True: "reached", False: "[bold]missed[/bold]", None: ""}[figure.reached]
-        value = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:,.3f}"
-        table.add_row(figure.name, value, figure.unit, goal, verdict)
+        table.add_row(*cells(figure), style="bold" if figure.reached is False else None)
     Console(width=120).print(table)
+
+
+def markdown(report: Report) -> str:
+    """The table as a page of docs/, with the machine and the commit that it was made on."""
+    facts = ", ".join(f"{name} {value}" for name, value in machine().items())
+    rows = "\n".join("| " + " | ".join(cells(figure)) + " |" for figure in report.figures)
+    return (
+        "# Figures\n\n"
+        "Written by `make bench ARGS='--markdown docs/benchmarks.md'`: one run, client and broker on the\n"
+        f"same processors. Machine: {facts}.\n\n"
+        "| what | value | unit | goal | |\n| --- | ---: | --- | --- | --- |\n"
+        f"{rows}\n"
+    )
 
 
 async def run(arguments: argparse.Namespace) -> Report:
@@ -197,8 +232,10 @@ async def run(arguments: argparse.Namespace) -> Report:
         directory = Path(scratch)
         await measure_machine(report, directory)
         await measure_start(report, directory / "start")
+        await measure_cold(report, directory / "cold", MESSAGES_SYNC // divisor)
         await measure_async(report, directory / "async", MESSAGES_ASYNC // divisor)
         await measure_sync(report, directory / "sync", MESSAGES_SYNC // divisor)
+        await measure_latency(report, directory)
     return report
 
 
@@ -211,6 +248,7 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
     )
+    parser.add_argument("--markdown", type=Path, help="also write the table as a page")
     parser.add_argument("--directory", type=Path, default=Path("."), help="on the disk that is measured")
     arguments = parser.parse_args()
     report = uvloop.run(run(arguments))
@@ -218,6 +256,8 @@ def main() -> None:
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     figures = [{**asdict(figure), "reached": figure.reached} for figure in report.figures]
     arguments.json.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=2) + "\n")
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(markdown(report))
     missed = [figure.name for figure in report.figures if figure.reached is False]
     print(f"{len(missed)} goals missed: {', '.join(missed)}" if missed else "every goal reached")
     print(f"written to {arguments.json}")
