@@ -33,7 +33,9 @@ def load_manifest(name: str) -> Manifest:
 def unpack(name: str, directory: Path) -> Path:
     """A fresh copy of one store below `directory`; returns its root. Sparse entries stay sparse."""
     with tarfile.open(GOLDEN_DIRECTORY / f"{name}.tar.gz") as archive:
-        archive.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and newer
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(directory)
     return directory / name
 
 
