@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from broker.log import checkpoint, state
 from broker.log.commit_log import AppendStatus, FlushWork
 from broker.log.reader import LogReader
-from broker.log.recovery import STORE_TIMESTAMP_END, first_store_timestamp, store_timestamp_of
+from broker.log.recovery import first_store_timestamp
 from broker.log.sectors import check_properties
 from broker.log.segments import DIRECTORY, SpareWork
 from broker.log.state import StoreState
@@ -128,7 +128,7 @@ class MessageStore:
         self._store_host = pack_host(opened.settings.store_host)
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._key_index_position = opened.saved.key_index_position if opened.saved else 0
-        self._key_index_last_offset = opened.saved.key_index_last_offset if opened.saved else -2
+        self._key_index_last_offset = opened.saved.key_index_last_offset if opened.saved else state.NO_INDEX
         self._flushed_timestamp = opened.last_store_timestamp
         self._flushes = 0
         self.offsets.limit = self._synced_queue_end
@@ -402,8 +402,7 @@ class MessageStore:
         """STORETIMESTAMP of the record there without checking the rest; None where it cannot be one."""
         if not self.min_offset <= physical_offset < self._log.end:
             return None
-        record = self._log.read(physical_offset, STORE_TIMESTAMP_END)
-        return store_timestamp_of(record) if len(record) else None
+        return self._log.store_timestamp_at(physical_offset)
 
     def scan(
         self, begin: int, end: int, bytes_max: int = 1 << 20

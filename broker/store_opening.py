@@ -19,7 +19,6 @@ import errno
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -32,11 +31,9 @@ from broker.log.checkpoint import Checkpoint
 from broker.log.commit_log import CommitLog
 from broker.log.reader import Damage, LogReader
 from broker.log.recovery import (
-    STORE_TIMESTAMP_END,
     RecoveredLog,
     foreign_scan_start,
     scan_log,
-    store_timestamp_of,
     zero_behind,
 )
 from broker.log.segments import DIRECTORY
@@ -268,13 +265,11 @@ class _Opening:
         self._consume_queues.load(scan_start, deleted_below=self._deletions.entries())
         if key_index is not None:
             synced = synced_end(self._files, self._marks.index_msg_timestamp)
-            key_index.load(
-                min(scan_start, synced), store_timestamp_at=partial(_store_timestamp_at, self._log)
-            )
+            key_index.load(min(scan_start, synced), store_timestamp_at=self._log.store_timestamp_at)
 
     def _load_unclosed_index(self, key_index: KeyIndex, saved: StoreState) -> None:
         position, last_offset = saved.key_index_position, saved.key_index_last_offset
-        key_index.load(position, store_timestamp_at=partial(_store_timestamp_at, self._log))
+        key_index.load(position, store_timestamp_at=self._log.store_timestamp_at)
         if last_indexed_offset(key_index) < last_offset < position:
             self._save_state(key_index_position=0, key_index_last_offset=-1)
             key_index.truncate_to(0)  # files of it are gone: all of it is made again
@@ -348,22 +343,17 @@ class _Opening:
 
 
 def last_indexed_offset(key_index: KeyIndex | None) -> int:
-    """Physical offset of the record that was indexed last; -1 = none was, -2 = no index is kept."""
+    """Physical offset of the record that was indexed last, NOTHING_INDEXED, or NO_INDEX."""
     if key_index is None:
-        return -2
+        return state.NO_INDEX
     timestamp, physical_offset = key_index.last_update()
-    return physical_offset if timestamp or physical_offset else -1
+    return physical_offset if timestamp or physical_offset else state.NOTHING_INDEXED
 
 
 def _move(projection: Projection, position: int) -> None:
     """What was saved may be ahead of the last entry: the records between them have none."""
     if position > projection.position:
         projection.apply(DispatchBatch(NO_RECORDS, position, position))
-
-
-def _store_timestamp_at(log: CommitLog, physical_offset: int) -> int | None:
-    record = log.read(physical_offset, STORE_TIMESTAMP_END)
-    return store_timestamp_of(record) if len(record) else None
 
 
 def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
@@ -376,7 +366,7 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
             units = queue.units(queue.max_offset - 1, 1)
             if len(units):
                 last = max(last, int(units["physical_offset"][0]))
-    return _store_timestamp_at(log, last) or 0
+    return log.store_timestamp_at(last) or 0
 
 
 def _log_runs(log: CommitLog) -> LogRuns:

@@ -50,7 +50,6 @@ class Dispatcher:
         self.position = position
         self.pending_bytes = 0
         self.failures = 0
-        self.last_failure: StorageError | None = None
 
     def offer(self, batch: DispatchBatch) -> None:
         """Remembers a batch that was just appended; dispatch() applies it once it may be visible."""
@@ -79,8 +78,8 @@ class Dispatcher:
             batch = replace(batch, alive=alive) if alive is not None else batch
         try:
             self._required.apply(batch)
-        except StorageError as error:
-            self._note(error)
+        except StorageError:
+            self.failures += 1
             raise
         for projection in self._optional:
             if projection.position >= self.position:
@@ -90,14 +89,10 @@ class Dispatcher:
     def _try_apply(self, projection: Projection, batch: DispatchBatch) -> bool:
         try:
             projection.apply(batch)
-        except StorageError as error:
-            self._note(error)
+        except StorageError:
+            self.failures += 1
             return False
         return True
-
-    def _note(self, error: StorageError) -> None:
-        self.failures += 1
-        self.last_failure = error
 
     # --- lagging projections ------------------------------------------------------------------------
     def lagging(self) -> list[Projection]:

@@ -101,10 +101,6 @@ class ConsumeQueue:
         """The offset of the first unit of each file."""
         return [base // UNIT_SIZE for base in self._bases]
 
-    @property
-    def units_per_file(self) -> int:
-        return self._file_size // UNIT_SIZE
-
     # --- reading ------------------------------------------------------------------------------------
     def unit(self, offset: int) -> tuple[int, int, int]:
         """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""

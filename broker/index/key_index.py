@@ -30,7 +30,7 @@ from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.layout import STORE_TIMESTAMP_AT, born_shift
+from trovemq_proto.records.fields import store_timestamp
 
 DIRECTORY: Final = "index"
 CREATE_ATTEMPTS: Final = 3
@@ -380,5 +380,4 @@ def _store_timestamps(records: RecordBatch, indexes: NDArray[np.int64]) -> NDArr
     if len(records) > 1:
         return records.store_timestamps[indexes]
     row = records.rows[0]  # a single send should not pay for columns
-    at = row.position + STORE_TIMESTAMP_AT + born_shift(row.sys_flag)
-    return np.full(len(indexes), int.from_bytes(records.data[at : at + 8], signed=True), np.int64)
+    return np.full(len(indexes), store_timestamp(records.data, row.position, row.sys_flag), np.int64)

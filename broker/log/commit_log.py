@@ -25,6 +25,8 @@ from broker.storage.files import Buffer, FileSystem, StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BLANK_SIZE, blank_record
+from trovemq_proto.records.fields import store_timestamp
+from trovemq_proto.records.layout import STORE_TIMESTAMP_END
 
 
 class AppendStatus(Enum):
@@ -155,6 +157,11 @@ class CommitLog:
             return memoryview(b"")
         begin = physical_offset - segment.start
         return segment.file.view()[begin : begin + size]
+
+    def store_timestamp_at(self, physical_offset: int) -> int | None:
+        """STORETIMESTAMP of the record there, unchecked; None where the log has no such place."""
+        record = self.read(physical_offset, STORE_TIMESTAMP_END)
+        return store_timestamp(record, 0) if len(record) else None
 
     def close(self) -> None:
         self.segments.close()

@@ -25,13 +25,9 @@ from broker.log.segments import Segment
 from broker.projection import DispatchBatch
 from broker.storage.files import File, FileSystem
 from trovemq_proto.records.check import RecordState, check_record
+from trovemq_proto.records.fields import store_timestamp
 
 _ZERO_CHUNK: Final = 4 << 20
-_STORE_TIMESTAMP_WITH_IPV4_BORN_HOST: Final = 56
-_STORE_TIMESTAMP_WITH_IPV6_BORN_HOST: Final = 68
-_SYS_FLAG_AT: Final = 36
-STORE_TIMESTAMP_END: Final = 76
-_BORN_HOST_IPV6: Final = 0x10
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +91,7 @@ def first_store_timestamp(segment: Segment) -> int | None:
     state, _ = check_record(view, 0, len(view), physical_offset=segment.start, check_crc=False)
     if state is not RecordState.RECORD:
         return None
-    return store_timestamp_of(view)
-
-
-def store_timestamp_of(record: memoryview) -> int:
-    """STORETIMESTAMP of a record's bytes (at least its first STORE_TIMESTAMP_END)."""
-    sys_flag = int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big")
-    at = (
-        _STORE_TIMESTAMP_WITH_IPV6_BORN_HOST
-        if sys_flag & _BORN_HOST_IPV6
-        else _STORE_TIMESTAMP_WITH_IPV4_BORN_HOST
-    )
-    return int.from_bytes(record[at : at + 8], "big", signed=True)
+    return store_timestamp(view, 0)
 
 
 def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:

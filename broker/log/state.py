@@ -30,6 +30,8 @@ from trovemq_proto.errors import TroveError
 
 PATH: Final = "trovemq/state.json"
 FORMAT: Final = 1
+NOTHING_INDEXED: Final = -1
+NO_INDEX: Final = -2
 QUEUE_ENDS_MAX: Final = 4096
 """So many are saved while the store is open; at a clean stop all are."""
 
@@ -45,7 +47,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     log_end: int
     consume_queue_position: int
     key_index_position: int
-    key_index_last_offset: int = -2
+    key_index_last_offset: int = NO_INDEX
     key_index_closed: bool = False
     queue_ends: dict[str, dict[int, int]] = {}
 

@@ -23,8 +23,7 @@ from trovemq_proto.records import (
     index_hash,
     parse_properties,
 )
-from trovemq_proto.records.fields import RecordFields
-from trovemq_proto.records.layout import STORE_TIMESTAMP_AT, born_shift
+from trovemq_proto.records.fields import RecordFields, store_timestamp
 
 TIME_MAX: Final = (1 << 63) - 1
 KEY_SIZE_MAX: Final = 32_767
@@ -80,7 +79,7 @@ class KeyQuery:
 
     def accepts(self, record: memoryview, fields: RecordFields) -> bool:
         """Whether the record answers the query."""
-        if not self.in_time(store_timestamp(record, fields)):
+        if not self.in_time(store_timestamp(record, 0, fields.sys_flag)):
             return False
         topic = record[fields.topic_position : fields.topic_position + fields.topic_size]
         if self.topic and topic != self.topic.encode("utf-8", "replace"):
@@ -95,8 +94,3 @@ class KeyQuery:
         if properties.get(PROPERTY_UNIQ_KEY) == self.key:
             return True
         return self.type is KeyType.KEY and self.key in properties.get(PROPERTY_KEYS, "").split(" ")
-
-
-def store_timestamp(record: memoryview, fields: RecordFields) -> int:
-    at = STORE_TIMESTAMP_AT + born_shift(fields.sys_flag)
-    return int.from_bytes(record[at : at + 8], signed=True)

@@ -27,7 +27,7 @@ _WRITE_SIZE_MAX = 1 << 14
 
 
 @contextmanager
-def _storage_errors(operation: str, path: str) -> Iterator[None]:
+def storage_errors(operation: str, path: str) -> Iterator[None]:
     """Turns OSError into StorageError, keeping its errno."""
     try:
         yield
@@ -54,7 +54,7 @@ class RealFile:
 
     def view(self) -> memoryview:
         if self._map is None:
-            with _storage_errors("mmap", self._path):
+            with storage_errors("mmap", self._path):
                 self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
 
@@ -83,7 +83,7 @@ class RealFile:
             raise StorageError("write", self._path, error.errno or errno.EIO, str(error.strerror)) from error
 
     def sync(self) -> None:
-        with _storage_errors("sync", self._path):
+        with storage_errors("sync", self._path):
             os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class RealWritableMap(RealFile):
 
     def __init__(self, descriptor: int, path: str, size: int) -> None:
         super().__init__(descriptor, path, size)
-        with _storage_errors("mmap", path):
+        with storage_errors("mmap", path):
             self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE)
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(self._map, dtype=np.uint8)
 
@@ -147,7 +147,7 @@ class RealFileSystem:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
-        with _storage_errors("create", str(root)):
+        with storage_errors("create", str(root)):
             self._root.mkdir(parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
 
@@ -163,7 +163,7 @@ class RealFileSystem:
         """Opens (making it) a file of at least `size` bytes; a file that we made goes again on failure."""
         absolute = self._absolute(path)
         flags = _OPEN_FLAGS | os.O_CREAT | (os.O_EXCL if exclusive else 0)
-        with _storage_errors("create", path):
+        with storage_errors("create", path):
             os.makedirs(os.path.dirname(absolute), exist_ok=True)
             existed = os.path.exists(absolute)
             descriptor = os.open(absolute, flags, 0o644)
@@ -181,7 +181,7 @@ class RealFileSystem:
         return descriptor
 
     def open(self, path: str) -> File:
-        with _storage_errors("open", path):
+        with storage_errors("open", path):
             descriptor = os.open(self._absolute(path), _OPEN_FLAGS)
             return RealFile(descriptor, path, os.fstat(descriptor).st_size)
 
@@ -190,7 +190,7 @@ class RealFileSystem:
         return RealWritableMap(descriptor, path, os.fstat(descriptor).st_size)
 
     def list(self, directory: str) -> list[str]:
-        with _storage_errors("list", directory):
+        with storage_errors("list", directory):
             try:
                 return sorted(os.listdir(self._absolute(directory)))
             except FileNotFoundError:
@@ -203,18 +203,18 @@ class RealFileSystem:
         return os.path.exists(self._absolute(path))
 
     def file_size(self, path: str) -> int:
-        with _storage_errors("stat", path):
+        with storage_errors("stat", path):
             return os.stat(self._absolute(path)).st_size
 
     def read_bytes(self, path: str) -> bytes:
-        with _storage_errors("read", path):
+        with storage_errors("read", path):
             return Path(self._absolute(path)).read_bytes()
 
     def write_atomic(self, path: str, data: bytes) -> None:
         absolute = self._absolute(path)
         temporary = absolute + ".tmp"
         directory = parent_directory(path)
-        with _storage_errors("write", path):
+        with storage_errors("write", path):
             if directory and not self.is_directory(directory):
                 os.makedirs(os.path.dirname(absolute), exist_ok=True)
                 self.sync_directory(parent_directory(directory))
@@ -230,24 +230,24 @@ class RealFileSystem:
         self.sync_directory(directory)
 
     def truncate(self, path: str, size: int) -> None:
-        with _storage_errors("truncate", path):
+        with storage_errors("truncate", path):
             os.truncate(self._absolute(path), size)
 
     def rename(self, source: str, target: str) -> None:
         absolute = self._absolute(target)
-        with _storage_errors("rename", source):
+        with storage_errors("rename", source):
             os.makedirs(os.path.dirname(absolute), exist_ok=True)
             os.rename(self._absolute(source), absolute)
 
     def remove(self, path: str) -> None:
-        with _storage_errors("remove", path):
+        with storage_errors("remove", path):
             try:
                 os.unlink(self._absolute(path))
             except FileNotFoundError:
                 pass
 
     def remove_directory(self, path: str) -> None:
-        with _storage_errors("rmdir", path):
+        with storage_errors("rmdir", path):
             try:
                 os.rmdir(self._absolute(path))
             except OSError as error:
@@ -255,7 +255,7 @@ class RealFileSystem:
                     raise
 
     def sync_directory(self, directory: str) -> None:
-        with _storage_errors("sync", directory):
+        with storage_errors("sync", directory):
             descriptor = os.open(self._absolute(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
@@ -264,7 +264,7 @@ class RealFileSystem:
 
     def lock(self, path: str) -> None:
         absolute = self._absolute(path)
-        with _storage_errors("lock", path):
+        with storage_errors("lock", path):
             descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 # Java's FileChannel.tryLock is a POSIX record lock; flock() would not conflict with it.

@@ -12,23 +12,15 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
 from broker.storage.files import Buffer, File, StorageError, WritableMap
 from broker.storage.paths import checked_path
+from broker.storage.real import storage_errors
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _FLOCK: Final = struct.Struct("@hhqqi4x")
-
-
-@contextmanager
-def _storage_errors(operation: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
 
 
 def _refuse(operation: str, path: str) -> NoReturn:
@@ -80,7 +72,7 @@ class ReadOnlyFileSystem:
     def open(self, path: str) -> File:
         if path in self.hidden:
             raise StorageError("open", path, errno.ENOENT)
-        with _storage_errors("open", path):
+        with storage_errors("open", path):
             descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 size = os.fstat(descriptor).st_size
@@ -90,7 +82,7 @@ class ReadOnlyFileSystem:
         return ReadOnlyFile(path, data)
 
     def list(self, directory: str) -> list[str]:
-        with _storage_errors("list", directory):
+        with storage_errors("list", directory):
             try:
                 names = os.listdir(self._absolute(directory))
             except FileNotFoundError:
@@ -115,18 +107,18 @@ class ReadOnlyFileSystem:
         return path not in self.hidden and os.path.exists(self._absolute(path))
 
     def file_size(self, path: str) -> int:
-        with _storage_errors("stat", path):
+        with storage_errors("stat", path):
             return os.stat(self._absolute(path)).st_size
 
     def read_bytes(self, path: str) -> bytes:
-        with _storage_errors("read", path):
+        with storage_errors("read", path):
             return Path(self._absolute(path)).read_bytes()
 
     def is_locked(self, path: str) -> bool:
         """Whether another process holds the store's lock. Asks only: takes and changes nothing."""
         if not self.exists(path):
             return False
-        with _storage_errors("lock", path):
+        with storage_errors("lock", path):
             descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)

@@ -60,11 +60,6 @@ class Delivery:
         self._refreshes: set[asyncio.Task[None]] = set()
         self.one_way_dropped = 0  # batches
 
-    @property
-    def outstanding(self) -> int:
-        """Batches that were submitted and have not ended."""
-        return len(self._outstanding)
-
     def submit(self, batch: Batch) -> None:
         """Takes charge of a batch."""
         self._outstanding.add(batch)

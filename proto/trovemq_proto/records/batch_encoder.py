@@ -82,7 +82,6 @@ class BatchEncoder:
         self._header: Final = HEADERS[host_bits(self._sys_flag)]
         self._no_born_host: Final = bytes(HOST_SIZE_IPV6 if born_host_ipv6 else HOST_SIZE_IPV4)
         self._no_store_host: Final = bytes(HOST_SIZE_IPV6 if store_host_ipv6 else HOST_SIZE_IPV4)
-        self._append_property_crc: Final = append_property_crc
         self._block_end: Final = CRC_PROPERTY_EMPTY if append_property_crc else b""
 
     def encode(

@@ -14,7 +14,9 @@ from trovemq_proto.records.layout import (
     MAGIC_V2_BYTES,
     PROPERTIES_SIZE_MAX,
     RECORD_SIZE_MIN,
+    STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
+    born_shift,
     header_shift,
 )
 
@@ -22,6 +24,7 @@ Bytes = bytes | memoryview
 
 _SIZE_MAGIC_SYS_FLAG: Final = Struct(f">iI{SYS_FLAG_AT - MAGIC_AT - 4}xi")
 _INT: Final = Struct(">i")
+_LONG: Final = Struct(">q")
 _SHORT: Final = Struct(">h")
 _UNSIGNED_SHORT: Final = Struct(">H")
 _BYTE: Final = Struct(">b")
@@ -39,6 +42,14 @@ class RecordFields(NamedTuple):
     topic_size: int
     property_position: int
     property_size: int
+
+
+def store_timestamp(data: Bytes, position: int, sys_flag: int | None = None) -> int:
+    """STORETIMESTAMP, epoch ms, of the record at `position`; its sys flag is read where it is not given."""
+    if sys_flag is None:
+        (sys_flag,) = _INT.unpack_from(data, position + SYS_FLAG_AT)
+    (timestamp,) = _LONG.unpack_from(data, position + STORE_TIMESTAMP_AT + born_shift(sys_flag))
+    return int(timestamp)
 
 
 def read_fields(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.fields import RecordFields, store_timestamp
 from trovemq_proto.records.hashes import POWERS, fold_hashes, index_hash, java_hash, row_hashes, utf16_units
 from trovemq_proto.records.layout import (
     DELAY_LEVELS_SECONDS,
@@ -21,10 +22,8 @@ from trovemq_proto.records.layout import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     SCHEDULE_TOPIC,
-    STORE_TIMESTAMP_AT,
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
-    born_shift,
 )
 from trovemq_proto.records.properties import parse_properties
 from trovemq_proto.records.property_scan import PropertyScan, Slices
@@ -32,7 +31,6 @@ from trovemq_proto.records.uniform_properties import Span, UniformProperties
 
 if TYPE_CHECKING:
     from trovemq_proto.records.batch import RecordBatch
-    from trovemq_proto.records.fields import RecordFields
 
 SMALL_BATCH_MAX: Final = 4
 """Up to so many records plain Python is faster than NumPy's overhead."""
@@ -193,10 +191,8 @@ def plain_properties(batch: RecordBatch, row: RecordFields) -> dict[str, str]:
 def plain_tags_code(batch: RecordBatch, row: RecordFields) -> int:
     properties = plain_properties(batch, row)
     if plain_topic(batch, row) == SCHEDULE_TOPIC:
-        at = row.position + STORE_TIMESTAMP_AT + born_shift(row.sys_flag)
-        delivered = deliver_time(
-            properties.get(PROPERTY_DELAY), int.from_bytes(batch.data[at : at + 8], signed=True)
-        )
+        stored = store_timestamp(batch.data, row.position, row.sys_flag)
+        delivered = deliver_time(properties.get(PROPERTY_DELAY), stored)
         if delivered is not None:
             return delivered
     tag = properties.get(PROPERTY_TAGS)
