@@ -94,7 +94,7 @@ generated: setup ## Generated code and pages are what their sources give
 .PHONY: proto
 proto: setup ## Generate the protocol's Python code from the .proto files
 	@$(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) \
-	  --pyi_out=$(PROTO_OUT) $(wildcard proto/trovemq_proto/v1/*.proto)
+	  --pyi_out=$(PROTO_OUT) $(wildcard proto/trovemq_proto/v1/*.proto proto/trovemq_proto/rocketmq/v2/*.proto)
 
 .PHONY: docs
 docs: setup ## Generate docs/settings.md and docs/errors.md

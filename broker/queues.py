@@ -6,10 +6,17 @@ in the store can be read. A queue that was configured and has had no message yet
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_message
+
+UNITS_STEP: Final = 1_024
+BLANK_UNIT_SIZE: Final = 0x7FFFFFFF  # spec 3.3: filler where a queue's first offset is not 0
 
 
 def queue_ids(store: MessageStore, topic: str) -> list[int]:
@@ -48,3 +55,30 @@ def queue_range(store: MessageStore, topic: str, queue_id: int) -> tuple[int, in
 def topic_not_found(topic: str) -> TroveError:
     shown = topic[:200]  # an error never repeats a whole hostile name
     return TroveError(errors.TOPIC_NOT_FOUND, f"topic {shown!r} does not exist here", topic=shown)
+
+
+def messages_from(
+    store: MessageStore, topic: str, queue_id: int, begin: int, end: int | None = None
+) -> Iterator[tuple[int, Message]]:
+    """(queue offset, message) of every visible, undamaged message of the queue from `begin` on, up to `end`
+    (without it: the queue's end now). For the broker's own topics: one message at a time."""
+    queue = store.consume_queues.get(topic, queue_id)
+    if queue is None:
+        return
+    last = queue.max_offset if end is None else min(end, queue.max_offset)
+    offset = max(begin, queue.min_offset)
+    while offset < last:
+        units = queue.units(offset, min(last - offset, UNITS_STEP))
+        if not len(units):
+            return
+        places = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
+        for index, (physical_offset, size) in enumerate(places):
+            if size == BLANK_UNIT_SIZE:
+                continue
+            try:
+                record = store.record_at(physical_offset)
+            except TroveError:
+                continue  # damaged: reported by recovery and scrub
+            if record is not None:
+                yield offset + index, decode_message(record)
+        offset += len(units)

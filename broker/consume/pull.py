@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
-from broker.queues import find_queue
+from broker.queues import BLANK_UNIT_SIZE, find_queue
 from broker.topics.names import SCHEDULE_TOPIC
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -34,7 +34,6 @@ from trovemq_proto.records import (
 )
 
 UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
-BLANK_UNIT_SIZE: Final = 0x7FFFFFFF  # spec 3.3: filler where a queue's first offset is not 0
 TAGS_MAX: Final = 64
 
 Indexes = NDArray[np.int64]

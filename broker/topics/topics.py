@@ -222,6 +222,21 @@ class TopicTable:
         config = TopicConfig(name, queue_count, queue_count).with_message_type(message_type)
         return self._begin_put(None, config, now_ms)
 
+    def ensure_internal(self, name: str, queue_count: int, *, now_ms: int | None = None) -> TopicConfig:
+        """A topic of the broker's own (a retry, dead-letter or system topic), made where it is missing.
+
+        Blocks while the file is written. TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
+        SERVICE_NOT_AVAILABLE.
+        """
+        assert self._is_system(name), f"{name} is no topic of the broker's own"
+        known = self._configs.get(name)
+        if known is not None:
+            return known
+        if len(self._configs) >= TOPIC_COUNT_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
+        self._carry_out(self._begin_put(None, TopicConfig(name, queue_count, queue_count), now_ms))
+        return self.require(name)
+
     def alter(
         self,
         name: str,

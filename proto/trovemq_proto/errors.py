@@ -139,6 +139,66 @@ UNIQUE_KEY_ILLEGAL = _add(
     "The unique key is longer than 255 bytes or has a space, 0x01 or 0x02.",
     "Leave it out (one is made), or choose a shorter one without those characters.",
 )  # fmt: skip
+RECEIPT_HANDLE_ILLEGAL = _add(
+    "RECEIPT_HANDLE_ILLEGAL", 115, "INVALID_ARGUMENT", False,
+    "The receipt handle is unreadable, was replaced by a newer one, or its invisible time is over.",
+    "Use the handle of the last receive or change; the message comes again where its time is over.",
+)  # fmt: skip
+INVISIBLE_DURATION_ILLEGAL = _add(
+    "INVISIBLE_DURATION_ILLEGAL", 116, "INVALID_ARGUMENT", False,
+    "The invisible duration is out of its range.",
+    "Receive with 10 s to 12 h, change to 0 to 12 h.",
+)  # fmt: skip
+FILTER_ILLEGAL = _add(
+    "FILTER_ILLEGAL", 117, "INVALID_ARGUMENT", False,
+    "The filter expression cannot be read.",
+    "Correct it at the position that the message names: `a || b` for tags, SQL-92 conditions on properties.",
+)  # fmt: skip
+DELIVERY_TIME_ILLEGAL = _add(
+    "DELIVERY_TIME_ILLEGAL", 118, "INVALID_ARGUMENT", False,
+    "The delivery time is further ahead than the broker takes.",
+    "Choose an earlier time, or raise timerMaxDelaySec on the broker.",
+)  # fmt: skip
+MESSAGE_GROUP_ILLEGAL = _add(
+    "MESSAGE_GROUP_ILLEGAL", 119, "INVALID_ARGUMENT", False,
+    "The message group is blank, longer than 63 bytes, or has a control character.",
+    "Choose another message group.",
+)  # fmt: skip
+TRANSACTION_ILLEGAL = _add(
+    "TRANSACTION_ILLEGAL", 120, "INVALID_ARGUMENT", False,
+    "No open transaction has this id: it is unknown, or was ended before.",
+    "End a transaction once, with the id that its send returned.",
+)  # fmt: skip
+MESSAGE_TYPE_CONFLICT = _add(
+    "MESSAGE_TYPE_CONFLICT", 121, "INVALID_ARGUMENT", False,
+    "The message is of a kind that its topic does not take.",
+    "Send it to a topic of its type (NORMAL, FIFO, DELAY, TRANSACTION) or of type MIXED.",
+)  # fmt: skip
+CLIENT_ID_MISSING = _add(
+    "CLIENT_ID_MISSING", 122, "INVALID_ARGUMENT", False,
+    "The call has no client id (metadata x-mq-client-id).",
+    "Use a RocketMQ 5 client, or set the metadata.",
+)  # fmt: skip
+BODY_EMPTY = _add(
+    "BODY_EMPTY", 123, "INVALID_ARGUMENT", False,
+    "The message has no body.",
+    "Send a body of at least one byte.",
+)  # fmt: skip
+POLLING_TIME_ILLEGAL = _add(
+    "POLLING_TIME_ILLEGAL", 124, "INVALID_ARGUMENT", False,
+    "The call's deadline is too short for a long poll.",
+    "Give the call a deadline of more than five seconds, or a shorter polling time.",
+)  # fmt: skip
+CLIENT_PROPERTIES_ILLEGAL = _add(
+    "CLIENT_PROPERTIES_ILLEGAL", 125, "INVALID_ARGUMENT", False,
+    "The client's properties are too many, too large, or have an illegal name.",
+    "Send at most 32, with names of letters, digits, _, . and -, and 4 KiB in all.",
+)  # fmt: skip
+RECALL_HANDLE_ILLEGAL = _add(
+    "RECALL_HANDLE_ILLEGAL", 126, "INVALID_ARGUMENT", False,
+    "The recall handle is unreadable, of another topic, or its message was delivered already.",
+    "Recall a delayed message before its time, with the handle that its send returned.",
+)  # fmt: skip
 
 # --- 2xx: something is not there, or is there already -----------------------------------------------
 TOPIC_NOT_FOUND = _add(
@@ -171,6 +231,31 @@ COMPRESSION_UNSUPPORTED = _add(
     "COMPRESSION_UNSUPPORTED", 205, "FAILED_PRECONDITION", False,
     "The message's body is compressed by a method that this installation cannot read.",
     "Install the Python package that the message names (lz4 or zstandard); the stored bytes are intact.",
+)  # fmt: skip
+GROUP_NOT_FOUND = _add(
+    "GROUP_NOT_FOUND", 206, "NOT_FOUND", False,
+    "The consumer group does not exist here.",
+    "Create it: trovemq group create NAME (autoCreateSubscriptionGroup=true makes groups at first use).",
+)  # fmt: skip
+GROUP_EXISTS = _add(
+    "GROUP_EXISTS", 207, "ALREADY_EXISTS", False,
+    "The consumer group exists already.",
+    "Use another name, or `trovemq group alter`.",
+)  # fmt: skip
+CONSUMER_NOT_ONLINE = _add(
+    "CONSUMER_NOT_ONLINE", 208, "NOT_FOUND", True,
+    "No consumer of that client id is connected for the group.",
+    "List the group's members: trovemq group members NAME.",
+)  # fmt: skip
+OFFSET_NOT_FOUND = _add(
+    "OFFSET_NOT_FOUND", 209, "NOT_FOUND", False,
+    "The group has no offset for this queue.",
+    "Consume from the queue, or set an offset: trovemq group reset.",
+)  # fmt: skip
+CLIENT_UNKNOWN = _add(
+    "CLIENT_UNKNOWN", 210, "NOT_FOUND", True,
+    "The client has not sent its settings, or has been forgotten.",
+    "Open the telemetry stream first; official clients do so by themselves.",
 )  # fmt: skip
 
 # --- 3xx: the store's state -------------------------------------------------------------------------
@@ -219,6 +304,11 @@ SERVICE_NOT_AVAILABLE = _add(
     "The broker is starting or stopping, or its store takes no writes.",
     "Try again, or send to another broker.",
 )  # fmt: skip
+PERMISSION_MISSING = _add(
+    "PERMISSION_MISSING", 309, "PERMISSION_DENIED", False,
+    "The topic has no queue that may be read, or written, as asked.",
+    "Look at the topic's permission (trovemq topic describe NAME).",
+)  # fmt: skip
 
 # --- 4xx: the cluster -------------------------------------------------------------------------------
 BROKER_NAME_TAKEN = _add(
@@ -262,6 +352,16 @@ OS_PAGE_CACHE_BUSY = _add(
     "OS_PAGE_CACHE_BUSY", 503, "RESOURCE_EXHAUSTED", True,
     "More is waiting for the disk than the broker may hold in memory.",
     "Send again after a moment; the disk is the limit.",
+)  # fmt: skip
+CONSUME_MSG_TIMEOUT = _add(
+    "CONSUME_MSG_TIMEOUT", 504, "DEADLINE_EXCEEDED", True,
+    "The client did not answer the command in time.",
+    "Try again with a longer time; some clients never answer such commands.",
+)  # fmt: skip
+NOT_IMPLEMENTED = _add(
+    "NOT_IMPLEMENTED", 505, "UNIMPLEMENTED", False,
+    "The broker, or the client that was asked, does not do this.",
+    "See the documentation for what is served.",
 )  # fmt: skip
 
 ERRORS: Final[tuple[ErrorSpec, ...]] = tuple(_table.by_symbol.values())

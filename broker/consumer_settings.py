@@ -1,0 +1,42 @@
+"""What delivery, timers and transactions must know, as plain values. `broker.settings` makes this.
+
+RocketMQ's name of each value stands beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+NewGroupStart = Literal["rocketmq", "begin", "end"]
+
+YEAR_MS: Final = 365 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    auto_create_group: bool = True  # autoCreateSubscriptionGroup
+    new_group_start: NewGroupStart = "rocketmq"
+    """Where a group begins to read a queue: rocketmq = at 0 while the whole queue is recent, else at the last
+    message; begin = at the first message; end = behind the last one."""
+    recent_bytes_max: int = 1 << 30
+    """`rocketmq`: a queue is recent while its first message lies at most so far behind the log's end
+    (RocketMQ: accessMessageInMemoryMaxRatio, 40 % of the memory)."""
+    in_flight_max: int = 10_000  # of one group and queue; popInflightMessageThreshold
+    ordered_window_max: int = 2_048  # of an orderly group: how far beyond the first open message it looks
+    event_interval_ms: int = 100
+    receive_count_max: int = 32
+    invisible_min_ms: int = 10_000
+    invisible_max_ms: int = 43_200_000
+    renewed_lease_ms: int = 60_000
+    renewed_total_max_ms: int = 10_800_000
+    released_after_ms: int = 1_000  # messages of a client that is gone come back after this
+    delivery_delay_max_ms: int = YEAR_MS  # timerMaxDelaySec
+    timers_max: int = 10_000_000
+    timer_batch_max: int = 1_024  # messages that one turn delivers
+    transaction_timeout_ms: int = 6_000  # transactionTimeOut
+    transaction_check_interval_ms: int = 30_000  # transactionCheckInterval
+    transaction_check_max: int = 15  # transactionCheckMax
+    transactions_max: int = 1_000_000

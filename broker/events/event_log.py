@@ -1,0 +1,71 @@
+"""The events' way into the log, and back at the next start.
+
+Events gather in memory and are appended as one record, at least every 100 ms (the daemon's timer) or when
+they are many. The append waits for no sync of its own: a tail that a power cut takes means that messages are
+delivered again, never that one is lost.
+
+Invariants
+- Events lie in the log in the order in which they were added.
+- After flush() the log has every event that was added: a state made from them is the state at the log's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.events.codec import EVENTS_MAX, Event, decode_events, encode_events
+from broker.message_store import MessageStore
+from broker.queues import messages_from
+from broker.record_writer import NewRecord, RecordWriter
+
+EVENTS_TOPIC: Final = "rmq_sys_trovemq_delivery"
+EVENTS_QUEUE_ID: Final = 0
+
+
+class EventLog:
+    """The events of one store. Used from one thread."""
+
+    def __init__(self, store: MessageStore, writer: RecordWriter) -> None:
+        self._store = store
+        self._writer = writer
+        self._pending: list[Event] = []
+        self.appended_count = 0
+        """Events in the log since the start."""
+        self._next_offset = store.consume_queues.next_offset(EVENTS_TOPIC, EVENTS_QUEUE_ID)
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    @property
+    def next_offset(self) -> int:
+        """Queue offset of the record that the next flush writes."""
+        return self._next_offset
+
+    def add(self, event: Event) -> None:
+        """Remembers the event; see flush()."""
+        self._pending.append(event)
+
+    @property
+    def full(self) -> bool:
+        """Whether flush() should not wait for its timer."""
+        return len(self._pending) >= EVENTS_MAX
+
+    def flush(self, now_ms: int) -> None:
+        """Appends what is pending. TroveError as MessageStore.append: then it is still pending."""
+        while self._pending:
+            part = self._pending[:EVENTS_MAX]
+            record = NewRecord(EVENTS_TOPIC, EVENTS_QUEUE_ID, encode_events(part), born_timestamp=now_ms)
+            (result,) = self._writer.append([record], now_ms)
+            del self._pending[: len(part)]
+            self._next_offset = result.first_queue_offset + 1
+            self.appended_count += len(part)
+
+    def replay(self, begin: int) -> Iterator[Event]:
+        """Every event of the log from that queue offset on, in order; an unreadable record is passed over."""
+        for _, message in messages_from(self._store, EVENTS_TOPIC, EVENTS_QUEUE_ID, begin):
+            try:
+                yield from decode_events(message.body)
+            except ValueError:
+                continue

@@ -1,0 +1,69 @@
+"""A state that was made from the log, saved now and then so that a start need not read the whole log again.
+
+| off | width | field                                     |
+|-----|-------|-------------------------------------------|
+| 0   | 8     | "TROVEST" and the format's number, 0x01   |
+| 8   | u32   | CRC-32 of the rest                        |
+| 12  |       | the state, in MessagePack                 |
+
+Invariant: what is saved was made from records that are on disk; so a snapshot is never ahead of the log.
+A snapshot that is missing, damaged or newer than the log is not used: the log alone then makes the state.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from broker.storage.files import FileSystem
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+FORMAT: Final = 1
+_MARK: Final = b"TROVEST"
+_HEAD_SIZE: Final = 12
+
+State = TypeVar("State", bound=msgspec.Struct)
+
+
+class SnapshotFile(Generic[State]):
+    """One snapshot of one kind of state, at `path` of the store (under `trovemq/`)."""
+
+    def __init__(self, files: FileSystem, path: str, kind: type[State]) -> None:
+        self._files = files
+        self._kind = kind
+        self.path: Final = path
+
+    def load(self) -> State | None:
+        """None where there is none that can be used. TroveError STORE_NEWER: a newer version wrote it."""
+        if not self._files.exists(self.path):
+            return None
+        data = self._files.read_bytes(self.path)
+        if len(data) < _HEAD_SIZE or data[:7] != _MARK:
+            return None
+        if data[7] > FORMAT:
+            raise TroveError(
+                errors.STORE_NEWER, f"{self.path} has format {data[7]}, this version knows {FORMAT}"
+            )
+        if int.from_bytes(data[8:12], "little") != crc32(data[_HEAD_SIZE:]):
+            return None
+        try:
+            return msgspec.msgpack.decode(data[_HEAD_SIZE:], type=self._kind)
+        except msgspec.MsgspecError:
+            return None
+
+    def encode(self, state: State) -> bytes:
+        """The file's content; cheap enough for the event loop, unlike save()."""
+        body = msgspec.msgpack.encode(state)
+        return _MARK + bytes([FORMAT]) + crc32(body).to_bytes(4, "little") + body
+
+    def save(self, content: bytes) -> None:
+        """Durable when it returns; may run in another thread. StorageError."""
+        self._files.write_atomic(self.path, content)
+
+    def remove(self) -> None:
+        """StorageError."""
+        if self._files.exists(self.path):
+            self._files.remove(self.path)

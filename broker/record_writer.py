@@ -1,0 +1,156 @@
+"""Records that the broker writes itself: half and delayed messages, retries, dead letters, events.
+
+They pass the same append as a client's and lie in the log as RocketMQ would have written them. Nothing waits
+for their sync here: who must (a reply that promises the disk) waits for `AppendResult.end`.
+
+Invariants
+- Records of one call with the same topic and queue lie together, in the order given.
+- A body is copied as it lies in the log (compressed, perhaps), with the system flag that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.message_store import AppendResult, MessageStore
+from trovemq_proto.records import (
+    Message,
+    RecordBatch,
+    encode_properties,
+    encode_record,
+    pack_host,
+)
+from trovemq_proto.records.layout import (
+    PROPERTY_CRC,
+    SYS_FLAG_BORN_HOST_IPV6,
+    SYS_FLAG_STORE_HOST_IPV6,
+    SYS_FLAG_TRANSACTION_MASK,
+)
+
+_NO_HOST: Final = bytes(8)
+_HOST_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """One message to be appended. `properties` are written as given, unchecked; `born_host` is packed (8 or
+    20 bytes); `sys_flag` may say compressed or commit, the host bits are set by the writer."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+    born_timestamp: int = 0
+    born_host: bytes = _NO_HOST
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+    @classmethod
+    def copy_of(cls, message: Message, topic: str, queue_id: int) -> NewRecord:
+        """The message under another topic and queue, everything else as it is stored; no transaction type."""
+        properties = {name: value for name, value in message.properties.items() if name != PROPERTY_CRC}
+        return cls(
+            topic,
+            queue_id,
+            message.stored_body,
+            properties,
+            message.born_timestamp,
+            pack_host(message.born_host),
+            message.flag,
+            message.sys_flag & ~(_HOST_FLAGS | SYS_FLAG_TRANSACTION_MASK),
+            message.reconsume_times,
+        )
+
+    def with_properties(self, changes: Mapping[str, str | None]) -> NewRecord:
+        """These properties set, or taken away where the value is None."""
+        merged = {**self.properties, **changes}
+        return replace(self, properties={name: value for name, value in merged.items() if value is not None})
+
+
+class RecordWriter:
+    """Appends to one store. `appended` is called after every append: the log grew, somebody must sync it."""
+
+    def __init__(self, store: MessageStore, appended: Callable[[], None]) -> None:
+        self._store = store
+        self._appended = appended
+        self._store_host = bytes(len(pack_host(store.settings.store_host)))
+
+    def append(self, records: Sequence[NewRecord], now_ms: int) -> list[AppendResult]:
+        """One result a record, in order. Runs of one topic and queue become one append each.
+
+        TroveError as MessageStore.append; the runs before the one refused are then in the log.
+        """
+        results: list[AppendResult] = []
+        begin = 0
+        while begin < len(records):
+            first = records[begin]
+            end = begin + 1
+            while end < len(records) and (records[end].topic, records[end].queue_id) == (
+                first.topic,
+                first.queue_id,
+            ):
+                end += 1
+            results += self._append_run(first.topic, first.queue_id, records[begin:end], now_ms)
+            begin = end
+        return results
+
+    def _append_run(
+        self, topic: str, queue_id: int, records: Sequence[NewRecord], now_ms: int
+    ) -> list[AppendResult]:
+        results: list[AppendResult] = []
+        part = bytearray()
+        count = 0
+        size_max = min(self._store.settings.batch_size_max, self._store.settings.commit_log_file_size // 2)
+        for record in records:
+            encoded = self.encode(record)
+            if part and len(part) + len(encoded) > size_max:
+                results += self._append_part(topic, queue_id, part, count, now_ms)
+                part, count = bytearray(), 0
+            part += encoded
+            count += 1
+        return results + self._append_part(topic, queue_id, part, count, now_ms)
+
+    def _append_part(
+        self, topic: str, queue_id: int, data: bytearray, count: int, now_ms: int
+    ) -> list[AppendResult]:
+        batch = RecordBatch.split(data, topic=topic)
+        result = self._store.append(
+            data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None
+        )
+        self._appended()
+        if count == 1:
+            return [result]
+        return [_one(result, batch, index) for index in range(count)]
+
+    def encode(self, record: NewRecord) -> bytes:
+        """The record's bytes; offsets, store time and CRC property are filled in by the append."""
+        return encode_record(
+            record.topic,
+            record.body,
+            queue_id=record.queue_id,
+            properties=encode_properties(record.properties),
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            store_host=self._store_host,
+            reconsume_times=record.reconsume_times,
+            prepared_transaction_offset=record.prepared_transaction_offset,
+            append_property_crc=self._store.settings.append_property_crc,
+        )
+
+
+def _one(result: AppendResult, batch: RecordBatch, index: int) -> AppendResult:
+    position = int(batch.positions[index])
+    return replace(
+        result,
+        physical_offset=result.physical_offset + position,
+        bytes_written=int(batch.sizes[index]),
+        first_queue_offset=result.first_queue_offset + index,
+        record_count=1,
+        positions=result.positions[index : index + 1] - position,
+    )

@@ -1,0 +1,1 @@
+"""Protocol messages of RocketMQ 5: `.proto` files and the code generated from them (`make proto`)."""
