@@ -36,6 +36,7 @@ class ConsumerSettings:
     delivery_delay_max_ms: int = YEAR_MS  # timerMaxDelaySec
     timers_max: int = 10_000_000
     timer_batch_max: int = 1_024  # messages that one turn delivers
+    timer_log_file_size: int = 104_857_600  # of the files for RocketMQ; mappedFileSizeTimerLog
     transaction_timeout_ms: int = 6_000  # transactionTimeOut
     transaction_check_interval_ms: int = 30_000  # transactionCheckInterval
     transaction_check_max: int = 15  # transactionCheckMax

@@ -26,7 +26,7 @@ from broker.log.commit_log import AppendStatus, FlushWork
 from broker.log.reader import LogReader
 from broker.log.recovery import first_store_timestamp
 from broker.log.sectors import check_properties
-from broker.log.segments import DIRECTORY, SpareWork
+from broker.log.segments import DIRECTORY, Segment, SpareWork
 from broker.log.state import StoreState
 from broker.projection import DispatchBatch
 from broker.storage.files import Buffer, FileSystem, StorageError
@@ -39,6 +39,7 @@ from broker.store_opening import (
     open_store,
 )
 from broker.store_settings import StoreSettings
+from broker.store_trim import StoreTrim
 from broker.topics.deletions import TopicDeletions
 from broker.topics.offsets import OFFSET_MAX
 from broker.topics.topics import TopicChange
@@ -111,7 +112,7 @@ class MessageStore:
     """One open store."""
 
     def __init__(self, opened: OpenedStore, names: IndexFileNames) -> None:
-        self._files = opened.files
+        self.files = opened.files
         self._log = opened.log
         self._deletions = opened.deletions
         self._dispatcher = opened.dispatcher
@@ -131,6 +132,8 @@ class MessageStore:
         self._key_index_last_offset = opened.saved.key_index_last_offset if opened.saved else state.NO_INDEX
         self._flushed_timestamp = opened.last_store_timestamp
         self._flushes = 0
+        self.marked_offset = 0
+        """A restart scans the log from here, or from further on."""
         self.offsets.limit = self._synced_queue_end
 
     @classmethod
@@ -157,8 +160,8 @@ class MessageStore:
     def _start(self) -> None:
         if self._log.segments.at(self._log.end) is None:
             self._log.segments.add()
-            self._files.sync_directory(DIRECTORY)
-        self._files.sync_directory("")
+            self.files.sync_directory(DIRECTORY)
+        self.files.sync_directory("")
         if self.settings.message_index_safe:
             self._complete_index()
         self.flush_projections()
@@ -353,18 +356,20 @@ class MessageStore:
     ) -> None:
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
+        marked = min(self.consume_queues.synced_position, log_end)
         state.save(
-            self._files,
+            self.files,
             msgspec.structs.replace(
                 StoreState.of(self.settings, log_end=log_end),
-                consume_queue_position=min(self.consume_queues.synced_position, log_end),
+                consume_queue_position=marked,
                 key_index_position=min(self._key_index_position, log_end),
                 key_index_last_offset=self._key_index_last_offset,
                 key_index_closed=stopped and self.key_index is not None,
                 queue_ends=queue_ends,
             ),
         )
-        checkpoint.save(self._files, self._checkpoint)
+        checkpoint.save(self.files, self._checkpoint)
+        self.marked_offset = marked
 
     # --- reading ------------------------------------------------------------------------------------
     def record_at(self, physical_offset: int, *, check: bool = True) -> memoryview | None:
@@ -486,6 +491,18 @@ class MessageStore:
             return queue.max_offset
         return queue.lower_bound(self._log.flushed_offset)
 
+    # --- retention ----------------------------------------------------------------------------------
+    def closed_segments(self) -> list[Segment]:
+        """Segments that may go, oldest first: nothing is written to them any more, what they have is on disk
+        in the log and the consume queues, and a restart reads nothing of them. Never the last one."""
+        end = min(self.marked_offset, self.flushed_offset, self.visible_offset)
+        return [segment for segment in list(self._log.segments)[:-1] if segment.end <= end]
+
+    def trim(self, physical_offset: int) -> StoreTrim:
+        """Lets the log begin at physical_offset, the end of one of closed_segments(): see StoreTrim."""
+        assert any(segment.end == physical_offset for segment in self.closed_segments())
+        return StoreTrim(self.files, self._log, self.consume_queues, self.key_index, physical_offset)
+
     # --- stop ---------------------------------------------------------------------------------------
     def close(self, now_ms: int) -> None:
         """Clean shutdown: everything flushed, marks written, `abort` removed, lock released.
@@ -510,8 +527,8 @@ class MessageStore:
         if self._dispatcher.pending_bytes:
             return  # a consume queue lacks records: stays marked as crashed, the next start completes it
         self._save_marks(self._log.end, self.last_store_timestamp, self._queue_ends(), stopped=True)
-        self._files.remove(ABORT_PATH)
-        self._files.sync_directory("")
+        self.files.remove(ABORT_PATH)
+        self.files.sync_directory("")
 
     def _queue_ends(self) -> dict[str, dict[int, int]]:
         queues = self.consume_queues
@@ -522,7 +539,7 @@ class MessageStore:
 
     def _release(self, *, stopped: bool) -> None:
         with ExitStack() as always:
-            always.callback(self._files.unlock, LOCK_PATH)
+            always.callback(self.files.unlock, LOCK_PATH)
             always.callback(self._log.close)
             always.callback(self.consume_queues.close)
             if self.key_index is not None:

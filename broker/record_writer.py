@@ -74,7 +74,7 @@ class NewRecord:
 class RecordWriter:
     """Appends to one store. `appended` is called after every append: the log grew, somebody must sync it."""
 
-    def __init__(self, store: MessageStore, appended: Callable[[], None]) -> None:
+    def __init__(self, store: MessageStore, appended: Callable[[], object]) -> None:
         self._store = store
         self._appended = appended
         self._store_host = bytes(len(pack_host(store.settings.store_host)))

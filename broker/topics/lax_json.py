@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Final, NoReturn
 
 JsonObject = dict[str, object]
@@ -39,6 +40,24 @@ def render(document: JsonObject) -> bytes:
     """Standard JSON, indented by tabs as RocketMQ's own files are."""
     text = json.dumps(document, indent="\t", separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
+
+
+def object_member(parent: Mapping[str, object], name: str) -> JsonObject:
+    """The member as an object, empty where missing or null. ValueError where it is something else."""
+    value = parent.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{name!r} is no object")
+    return value
+
+
+def integer_member(parent: Mapping[str, object], name: str, default: int) -> int:
+    """The member, `default` where missing. ValueError where it is something else than an integer."""
+    number = parent.get(name, default)
+    if not isinstance(number, int):
+        raise ValueError(f"{name!r} is no integer")
+    return number
 
 
 def _loads(text: str) -> object:

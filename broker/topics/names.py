@@ -15,6 +15,7 @@ from trovemq_proto.errors import TroveError
 
 TOPIC_NAME_SIZE_MAX: Final = 127  # the length is one signed byte in a version-1 record
 GROUP_NAME_SIZE_MAX: Final = 255
+USER_GROUP_NAME_SIZE_MAX: Final = 120  # what RocketMQ lets users take; its own names may be longer
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -24,6 +25,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 SYSTEM_TOPICS: Final = frozenset(
     {
         "BenchmarkTest",
+        "CHECKPOINT_TOPIC",
         "OFFSET_MOVED_EVENT",
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
@@ -34,6 +36,26 @@ SYSTEM_TOPICS: Final = frozenset(
         "TBW102",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         SCHEDULE_TOPIC,
+    }
+)
+
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_PULL",
+        "CID_SYS_RMQ_TRANS",
+        "CLIENT_INNER_PRODUCER",
+        "DEFAULT_CONSUMER",
+        "DEFAULT_PRODUCER",
+        "FILTERSRV_CONSUMER",
+        "SCHEDULE_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "SELF_TEST_P_GROUP",
+        "TOOLS_CONSUMER",
+        "__MONITOR_CONSUMER",
     }
 )
 
@@ -58,6 +80,26 @@ def check_topic_name(name: str) -> None:
 def check_group_name(name: str) -> None:
     """Raises TroveError GROUP_ILLEGAL unless the name may stand for a consumer group."""
     fault = _fault(name, GROUP_NAME_SIZE_MAX)
+    if fault is not None:
+        raise TroveError(errors.GROUP_ILLEGAL, f"group {_printed(name)} {fault}", group=_printed(name))
+
+
+def is_system_group(name: str) -> bool:
+    """True for groups that no user takes: RocketMQ's fixed names and CID_RMQ_SYS_…."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def retry_topics(group: str, topic: str) -> tuple[str, str, str]:
+    """Where messages of the topic lie that the group is to get again: its classic retry topic (one for all
+    topics), and RocketMQ's two forms of a pop retry topic."""
+    return f"{RETRY_PREFIX}{group}", f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def check_user_group_name(name: str) -> None:
+    """Raises TroveError GROUP_ILLEGAL unless a user may create, and consume as, a group of this name."""
+    fault = _fault(name, USER_GROUP_NAME_SIZE_MAX)
+    if fault is None and is_system_group(name):
+        fault = "is reserved for the broker itself"
     if fault is not None:
         raise TroveError(errors.GROUP_ILLEGAL, f"group {_printed(name)} {fault}", group=_printed(name))
 

@@ -97,6 +97,10 @@ class ConsumerOffsets:
         """The groups that have an offset (for the topic), sorted."""
         return sorted({group for owner, group in self._table if topic in (None, owner)})
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every (group, topic) that has an offset."""
+        return [(group, topic) for topic, group in self._table]
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, durable: bool = False) -> None:
         """Sets the offset, forwards or back; with `durable` it is on disk before the call returns.
 
@@ -148,6 +152,13 @@ class ConsumerOffsets:
         for key in [key for key in self._table if key[0] == topic]:
             self._entry_count -= len(self._table.pop(key))
             self._count_topic(key[1], -1)
+            self._change += 1
+
+    def delete_group(self, group: str) -> None:
+        """Forgets the group's offsets of every topic; durable with the next persist()."""
+        for key in [key for key in self._table if key[1] == group]:
+            self._entry_count -= len(self._table.pop(key))
+            self._count_topic(group, -1)
             self._change += 1
 
     def begin_persist(self) -> PersistWork | None:

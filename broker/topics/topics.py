@@ -19,7 +19,7 @@ from typing import Final
 
 from broker.storage.files import FileSystem
 from broker.topics.json_file import JsonFile
-from broker.topics.lax_json import JsonObject
+from broker.topics.lax_json import JsonObject, integer_member, object_member
 from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -91,12 +91,12 @@ class TopicConfig:
         texts = {str(key): str(text) for key, text in attributes.items()}
         return cls(
             name=name,
-            queue_count=_integer(value, "readQueueNums", 16),
-            write_queue_count=_integer(value, "writeQueueNums", 16),
-            perm=_integer(value, "perm", PERM_READ | PERM_WRITE),
+            queue_count=integer_member(value, "readQueueNums", 16),
+            write_queue_count=integer_member(value, "writeQueueNums", 16),
+            perm=integer_member(value, "perm", PERM_READ | PERM_WRITE),
             message_type=texts.get(MESSAGE_TYPE_ATTRIBUTE, "NORMAL"),
             order=bool(value.get("order", False)),
-            topic_sys_flag=_integer(value, "topicSysFlag", 0),
+            topic_sys_flag=integer_member(value, "topicSysFlag", 0),
             attributes=texts,
         )
 
@@ -137,9 +137,9 @@ class TopicTable:
         self._file = file
         self._document = document
         self._reserved = frozenset(reserved)
-        self._values = _object(document, "topicConfigTable")
+        self._values = object_member(document, "topicConfigTable")
         self._configs = {
-            name: TopicConfig.from_json(name, _object(self._values, name)) for name in self._values
+            name: TopicConfig.from_json(name, object_member(self._values, name)) for name in self._values
         }
         self._listeners: list[Callable[[], None]] = []
         self._change: TopicChange | None = None
@@ -158,7 +158,7 @@ class TopicTable:
     @property
     def data_version(self) -> int:
         """RocketMQ's dataVersion.counter."""
-        return _integer(_object(self._document, "dataVersion"), "counter", 0)
+        return integer_member(object_member(self._document, "dataVersion"), "counter", 0)
 
     def __len__(self) -> int:
         return len(self._configs)
@@ -310,14 +310,14 @@ class TopicTable:
             self._configs[change.name] = config
         if change.saved:
             self._document = change.document
-            self._values = _object(change.document, "topicConfigTable")
+            self._values = object_member(change.document, "topicConfigTable")
             self._notify()
 
     def _is_system(self, name: str) -> bool:
         return name in self._reserved or is_system_topic(name)
 
     def _begin_put(self, before: TopicConfig | None, after: TopicConfig, now_ms: int | None) -> TopicChange:
-        values = {**self._values, after.name: after.to_json(_object(self._values, after.name))}
+        values = {**self._values, after.name: after.to_json(object_member(self._values, after.name))}
         return self._begin(
             TopicChange(self._file, self._document_of(values, now_ms), after.name, before, after)
         )
@@ -338,11 +338,11 @@ class TopicTable:
                 self.finish(change)
 
     def _document_of(self, values: JsonObject, now_ms: int | None) -> JsonObject:
-        version = _object(self._document, "dataVersion")
+        version = object_member(self._document, "dataVersion")
         changed: JsonObject = {
-            "counter": _integer(version, "counter", 0) + 1,
-            "stateVersion": _integer(version, "stateVersion", 0),
-            "timestamp": _integer(version, "timestamp", 0) if now_ms is None else now_ms,
+            "counter": integer_member(version, "counter", 0) + 1,
+            "stateVersion": integer_member(version, "stateVersion", 0),
+            "timestamp": integer_member(version, "timestamp", 0) if now_ms is None else now_ms,
         }
         return {**self._document, "dataVersion": changed, "topicConfigTable": values}
 
@@ -367,20 +367,3 @@ def _check_message_type(message_type: str) -> None:
             f"message type {message_type[:40]!r} is not one of {', '.join(MESSAGE_TYPES)}",
             field="message_type",
         )
-
-
-def _object(parent: Mapping[str, object], name: str) -> JsonObject:
-    """The member as an object, empty where missing or null. ValueError where it is something else."""
-    value = parent.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ValueError(f"{name!r} is no object")
-    return value
-
-
-def _integer(value: Mapping[str, object], name: str, default: int) -> int:
-    number = value.get(name, default)
-    if not isinstance(number, int):
-        raise ValueError(f"{name!r} is no integer")
-    return number

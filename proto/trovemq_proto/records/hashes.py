@@ -102,3 +102,16 @@ def row_hashes(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """The hash (modulo 2 ** 32) of each row of ASCII bytes. rows: uint8[n, k], k < HASHED_BYTES_MAX."""
     hashes: NDArray[np.uint32] = rows.astype(np.uint32) @ POWERS[: rows.shape[1]][::-1]
     return hashes
+
+
+@lru_cache(maxsize=65_536)
+def group_queue(message_group: str, queue_count: int) -> int:
+    """The queue of a message group: the jump consistent hash (Lamping, Veach 2014) of its Java hash, so that
+    few groups move when a topic gets more queues."""
+    state = java_hash(message_group) & 0xFFFFFFFFFFFFFFFF
+    chosen, candidate = 0, 0
+    while candidate < queue_count:
+        chosen = candidate
+        state = (state * 2_862_933_555_777_941_757 + 1) & 0xFFFFFFFFFFFFFFFF
+        candidate = int((chosen + 1) * (1 << 31) / ((state >> 33) + 1))
+    return chosen

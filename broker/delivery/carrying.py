@@ -1,0 +1,91 @@
+"""Retention never takes a record that is still owed: it is appended again before its segment goes.
+
+The copy lies in a topic of our own that nobody reads; the message stays where it is in its queue, under its
+lease, and its receipt handle stays valid.
+
+Invariant: until the copy can be read, the old record is the one that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.delivery.context import Context
+from broker.delivery.pairs import Pairs
+from broker.delivery.queue_state import QueueState
+from broker.events.codec import Event, EventKind
+from broker.record_writer import NewRecord
+from trovemq_proto.records import decode_message
+
+CARRIED_TOPIC: Final = "rmq_sys_trovemq_carried"
+CARRIED_QUEUE_ID: Final = 0
+_BATCH: Final = 64
+
+
+def carry_before(context: Context, pairs: Pairs, physical_offset: int, now_ms: int) -> int:
+    """Appends again every owed record below physical_offset; returns how many. Raises as appends do; what was
+    carried by then stays carried."""
+    count = 0
+    for state in list(pairs.states()):
+        below = [offset for offset, at in _owed_records(context, state) if at < physical_offset]
+        for begin in range(0, len(below), _BATCH):
+            count += _carry(context, state, below[begin : begin + _BATCH], now_ms)
+    return count
+
+
+def owed_before(context: Context, pairs: Pairs, physical_offset: int) -> Iterator[int]:
+    """Where the owed records below physical_offset lie."""
+    for state in list(pairs.states()):
+        yield from (at for _, at in _owed_records(context, state) if at < physical_offset)
+
+
+def lowest_owed(context: Context, pairs: Pairs) -> int | None:
+    """The lowest physical offset of a record that is open or held."""
+    lowest = [low for state in pairs.states() if (low := _lowest_of(context, state)) is not None]
+    return min(lowest, default=None)
+
+
+def _lowest_of(context: Context, state: QueueState) -> int | None:
+    """Records lie in the order of their offsets, but for those that were moved."""
+    moved = [state.moved[offset] for offset in state.moved]
+    for offset in state.owed():
+        if offset not in state.moved:
+            at = context.physical_offset_of(state, offset)
+            if at is not None:
+                moved.append(at)
+                break
+    return min(moved, default=None)
+
+
+def _owed_records(context: Context, state: QueueState) -> list[tuple[int, int]]:
+    found = []
+    for offset in state.owed():
+        at = context.physical_offset_of(state, offset)
+        if at is not None:
+            found.append((offset, at))
+    return found
+
+
+def _carry(context: Context, state: QueueState, offsets: list[int], now_ms: int) -> int:
+    context.store.topics.ensure_internal(CARRIED_TOPIC, 1, now_ms=now_ms)
+    copies, carried = [], []
+    for offset in offsets:
+        record = context.record_of(state, offset)
+        if record is not None:
+            copies.append(NewRecord.copy_of(decode_message(record), CARRIED_TOPIC, CARRIED_QUEUE_ID))
+            carried.append(offset)
+    for offset, result in zip(carried, context.writer.append(copies, now_ms) if copies else [], strict=True):
+        state.moved[offset] = result.physical_offset
+        context.add(
+            Event(
+                EventKind.MOVED,
+                now_ms,
+                state.group,
+                state.topic,
+                state.queue_id,
+                offset,
+                physical_offset=result.physical_offset,
+            )
+        )
+    return len(carried)

@@ -1,0 +1,90 @@
+"""What every part of the delivery engine works with."""
+
+from __future__ import annotations
+
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.leases import Lease
+from broker.delivery.pair import Pair
+from broker.delivery.queue_state import QueueState
+from broker.delivery.records import RecordReader
+from broker.delivery.renewals import Renewals
+from broker.events.codec import Event
+from broker.events.event_log import EventLog
+from broker.message_store import MessageStore
+from broker.record_writer import RecordWriter
+from broker.topics.subscription_groups import SubscriptionGroups
+
+
+class Context:
+    """The store and its tools, and what is counted for metrics."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: RecordWriter,
+        events: EventLog,
+        groups: SubscriptionGroups,
+        settings: ConsumerSettings,
+    ) -> None:
+        self.store = store
+        self.writer = writer
+        self.events = events
+        self.groups = groups
+        self.settings = settings
+        self.records = RecordReader(store)
+        self.renewals = Renewals()
+        self.timed: set[Pair] = set()
+        """Pairs with a lease that ends by itself."""
+        self.woken: set[Pair] = set()
+        """Pairs of which a receive may now have more than before, for another reason than time."""
+        self.damaged_count = 0
+        """Messages passed over because their record cannot be read."""
+        self.dead_letter_count = 0
+        self.dead_letter_failures = 0
+        """Copies to a dead-letter topic that were refused (a full disk); each is tried again."""
+
+    def add(self, event: Event) -> None:
+        self.events.add(event)
+
+    def note_lease(self, pair: Pair, state: QueueState, lease: Lease) -> None:
+        """The lease is new, or its end has changed."""
+        if lease.renewed:
+            self.renewals.add(pair, state, lease)
+        else:
+            pair.leases.push(lease, state)
+            self.timed.add(pair)
+
+    def commit(self, state: QueueState) -> None:
+        """The group's offset, as consumerOffset.json has it, follows `committed`."""
+        self.store.offsets.commit(state.group, state.topic, state.queue_id, state.committed)
+
+    def is_orderly(self, group: str) -> bool:
+        found = self.groups.get(group)
+        return found is not None and found.orderly
+
+    def record_of(self, state: QueueState, offset: int) -> memoryview | None:
+        """The record of a message that is open or held; None where it cannot be read (see
+        waits_for_copy())."""
+        moved = state.moved.get(offset)
+        if moved is not None and moved < self.store.visible_offset:
+            return self.records.read_at(moved)
+        queue = self.store.consume_queues.get(state.topic, state.queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        physical_offset, size, _ = queue.unit(offset)
+        return self.records.read(physical_offset, size)
+
+    def waits_for_copy(self, state: QueueState, offset: int) -> bool:
+        """Whether the message's record was appended again, and the copy cannot be read yet."""
+        return state.moved.get(offset, -1) >= self.store.visible_offset
+
+    def physical_offset_of(self, state: QueueState, offset: int) -> int | None:
+        """Where the record of a message that is open or held lies; None where the queue does not say."""
+        moved = state.moved.get(offset)
+        if moved is not None:
+            return moved
+        queue = self.store.consume_queues.get(state.topic, state.queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        physical_offset, _, _ = queue.unit(offset)
+        return physical_offset if physical_offset >= 0 else None

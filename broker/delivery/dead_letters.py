@@ -1,0 +1,39 @@
+"""Messages that were delivered as often as their group allows: copies in `%DLQ%group`.
+
+Invariant: the copy is in the log before the message counts as consumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from broker.delivery.context import Context
+from broker.delivery.queue_state import QueueState
+from broker.record_writer import NewRecord
+from broker.topics.names import DEAD_LETTER_PREFIX
+from trovemq_proto.records import decode_message
+
+ORIGIN_TOPIC_PROPERTY: Final = "DLQ_ORIGIN_TOPIC"
+ORIGIN_ID_PROPERTY: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+
+def dead_letter_topic(group: str) -> str:
+    return f"{DEAD_LETTER_PREFIX}{group}"
+
+
+def copy_to_dead_letters(
+    context: Context, state: QueueState, topic: str, record: memoryview, deliveries: int, now_ms: int
+) -> None:
+    """Appends the copy; `topic` is the original one. TroveError as an append and as ensure_internal()."""
+    name = dead_letter_topic(state.group)
+    context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
+    message = decode_message(record)
+    copy = replace(
+        NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
+    )
+    copy = copy.with_properties(
+        {ORIGIN_TOPIC_PROPERTY: topic, ORIGIN_ID_PROPERTY: message.message_id, "RETRY_TOPIC": None}
+    )
+    context.writer.append([copy], now_ms)
+    context.dead_letter_count += 1

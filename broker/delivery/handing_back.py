@@ -1,0 +1,108 @@
+"""A clean stop leaves the store so that RocketMQ goes on where we stopped.
+
+Groups without order: every message in flight becomes a retry message, visible when its time is over; the
+group's offset stands behind it. Receipt handles are void from then on. Orderly groups: the group's offset is
+the first message that is not consumed, and consumerOrderInfo.json says what is in flight behind it; RocketMQ
+then keeps the queue closed until that is over.
+
+Invariant: a copy is in the log before its original counts as consumed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.delivery.context import Context
+from broker.delivery.order_info import OFFSETS_MAX, OrderInfo, save_order_info
+from broker.delivery.pairs import Pairs
+from broker.delivery.queue_state import QueueState
+from broker.delivery.receipt_handle import SourceKind
+from broker.delivery.receiving import first_attempt
+from broker.delivery.retry_copies import retry_copy
+from broker.delivery.revive_log import pass_revive_log
+from broker.delivery.sources import kind_of
+from broker.events.codec import Event, EventKind
+from broker.record_writer import NewRecord
+from broker.storage.files import FileSystem
+
+_BATCH: Final = 64
+
+
+def hand_back(context: Context, pairs: Pairs, files: FileSystem, now_ms: int) -> None:
+    """Raises as appends do; what was handed back by then stays handed back."""
+    orderly: dict[tuple[str, str, int], OrderInfo] = {}
+    for state in list(pairs.states()):
+        if context.is_orderly(state.group) and state.kind is SourceKind.TOPIC:
+            if state.open:
+                orderly[state.group, state.topic, state.queue_id] = _order_info(state, now_ms)
+        else:
+            _copy_all(context, state, now_ms)
+        context.commit(state)
+    save_order_info(files, orderly)
+    pass_revive_log(context.store)
+
+
+def _copy_all(context: Context, state: QueueState, now_ms: int) -> None:
+    owed = state.owed()
+    for begin in range(0, len(owed), _BATCH):
+        part = owed[begin : begin + _BATCH]
+        copies = [copy for offset in part if (copy := _copy(context, state, offset, now_ms)) is not None]
+        if copies:
+            context.writer.append(copies, now_ms)
+        for offset in part:
+            _retried(context, state, offset, now_ms)
+
+
+def _copy(context: Context, state: QueueState, offset: int, now_ms: int) -> NewRecord | None:
+    record = context.record_of(state, offset)
+    if record is None:
+        context.damaged_count += 1
+        return None
+    kind, topic = kind_of(state.group, state.topic)
+    if kind is SourceKind.CLASSIC_RETRY:
+        topic = state.keys.get(offset, "")
+    lease = state.open.get(offset)
+    return retry_copy(
+        context,
+        state.group,
+        topic,
+        record,
+        deliveries=lease.attempt if lease is not None else first_attempt(state, record) - 1,
+        received_ms=lease.received_ms if lease is not None else now_ms,
+        visible_ms=lease.until_ms if lease is not None and not lease.over(now_ms) else now_ms,
+        now_ms=now_ms,
+    )
+
+
+def _retried(context: Context, state: QueueState, offset: int, now_ms: int) -> None:
+    last_lease = state.next_lease - 1
+    state.ended_lease = last_lease
+    state.settle(offset)
+    context.add(
+        Event(
+            EventKind.RETRIED,
+            now_ms,
+            state.group,
+            state.topic,
+            state.queue_id,
+            offset,
+            lease=last_lease,
+        )
+    )
+
+
+def _order_info(state: QueueState, now_ms: int) -> OrderInfo:
+    """The first offsets from committed on; those that are held count as visible."""
+    first, end = state.committed, min(state.next_offset, state.committed + OFFSETS_MAX)
+    info = OrderInfo(popTime=now_ms, i=0, o=[first, *range(1, end - first)], l=now_ms)
+    info.ot, info.oc = {}, {}
+    for offset in range(first, end):
+        lease = state.open.get(offset)
+        if lease is None:
+            if offset not in state.held:
+                info.cm |= 1 << offset - first
+            continue
+        info.ot[str(offset)] = now_ms if lease.ended else lease.until_ms
+        if lease.attempt > 1:
+            info.oc[str(offset)] = lease.attempt - 1
+    return info

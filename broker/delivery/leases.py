@@ -1,0 +1,114 @@
+"""Leases: who has messages, and until when nobody else gets them.
+
+One lease covers the messages of one queue that one receive handed out side by side. A message leaves it by
+its acknowledgement, or by a change of its invisible time, which gives it a lease of its own.
+
+Invariants
+- `live` is the number of offsets that are open under the lease; a lease without any has no effect.
+- A lease that is renewed by the broker ends only when it is released; any other ends at `until_ms`.
+- A lease has ended for good: its messages come back under another one.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+_COMPACT_MIN: Final = 256
+_ENTRIES_A_LIVE_LEASE: Final = 2
+
+Owner = TypeVar("Owner")
+
+
+class Lease:
+    """One lease over offsets of [first, end)."""
+
+    __slots__ = (
+        "attempt",
+        "attempt_id",
+        "client_id",
+        "end",
+        "ended",
+        "first",
+        "granted_until_ms",
+        "live",
+        "number",
+        "received_ms",
+        "renewed",
+        "until_ms",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        attempt: int,
+        first: int,
+        end: int,
+        until_ms: int,
+        received_ms: int,
+        client_id: str,
+        renewed: bool,
+        attempt_id: str = "",
+    ) -> None:
+        self.number = number
+        self.attempt = attempt  # deliveries so far, this one included
+        self.first = first
+        self.end = end
+        self.until_ms = until_ms
+        self.granted_until_ms = until_ms  # as the receipt handles say it
+        self.received_ms = received_ms
+        self.client_id = client_id
+        self.renewed = renewed
+        self.attempt_id = attempt_id
+        self.ended = False
+        self.live = 0
+
+    def over(self, now_ms: int) -> bool:
+        """Whether its messages may be handed out again."""
+        return self.ended or (not self.renewed and self.until_ms <= now_ms)
+
+
+class LeaseHeap(Generic[Owner]):
+    """Leases in the order in which they end, each with its owner. Those without live messages are passed
+    over."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Lease, Owner]] = []
+        self._count = 0
+        self._compact_at = _COMPACT_MIN
+
+    def __len__(self) -> int:
+        """Entries, stale ones too."""
+        return len(self._heap)
+
+    def push(self, lease: Lease, owner: Owner) -> None:
+        """Again after each change of until_ms."""
+        self._count += 1
+        heappush(self._heap, (lease.until_ms, self._count, lease, owner))
+        if len(self._heap) > self._compact_at:
+            self._heap = [entry for entry in self._heap if not _stale(entry[0], entry[2])]
+            heapify(self._heap)
+            self._compact_at = max(_COMPACT_MIN, _ENTRIES_A_LIVE_LEASE * len(self._heap))
+
+    def earliest_ms(self) -> int | None:
+        """When the first one ends."""
+        heap = self._heap
+        while heap:
+            if not _stale(heap[0][0], heap[0][2]):
+                return heap[0][0]
+            heappop(heap)
+        return None
+
+    def pop_until(self, now_ms: int) -> list[tuple[Lease, Owner]]:
+        """Takes those that end at or before now_ms, earliest first."""
+        heap = self._heap
+        taken = []
+        while heap and heap[0][0] <= now_ms:
+            until_ms, _, lease, owner = heappop(heap)
+            if not _stale(until_ms, lease):
+                taken.append((lease, owner))
+        return taken
+
+
+def _stale(until_ms: int, lease: Lease) -> bool:
+    return lease.live == 0 or lease.ended or lease.until_ms != until_ms

@@ -1,0 +1,116 @@
+"""Receipt handles: the text by which a client acknowledges, changes or forwards a message.
+
+    head "." offset "." check          head = kind "." queue "." lease "." until "." renewed
+
+| part    | as                                                                                |
+|---------|-----------------------------------------------------------------------------------|
+| kind    | hex: 0 the topic itself, 1 and 2 RocketMQ's pop retry topics, 3 its classic one     |
+| queue   | hex: queue id                                                                     |
+| lease   | hex: number of the lease                                                          |
+| until   | hex: epoch ms to which the lease was given; renewing does not change it              |
+| renewed | 1 = the broker renews the lease                                                    |
+| offset  | hex: queue offset                                                                 |
+| check   | 8 hex digits: CRC-32 of group, topic and all that stands before                      |
+
+Every character may stand in a URL. To clients the text is opaque.
+
+Invariant: what a HandleReader accepts was made by encode_handles() for the same group and topic.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from isal.isal_zlib import crc32
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+HEAD_SIZE_MAX: Final = 96
+
+
+class SourceKind(IntEnum):
+    """Where a message lies that a group receives from a topic. Numbers are stable: handles carry them."""
+
+    TOPIC = 0
+    POP_RETRY = 1  # %RETRY%group_topic
+    POP_RETRY_V2 = 2  # %RETRY%group+topic
+    CLASSIC_RETRY = 3  # %RETRY%group, of every topic
+
+
+_KINDS: Final = tuple(SourceKind)
+
+
+class HandleHead(NamedTuple):
+    """What the handles of one lease share."""
+
+    kind: SourceKind
+    queue_id: int
+    lease: int
+    granted_until_ms: int
+    renewed: bool
+
+
+def handle_seed(group: str, topic: str) -> int:
+    """What binds handles to a group and a topic."""
+    return crc32(f"{group}\0{topic}".encode("utf-8", "replace"))
+
+
+def handle_head(kind: int, queue_id: int, lease: int, granted_until_ms: int, renewed: bool) -> str:
+    """The part that the handles of one lease share."""
+    return f"{kind:x}.{queue_id:x}.{lease:x}.{granted_until_ms:x}.{renewed:d}"
+
+
+def encode_handle(seed: int, head: str, offset: int) -> str:
+    text = f"{head}.{offset:x}"
+    return f"{text}.{crc32(text.encode(), seed):08x}"
+
+
+def encode_handles(seed: int, head: str, first: int, end: int) -> list[str]:
+    """The handles of offsets first .. end - 1."""
+    head_check = crc32(f"{head}.".encode(), seed)
+    handles = []
+    for offset in range(first, end):
+        digits = f"{offset:x}"
+        handles.append(f"{head}.{digits}.{crc32(digits.encode(), head_check):08x}")
+    return handles
+
+
+class HandleReader:
+    """Reads the handles of one group and topic; those of one lease in a row cost little."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._text = ""
+        self._check = 0
+        self._head = HandleHead(SourceKind.TOPIC, 0, 0, 0, False)
+
+    def read(self, handle: str) -> tuple[HandleHead, int]:
+        """The lease and the queue offset; the very same head object for handles of one lease in a row.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL where it is no handle of the group and topic.
+        """
+        try:
+            text, digits, check = handle.rsplit(".", 2)
+            if text != self._text:
+                self._read_head(text)
+            if f"{crc32(digits.encode(), self._check):08x}" == check:
+                return self._head, int(digits, 16)
+        except (ValueError, IndexError):
+            self._text = ""
+        raise illegal_handle("is no handle of this group and topic")
+
+    def _read_head(self, text: str) -> None:
+        if len(text) > HEAD_SIZE_MAX:
+            raise ValueError(text[:HEAD_SIZE_MAX])
+        kind, queue_id, lease, until, renewed = text.split(".")
+        self._head = HandleHead(
+            _KINDS[int(kind, 16)], int(queue_id, 16), int(lease, 16), int(until, 16), renewed == "1"
+        )
+        self._check = crc32(f"{text}.".encode(), self._seed)
+        self._text = text
+
+
+def illegal_handle(what: str) -> TroveError:
+    return TroveError(errors.RECEIPT_HANDLE_ILLEGAL, f"the receipt handle {what}", field="receipt_handle")

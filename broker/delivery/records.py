@@ -1,0 +1,92 @@
+"""Reading the records that are handed out: straight from the log, with as little work a message as possible.
+
+A record that this process appended was checked then: only its size and PHYSICALOFFSET are compared. One that
+was in the log when it was opened is checked whole, with its CRC.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from broker.message_store import MessageStore
+from broker.queues import BLANK_UNIT_SIZE
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import parse_properties
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    PHYSICAL_OFFSET_AT,
+    RECONSUME_TIMES_AT,
+    RECORD_SIZE_MIN,
+    SYS_FLAG_AT,
+    header_shift,
+)
+
+_SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")
+_INT: Final = Struct(">i")
+
+
+class RecordReader:
+    """Reads from one store. `None` stands for a record that cannot be read (damaged, or gone)."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._checked_from = store.end_offset
+        self._file_size = store.settings.commit_log_file_size
+
+    def read_run(self, physical_offsets: list[int], sizes: list[int]) -> list[memoryview] | None:
+        """The records that neighbouring consume-queue units name, in their order (which is the log's).
+
+        None where one of them cannot be read, or they must be read one by one.
+        """
+        first = physical_offsets[0]
+        end = physical_offsets[-1] + sizes[-1]
+        if first < self._checked_from:
+            return None
+        data = self._store.read(first, end - first)
+        if not data:
+            return None  # of two segments
+        read_head = _SIZE_AND_PHYSICAL_OFFSET.unpack_from
+        records: list[memoryview] = []
+        add = records.append
+        for at, size in zip(physical_offsets, sizes, strict=True):
+            begin = at - first
+            if begin < 0 or size < RECORD_SIZE_MIN or read_head(data, begin) != (size, at):
+                return None
+            add(data[begin : begin + size])
+        return records
+
+    def read(self, physical_offset: int, size: int) -> memoryview | None:
+        """The record of one unit; a blank unit has none."""
+        if size == BLANK_UNIT_SIZE or size < RECORD_SIZE_MIN or physical_offset < 0:
+            return None
+        if physical_offset < self._checked_from:
+            record = self.read_at(physical_offset)
+            return record if record is not None and len(record) == size else None
+        record = self._store.read(physical_offset, size)
+        if len(record) != size or _SIZE_AND_PHYSICAL_OFFSET.unpack_from(record) != (size, physical_offset):
+            return None
+        return record
+
+    def read_at(self, physical_offset: int) -> memoryview | None:
+        """The record that begins there, checked whole."""
+        try:
+            return self._store.record_at(physical_offset)
+        except TroveError:
+            return None
+
+
+def properties_of(record: memoryview) -> dict[str, str]:
+    """The properties of a record; empty where it is not well formed."""
+    fields = read_fields(record, 0, len(record))
+    if fields is None:
+        return {}
+    return parse_properties(bytes(record[fields.property_position :]))
+
+
+def reconsume_times_of(record: memoryview) -> int:
+    """RECONSUMETIMES: how often a copy in a retry topic was delivered before."""
+    (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
+    # the field stands behind both hosts, header_shift() says how far they move it
+    (times,) = _INT.unpack_from(record, RECONSUME_TIMES_AT + header_shift(sys_flag))
+    return max(0, int(times))

@@ -1,0 +1,43 @@
+"""Copies of messages in flight as RocketMQ makes them when a pop consumer did not acknowledge: records of the
+pop retry topic, at once or through the timer wheel.
+
+Invariant: RECONSUMETIMES of a copy is the number of deliveries so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from broker.delivery.context import Context
+from broker.delivery.receipt_handle import SourceKind
+from broker.delivery.sources import source_topic
+from broker.record_writer import NewRecord
+from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
+from trovemq_proto.records import decode_message
+
+FIRST_POP_TIME_PROPERTY: Final = "1ST_POP_TIME"
+
+
+def retry_copy(
+    context: Context,
+    group: str,
+    topic: str,
+    record: memoryview,
+    *,
+    deliveries: int,
+    received_ms: int,
+    visible_ms: int,
+    now_ms: int,
+) -> NewRecord:
+    """The copy to append; makes the topics that it needs. TroveError as ensure_internal()."""
+    name = source_topic(SourceKind.POP_RETRY, group, topic)
+    context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
+    message = decode_message(record)
+    copy = replace(NewRecord.copy_of(message, name, 0), reconsume_times=deliveries)
+    first_pop = message.properties.get(FIRST_POP_TIME_PROPERTY) or str(received_ms)
+    copy = copy.with_properties({FIRST_POP_TIME_PROPERTY: first_pop})
+    if visible_ms <= now_ms:
+        return copy
+    context.store.topics.ensure_internal(WHEEL_TOPIC, 1, now_ms=now_ms)
+    return delayed_record(copy, visible_ms, now_ms)

@@ -1,0 +1,227 @@
+"""A delayed message's record: how RocketMQ lets a message wait in `rmq_sys_wheel_timer` (spec 2.9, 2.12).
+
+A waiting message is stored under the wheel topic, queue 0, with these properties besides its own:
+
+| property           | value                                                                             |
+|--------------------|-----------------------------------------------------------------------------------|
+| REAL_TOPIC         | the topic to which it will be delivered                                           |
+| REAL_QID           | the queue of that topic                                                           |
+| TIMER_DELIVER_MS   | when, epoch ms, to the millisecond                                                |
+| TIMER_OUT_MS       | the same as RocketMQ has it: the second before, so that its wheel is never early  |
+| TIMER_ROLL_TIMES   | how often the record was appended again; it then replaces the earlier one         |
+| TIMER_ENQUEUE_MS   | of a copy: when it was stored to wait                                             |
+| TIMER_DEQUEUE_MS   | of a delivered copy: when it was delivered                                        |
+| TIMER_DEL_UNIQKEY  | a delete marker: the unique key of the message that is not to be delivered        |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from broker.record_writer import NewRecord
+from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, parse_properties
+from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    CRC_PROPERTY_SIZE,
+    HEADERS,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_CRC,
+    SYS_FLAG_BORN_HOST_IPV6,
+    SYS_FLAG_STORE_HOST_IPV6,
+    SYS_FLAG_TRANSACTION_MASK,
+    host_bits,
+)
+
+WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
+WHEEL_QUEUE_ID: Final = 0
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+DELIVER_MS: Final = "TIMER_DELIVER_MS"
+OUT_MS: Final = "TIMER_OUT_MS"
+ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+DELETED_UNIQUE_KEY: Final = "TIMER_DEL_UNIQKEY"
+RECALL_TAG: Final = "_RECALL_TAG_"
+
+PRECISION_MS: Final = 1_000
+"""Of RocketMQ's wheel (timerPrecisionMs)."""
+TIME_MAX: Final = (1 << 53) - 1
+"""A later time in a record is not believed."""
+_MARKER_BODY: Final = b"0"
+_ROOM_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
+_NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | SYS_FLAG_TRANSACTION_MASK
+
+
+class Waiting(NamedTuple):
+    """What a record in the wheel topic or a schedule queue says of its delivery."""
+
+    topic: str
+    queue_id: int
+    deliver_ms: int
+    unique_key: str
+    roll_times: int
+    deleted_unique_key: str  # of a delete marker
+
+
+def wheel_out_ms(deliver_ms: int) -> int:
+    """TIMER_OUT_MS of a message that is to be delivered not before deliver_ms: the last second before it.
+
+    RocketMQ empties the slot of a second when that second is over.
+    """
+    return (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
+
+
+def delayed_record(record: NewRecord, deliver_ms: int, now_ms: int) -> NewRecord:
+    """The record as it waits in the wheel topic; delivered at deliver_ms (epoch ms) to record.topic and
+    record.queue_id. A time before now_ms counts as now_ms."""
+    deliver_ms = max(deliver_ms, now_ms)
+    waiting = record.with_properties(
+        {
+            REAL_TOPIC: record.topic,
+            REAL_QUEUE_ID: str(record.queue_id),
+            DELIVER_MS: str(deliver_ms),
+            OUT_MS: str(wheel_out_ms(deliver_ms)),
+        }
+    )
+    return replace(waiting, topic=WHEEL_TOPIC, queue_id=WHEEL_QUEUE_ID)
+
+
+def delete_marker(topic: str, queue_id: int, deliver_ms: int, unique_key: str, now_ms: int) -> NewRecord:
+    """What tells RocketMQ (and us, after a start) that a message of that slot is not to be delivered."""
+    properties = {
+        PROPERTY_UNIQ_KEY: unique_key,
+        PROPERTY_TAGS: RECALL_TAG,
+        DELETED_UNIQUE_KEY: unique_key,
+    }
+    marker = NewRecord(topic, queue_id, _MARKER_BODY, properties, born_timestamp=now_ms)
+    return delayed_record(marker, deliver_ms, now_ms)
+
+
+class WaitingRecord(NamedTuple):
+    """A whole waiting record, checked against its CRC; `source_topic` is the topic in which it waits."""
+
+    waiting: Waiting
+    source_topic: str
+    body: bytes
+    properties: dict[str, str]
+    property_size: int
+    size: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+
+    def delivered(self, queue_id: int, now_ms: int) -> NewRecord:
+        """The copy for the real topic. What it carried while it waited stays, as RocketMQ leaves it."""
+        properties = self.properties
+        if self.source_topic != SCHEDULE_TOPIC:
+            enqueue_ms = properties.get(ENQUEUE_MS, str(self.store_timestamp))
+            properties = self._informed({ENQUEUE_MS: enqueue_ms, DEQUEUE_MS: str(now_ms)})
+        return self._copy(self.waiting.topic, queue_id, properties)
+
+    def rolled(self) -> NewRecord:
+        """The waiting message appended again: it replaces this record, and is due at the same time."""
+        rolls = str(self.waiting.roll_times + 1)
+        properties = self._informed({ROLL_TIMES: rolls, ENQUEUE_MS: str(self.store_timestamp)})
+        copy = self._copy(self.waiting.topic, self.waiting.queue_id, properties)
+        return delayed_record(copy, self.waiting.deliver_ms, 0)
+
+    def _informed(self, changes: dict[str, str]) -> dict[str, str]:
+        """These properties set, where a record has room for them: they inform, and no more."""
+        added = sum(len(name) + len(value) + 2 for name, value in changes.items())
+        return self.properties | changes if self.property_size + added <= _ROOM_MAX else self.properties
+
+    def _copy(self, topic: str, queue_id: int, properties: dict[str, str]) -> NewRecord:
+        return NewRecord(
+            topic,
+            queue_id,
+            self.body,
+            properties,
+            self.born_timestamp,
+            self.born_host,
+            self.flag,
+            self.sys_flag,
+            self.reconsume_times,
+        )
+
+
+def read_record(
+    record: memoryview, source_topic: str, schedule_ms: int | None = None
+) -> WaitingRecord | None:
+    """None where the record is damaged or no waiting message. `schedule_ms`: the delivery time of a record of
+    a schedule queue, which its unit has (spec 2.7)."""
+    data = bytes(record)
+    fields = read_fields(data, 0, len(data))
+    if fields is None or (fields.body_size and not body_crc_matches(data, fields)):
+        return None
+    properties = parse_properties(data[fields.property_position :])
+    waiting = waiting_of(properties, schedule_ms)
+    if waiting is None:
+        return None
+    properties.pop(PROPERTY_CRC, None)
+    header = HEADERS[host_bits(fields.sys_flag)].unpack_from(data)
+    return WaitingRecord(
+        waiting,
+        source_topic,
+        data[fields.body_position : fields.body_position + fields.body_size],
+        properties,
+        fields.property_size,
+        fields.size,
+        born_timestamp=header[8],
+        born_host=header[9],
+        store_timestamp=header[10],
+        flag=header[4],
+        sys_flag=fields.sys_flag & ~_NOT_COPIED_FLAGS,
+        reconsume_times=header[12],
+    )
+
+
+def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting | None:
+    """What a record says of its delivery, unchecked. None where it is no waiting message and no marker."""
+    fields = read_fields(record, 0, len(record))
+    if fields is None:
+        return None
+    begin = fields.property_position
+    return waiting_of(parse_properties(bytes(record[begin : begin + fields.property_size])), schedule_ms)
+
+
+def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) -> Waiting | None:
+    """The same of a record's properties."""
+    topic = properties.get(REAL_TOPIC)
+    queue_id = _integer(properties, REAL_QUEUE_ID)
+    deliver_ms = _deliver_ms(properties) if schedule_ms is None else schedule_ms
+    if not topic or queue_id is None or deliver_ms is None or not 0 < deliver_ms <= TIME_MAX:
+        return None
+    return Waiting(
+        topic,
+        queue_id,
+        deliver_ms,
+        properties.get(PROPERTY_UNIQ_KEY, ""),
+        _integer(properties, ROLL_TIMES) or 0,
+        properties.get(DELETED_UNIQUE_KEY, "") if schedule_ms is None else "",
+    )
+
+
+def _deliver_ms(properties: Mapping[str, str]) -> int | None:
+    """The exact time where the record has it; else (RocketMQ keeps no exact one for a delay that was given in
+    seconds) the end of the second that it was rounded to."""
+    out_ms = _integer(properties, OUT_MS)
+    if out_ms is None:
+        return None
+    exact = _integer(properties, DELIVER_MS)
+    if exact is not None and out_ms < exact <= out_ms + PRECISION_MS:
+        return exact
+    return out_ms + PRECISION_MS
+
+
+def _integer(properties: Mapping[str, str], name: str) -> int | None:
+    text = properties.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None

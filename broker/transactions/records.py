@@ -1,0 +1,186 @@
+"""The records of a transaction, as RocketMQ 5.4.0 writes them (spec 2.8, 2.12).
+
+| record   | topic, queue                      | made of                                                  |
+|----------|-----------------------------------|----------------------------------------------------------|
+| half     | RMQ_SYS_TRANS_HALF_TOPIC, 0       | the message and TRAN_MSG=true, REAL_TOPIC, REAL_QID,     |
+|          |                                   | __transactionId__ = UNIQ_KEY; no transaction type        |
+| commit   | the real ones                     | the half without REAL_TOPIC and REAL_QID; type commit,   |
+|          |                                   | PREPAREDTRANSACTIONOFFSET = physical offset of the half  |
+| op       | RMQ_SYS_TRANS_OP_HALF_TOPIC, 0    | TAGS=d, WAIT=true; the body names queue offsets of ended |
+|          |                                   | halves in ASCII decimals, each followed by `,`           |
+| given up | TRANS_CHECK_MAX_TIME_TOPIC, 0     | the half with TRANSACTION_CHECK_TIMES                    |
+
+A half that is moved to the end of its topic (before its segment goes; RocketMQ does so at each check) is the
+same message again with TRANSACTION_CHECK_TIMES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from broker.record_writer import NewRecord
+from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, Message
+from trovemq_proto.records.layout import (
+    PROPERTY_CRC,
+    SYS_FLAG_TRANSACTION_COMMIT,
+    SYS_FLAG_TRANSACTION_MASK,
+)
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRANSACTION_QUEUE_ID: Final = 0
+"""The one queue of each of these topics."""
+OP_BODY_SIZE_MAX: Final = 4_096
+
+PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
+PROPERTY_TRANSACTION: Final = "TRAN_MSG"
+PROPERTY_TRANSACTION_ID: Final = "__transactionId__"
+PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
+PROPERTY_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+PROPERTY_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+
+_OP_TAG: Final = "d"
+_OP_PROPERTIES: Final = {PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}
+_NUMBER_SIZE_MAX: Final = 19
+_IMMUNITY_SECONDS_MAX: Final = 365 * 86_400
+
+
+class HalfMessage(msgspec.Struct, array_like=True):
+    """What is remembered of one half message; the rest is read from its record.
+
+    `offset` is its queue offset, `op_offset` the op queue's end when it was read or written: no op record
+    below names it. `checks` have been made so far, the last one at `checked_ms`. `is_copy`: it stood in the
+    half topic before, so its commit record may point to where it was.
+    """
+
+    offset: int
+    physical_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    transaction_id: str
+    op_offset: int
+    prepared_ms: int
+    immunity_ms: int = 0
+    checks: int = 0
+    checked_ms: int = 0
+    client_id: str = ""
+    is_copy: bool = False
+
+
+def half_record(record: NewRecord, immunity_ms: int) -> NewRecord:
+    """The half message of a record that is to be stored in a transaction; it has a UNIQ_KEY."""
+    immunity = str(-(-immunity_ms // 1_000)) if immunity_ms > 0 else None
+    half = record.with_properties(
+        {
+            PROPERTY_TRANSACTION: "true",
+            PROPERTY_REAL_TOPIC: record.topic,
+            PROPERTY_REAL_QUEUE_ID: str(record.queue_id),
+            PROPERTY_TRANSACTION_ID: record.properties[PROPERTY_UNIQ_KEY],
+            PROPERTY_PRODUCER_GROUP: record.properties.get(PROPERTY_PRODUCER_GROUP, record.topic),
+            PROPERTY_IMMUNITY_SECONDS: immunity or record.properties.get(PROPERTY_IMMUNITY_SECONDS),
+        }
+    )
+    return replace(
+        half,
+        topic=HALF_TOPIC,
+        queue_id=TRANSACTION_QUEUE_ID,
+        sys_flag=half.sys_flag & ~SYS_FLAG_TRANSACTION_MASK,
+    )
+
+
+def read_half(message: Message, offset: int, op_offset: int) -> HalfMessage | None:
+    """What is to be remembered of a record of the half topic; None where it is no half message."""
+    properties = message.properties
+    topic = properties.get(PROPERTY_REAL_TOPIC)
+    transaction_id = properties.get(PROPERTY_UNIQ_KEY) or properties.get(PROPERTY_TRANSACTION_ID)
+    queue_id = _number(properties.get(PROPERTY_REAL_QUEUE_ID))
+    if not topic or not transaction_id or queue_id is None or queue_id > 0x7FFF_FFFF:
+        return None
+    seconds = _number(properties.get(PROPERTY_IMMUNITY_SECONDS)) or 0
+    checks = _number(properties.get(PROPERTY_CHECK_TIMES)) or 0
+    return HalfMessage(
+        offset,
+        message.physical_offset,
+        message.store_size,
+        topic,
+        queue_id,
+        transaction_id,
+        op_offset,
+        message.store_timestamp,
+        min(seconds, _IMMUNITY_SECONDS_MAX) * 1_000,
+        checks=checks,
+        checked_ms=message.store_timestamp if checks else 0,
+        is_copy=PROPERTY_CHECK_TIMES in properties or PROPERTY_PREPARED_QUEUE_OFFSET in properties,
+    )
+
+
+def real_message(half: Message) -> Message:
+    """The half message as its producer sent it: real topic and queue."""
+    properties = dict(half.properties)
+    topic, queue_id = properties.pop(PROPERTY_REAL_TOPIC), properties.pop(PROPERTY_REAL_QUEUE_ID)
+    return replace(half, topic=topic, queue_id=int(queue_id), properties=properties)
+
+
+def commit_record(half: Message) -> NewRecord:
+    real = real_message(half)
+    record = NewRecord.copy_of(real, real.topic, real.queue_id)
+    return replace(
+        record.with_properties({PROPERTY_CHECK_TIMES: None, PROPERTY_PREPARED_QUEUE_OFFSET: None}),
+        sys_flag=record.sys_flag | SYS_FLAG_TRANSACTION_COMMIT,
+        prepared_transaction_offset=half.physical_offset,
+    )
+
+
+def moved_record(half: Message, checks: int) -> NewRecord:
+    """The half message once more, for the end of its topic."""
+    return _checked(half, HALF_TOPIC, checks)
+
+
+def given_up_record(half: Message, checks: int) -> NewRecord:
+    return _checked(half, GIVEN_UP_TOPIC, checks)
+
+
+def _checked(half: Message, topic: str, checks: int) -> NewRecord:
+    record = NewRecord.copy_of(half, topic, TRANSACTION_QUEUE_ID)
+    return record.with_properties({PROPERTY_CHECK_TIMES: str(checks), PROPERTY_CRC: None})
+
+
+def op_records(offsets: Iterable[int], now_ms: int) -> Iterator[tuple[NewRecord, int]]:
+    """Op records that name these halves, each with how many of them, in order."""
+    body = bytearray()
+    count = 0
+    for offset in offsets:
+        if len(body) > OP_BODY_SIZE_MAX - _NUMBER_SIZE_MAX - 1:
+            yield _op_record(bytes(body), now_ms), count
+            body.clear()
+            count = 0
+        body += b"%d," % offset
+        count += 1
+    if count:
+        yield _op_record(bytes(body), now_ms), count
+
+
+def _op_record(body: bytes, now_ms: int) -> NewRecord:
+    return NewRecord(OP_TOPIC, TRANSACTION_QUEUE_ID, body, _OP_PROPERTIES, born_timestamp=now_ms)
+
+
+def read_op(message: Message) -> list[int]:
+    """The half queue offsets that an op record names; what is no number is passed over."""
+    if message.tags != _OP_TAG:
+        return []
+    texts = message.body.decode("ascii", "replace").split(",")
+    return [number for text in texts if (number := _number(text)) is not None]
+
+
+def _number(text: str | None) -> int | None:
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > _NUMBER_SIZE_MAX:
+        return None
+    return int(text)

@@ -1,0 +1,279 @@
+"""The engine against a plain model of what groups are owed: random sends, receives, acknowledgements,
+changes, time, restarts, and crashes that take the tail of the events."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.topics.subscription_groups import SubscriptionGroup
+from tests.support.delivery import LEASE_MS, ROOMY, Engine
+from tests.support.engine import flush
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import decode_message
+
+QUEUES = 2
+GROUPS = {
+    "plain": SubscriptionGroup("plain", retry_max=2),
+    "other": SubscriptionGroup("other", retry_max=16),
+    "strict": SubscriptionGroup("strict", orderly=True, retry_max=2),
+}
+SMALL_FILES = replace(ROOMY, commit_log_file_size=1 << 16, consume_queue_file_size=400)
+
+
+@dataclass
+class Owed:
+    """One message and one group: how often it was delivered, until when it is invisible, under which
+    handle."""
+
+    attempt: int = 0
+    until_ms: int = 0
+    handle: str = ""
+    done: bool = False
+
+
+@dataclass
+class Model:
+    owed: dict[tuple[str, int, int], Owed] = field(default_factory=dict)
+
+    def of(self, group: str, queue_id: int, offset: int) -> Owed:
+        return self.owed.setdefault((group, queue_id, offset), Owed())
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.engine = Engine(store_settings=SMALL_FILES, queue_count=QUEUES)
+        for group in GROUPS.values():
+            self.engine.groups.create(group)
+        self.keys: list[list[str]] = [[] for _ in range(QUEUES)]
+        self.model = Model()
+        self.flushed = deepcopy(self.model)
+        self.stored: dict[tuple[str, int], int] = {}
+        self.letters = dict.fromkeys(GROUPS, 0)
+        self.old_handles: list[tuple[str, str]] = []
+
+    # --- what users do ---------------------------------------------------------------------------------
+    @rule(queue_id=st.integers(0, QUEUES - 1), keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
+    def send(self, queue_id: int, keys: list[str]) -> None:
+        for key in keys:
+            offset = self.engine.send(f"{queue_id}-{len(self.keys[queue_id])}", queue_id=queue_id, key=key)
+            assert offset == len(self.keys[queue_id])
+            self.keys[queue_id].append(key)
+
+    @rule(group=st.sampled_from(list(GROUPS)), count=st.sampled_from([1, 2, 3, 32]))
+    def receive(self, group: str, count: int) -> None:
+        got = self.engine.receive(group, count=count)
+        assert len(got) <= count
+        now_ms = self.engine.now_ms
+        dead = self._dead_letters(group)
+        batch: set[tuple[int, int]] = set()
+        for one in got:
+            owed = self.model.of(group, one.queue_id, one.queue_offset)
+            assert decode_message(one.record).body == f"{one.queue_id}-{one.queue_offset}".encode()
+            assert not owed.done, "what is consumed is not delivered again"
+            assert owed.until_ms <= now_ms, "what is invisible is not delivered"
+            assert one.attempt == owed.attempt + 1 <= GROUPS[group].max_attempts
+            if GROUPS[group].orderly:
+                self._check_order(group, one.queue_id, one.queue_offset, batch)
+            batch.add((one.queue_id, one.queue_offset))
+        for one in got:
+            owed = self.model.of(group, one.queue_id, one.queue_offset)
+            if owed.handle:
+                self.old_handles.append((group, owed.handle))
+            owed.attempt, owed.until_ms, owed.handle = one.attempt, one.until_ms, one.receipt_handle
+        assert got or not self._available(group), "what is visible is delivered"
+        if len(got) < count:
+            assert not self._available(group), "a receive takes all that there is"
+        assert not (dead & batch)
+
+    def _check_order(self, group: str, queue_id: int, offset: int, batch: set[tuple[int, int]]) -> None:
+        for earlier in range(offset):
+            if self.keys[queue_id][earlier] == self.keys[queue_id][offset]:
+                owed = self.model.of(group, queue_id, earlier)
+                assert owed.done or (queue_id, earlier) in batch, (
+                    "an earlier one of the message group is not done"
+                )
+
+    def _dead_letters(self, group: str) -> set[tuple[int, int]]:
+        """Takes the dead letters that are new into the model."""
+        letters = self.engine.messages(f"%DLQ%{group}")[self.letters[group] :]
+        self.letters[group] += len(letters)
+        found = set()
+        for letter in letters:
+            queue_id, offset = (int(text) for text in letter.body.decode().split("-"))
+            owed = self.model.of(group, queue_id, offset)
+            assert not owed.done
+            assert owed.until_ms <= self.engine.now_ms
+            assert owed.attempt == GROUPS[group].max_attempts
+            owed.done = True
+            found.add((queue_id, offset))
+        return found
+
+    def _available(self, group: str) -> list[tuple[int, int]]:
+        """What a receive could hand out now."""
+        now_ms = self.engine.now_ms
+        found = []
+        for queue_id, keys in enumerate(self.keys):
+            blocked = {
+                key
+                for offset, key in enumerate(keys)
+                if not (owed := self.model.of(group, queue_id, offset)).done and owed.until_ms > now_ms
+            }
+            for offset, key in enumerate(keys):
+                owed = self.model.of(group, queue_id, offset)
+                orderly = GROUPS[group].orderly
+                if not owed.done and owed.until_ms <= now_ms and not (orderly and key in blocked):
+                    found.append((queue_id, offset))
+        return found
+
+    def _open(self, group: str) -> list[tuple[int, int]]:
+        """What is invisible."""
+        return sorted(
+            (queue_id, offset)
+            for (name, queue_id, offset), owed in self.model.owed.items()
+            if name == group and not owed.done and owed.until_ms > self.engine.now_ms
+        )
+
+    def _some_open(self, group: str) -> list[tuple[int, int]]:
+        """_open(), after a receive, and a send, where they are needed for that."""
+        if not self._open(group):
+            if not self._available(group):
+                self.send(0, ["a", "b", "a"])
+            self.receive(group, 32)
+        return self._open(group)
+
+    @rule(group=st.sampled_from(list(GROUPS)), data=st.data())
+    def acknowledge(self, group: str, data: st.DataObject) -> None:
+        if not (places := self._some_open(group)):
+            return
+        chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6, unique=True))
+        handles = [self.model.of(group, *place).handle for place in chosen]
+        if len(handles) > 2:
+            results = self.engine.delivery.acknowledge_many(group, "orders", handles, self.engine.now_ms)
+            assert results == [None] * len(handles)
+        else:
+            for handle in handles:
+                self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
+        for place in chosen:
+            self.model.of(group, *place).done = True
+
+    @rule(
+        group=st.sampled_from(list(GROUPS)), after_ms=st.sampled_from([0, 1, 3_000, 20_000]), data=st.data()
+    )
+    def change(self, group: str, after_ms: int, data: st.DataObject) -> None:
+        if not (places := self._some_open(group)):
+            return
+        owed = self.model.of(group, *data.draw(st.sampled_from(places)))
+        self.old_handles.append((group, owed.handle))
+        now_ms = self.engine.now_ms
+        owed.handle = self.engine.delivery.change_invisible(group, "orders", owed.handle, after_ms, now_ms)
+        owed.until_ms = now_ms + after_ms
+
+    @rule(group=st.sampled_from(list(GROUPS)), data=st.data())
+    def acknowledge_too_late(self, group: str, data: st.DataObject) -> None:
+        late = [
+            owed.handle
+            for (name, _, _), owed in self.model.owed.items()
+            if name == group and owed.handle and not owed.done and owed.until_ms <= self.engine.now_ms
+        ]
+        if late:
+            with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+                self.engine.delivery.acknowledge(
+                    group, "orders", data.draw(st.sampled_from(late)), self.engine.now_ms
+                )
+
+    @rule(data=st.data())
+    def acknowledge_with_an_old_handle(self, data: st.DataObject) -> None:
+        """Refused, or without effect where the message is consumed; the invariants say that nothing
+        changed."""
+        if self.old_handles:
+            group, handle = data.draw(st.sampled_from(self.old_handles))
+            if handle not in {owed.handle for owed in self.model.owed.values()}:
+                with suppress(TroveError):
+                    self.engine.delivery.acknowledge(group, "orders", handle, self.engine.now_ms)
+
+    @rule(by_ms=st.sampled_from([1, 2_999, LEASE_MS, 25_000]))
+    def time_goes_on(self, by_ms: int) -> None:
+        self.engine.now_ms += by_ms
+
+    # --- what happens to the broker ----------------------------------------------------------------------
+    @rule()
+    def flush_events(self) -> None:
+        self.engine.events.flush(self.engine.now_ms)
+        self.flushed = deepcopy(self.model)
+
+    @rule()
+    def store_offsets(self) -> None:
+        flush(self.engine.store)  # no offset is stored beyond what the log has on disk
+        self.engine.store.offsets.persist()
+        for group in GROUPS:
+            for queue_id in range(QUEUES):
+                self.stored[group, queue_id] = self.engine.committed(group, queue_id=queue_id) or 0
+
+    @rule(flushed=st.booleans())
+    def crash(self, flushed: bool) -> None:
+        """What was not flushed is forgotten, except what the stored offsets say."""
+        if flushed:
+            self.flush_events()
+        handles = [(key[0], owed.handle) for key, owed in self.model.owed.items() if owed.handle]
+        self.old_handles += handles
+        self.engine.crash()
+        self.model = deepcopy(self.flushed)
+        for (group, queue_id, offset), owed in self.model.owed.items():
+            owed.done = owed.done or offset < self.stored.get((group, queue_id), 0)
+        for (group, queue_id), end in self.stored.items():
+            for offset in range(end):
+                self.model.of(group, queue_id, offset).done = True
+        self.flushed = deepcopy(self.model)
+
+    @rule()
+    def restart(self) -> None:
+        self.engine.restart()
+        self.flush_events()
+        self.store_offsets()
+
+    # --- what must hold -------------------------------------------------------------------------------
+    @invariant()
+    def the_committed_offset_never_passes_an_open_message(self) -> None:
+        for group in GROUPS:
+            for queue_id, keys in enumerate(self.keys):
+                done = [self.model.of(group, queue_id, offset).done for offset in range(len(keys))]
+                first = done.index(False) if False in done else len(done)
+                assert (self.engine.committed(group, queue_id=queue_id) or 0) <= first
+
+    @invariant()
+    def in_flight_is_what_was_handed_out_and_is_not_consumed(self) -> None:
+        for group in GROUPS:
+            for progress in self.engine.delivery.progress(group, "orders"):
+                open_ = [
+                    owed
+                    for (name, queue_id, _), owed in self.model.owed.items()
+                    if (name, queue_id) == (group, progress.queue_id) and owed.handle and not owed.done
+                ]
+                assert progress.in_flight_count == len(open_)
+
+    def teardown(self) -> None:
+        """Everything is delivered in the end: consumed, or a dead letter."""
+        if not hasattr(self, "engine"):
+            return
+        for group in GROUPS:
+            for _ in range(sum(map(len, self.keys)) * 4 + 4):
+                self.receive(group, 32)
+                for queue_id, offset in self._open(group):
+                    owed = self.model.of(group, queue_id, offset)
+                    self.engine.delivery.acknowledge(group, "orders", owed.handle, self.engine.now_ms)
+                    owed.done = True
+            for queue_id, keys in enumerate(self.keys):
+                assert all(self.model.of(group, queue_id, offset).done for offset in range(len(keys)))
+                assert (self.engine.committed(group, queue_id=queue_id) or 0) == len(keys)
+
+
+TestDeliveryModel = pytest.mark.slow(DeliveryMachine.TestCase)
+TestDeliveryModel.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)

@@ -1,0 +1,348 @@
+"""Groups without order: what is handed out, when it comes back, and what each handle may still do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.delivery import RECEIVE_READS_MAX
+from broker.filters.filter import parse_filter
+from broker.topics.subscription_groups import SubscriptionGroup
+from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_proto.errors import TroveError
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+def sent(engine: Engine, count: int, *, tag: str = "") -> list[str]:
+    names = [f"m{number}" for number in range(count)]
+    for name in names:
+        engine.send(name, tag=tag)
+    return names
+
+
+def test_messages_are_handed_out_once_while_they_are_invisible(engine: Engine) -> None:
+    names = sent(engine, 5)
+    first = engine.receive()
+    assert bodies(first) == names
+    assert attempts(first) == [1] * 5
+    assert [one.queue_offset for one in first] == list(range(5))
+    assert engine.receive() == []
+    assert bodies(engine.receive("others")) == names
+
+
+def test_a_batch_has_no_more_than_was_asked_for(engine: Engine) -> None:
+    names = sent(engine, 40)
+    assert bodies(engine.receive(count=3)) == names[:3]
+    assert bodies(engine.receive(count=100)) == names[3:35]
+
+
+def test_what_is_not_acknowledged_comes_back_when_its_time_is_over(engine: Engine) -> None:
+    sent(engine, 3)
+    one, two, three = engine.receive()
+    engine.ack(two)
+    engine.now_ms += LEASE_MS - 1
+    assert engine.receive() == []
+    engine.now_ms += 1
+    again = engine.receive()
+    assert bodies(again) == ["m0", "m2"]
+    assert attempts(again) == [2, 2]
+    assert [again[0].queue_offset, again[1].queue_offset] == [one.queue_offset, three.queue_offset]
+
+
+def test_the_committed_offset_stops_at_the_first_open_message(engine: Engine) -> None:
+    sent(engine, 4)
+    one, two, three, four = engine.receive()
+    engine.ack(two, four)
+    assert engine.committed() == 0
+    engine.ack(one)
+    assert engine.committed() == 2
+    engine.ack(three)
+    assert engine.committed() == 4
+
+
+def test_a_second_acknowledgement_is_fine_while_the_handle_lasts(engine: Engine) -> None:
+    sent(engine, 1)
+    (one,) = engine.receive()
+    engine.ack(one)
+    engine.ack(one)
+    engine.now_ms += LEASE_MS
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        engine.ack(one)
+
+
+def test_a_late_acknowledgement_is_refused_and_the_message_comes_again(engine: Engine) -> None:
+    sent(engine, 1)
+    (one,) = engine.receive()
+    engine.now_ms += LEASE_MS
+    with pytest.raises(TroveError, match="expired"):
+        engine.ack(one)
+    (again,) = engine.receive()
+    with pytest.raises(TroveError, match="replaced"):
+        engine.ack(one)
+    engine.ack(again)
+    assert engine.committed() == 1
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda h: h + "0", lambda h: h[1:], lambda h: "", lambda h: "é" * 20, lambda h: "." * 6]
+)
+def test_a_malformed_handle_is_refused(engine: Engine, spoil: object) -> None:
+    sent(engine, 1)
+    (one,) = engine.receive()
+    assert callable(spoil)
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        engine.delivery.acknowledge("workers", "orders", spoil(one.receipt_handle), engine.now_ms)
+
+
+def test_a_handle_of_another_group_or_topic_is_refused(engine: Engine) -> None:
+    engine.store.topics.create("other", queue_count=1)
+    sent(engine, 1)
+    engine.send("x", "other")
+    (mine,) = engine.receive()
+    engine.receive("others")
+    engine.receive("workers", "other")
+    for group, topic in [("others", "orders"), ("workers", "other"), ("nobody", "orders")]:
+        with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+            engine.delivery.acknowledge(group, topic, mine.receipt_handle, engine.now_ms)
+    engine.ack(mine)
+
+
+def test_a_changed_time_gives_a_new_handle_and_voids_the_old_one(engine: Engine) -> None:
+    sent(engine, 2)
+    one, two = engine.receive()
+    handle = engine.delivery.change_invisible("workers", "orders", one.receipt_handle, 60_000, engine.now_ms)
+    with pytest.raises(TroveError, match="replaced"):
+        engine.ack(one)
+    engine.now_ms += LEASE_MS
+    assert bodies(engine.receive()) == ["m1"]
+    engine.now_ms += 50_000 - LEASE_MS
+    engine.delivery.acknowledge("workers", "orders", handle, engine.now_ms)
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        engine.delivery.change_invisible("workers", "orders", handle, 1, engine.now_ms)
+    assert two.attempt == 1
+
+
+def test_a_message_returned_at_once_is_there_at_once(engine: Engine) -> None:
+    sent(engine, 1)
+    (one,) = engine.receive()
+    engine.delivery.change_invisible("workers", "orders", one.receipt_handle, 0, engine.now_ms)
+    assert attempts(engine.receive()) == [2]
+
+
+def test_a_suspended_message_does_not_count_the_attempt(engine: Engine) -> None:
+    sent(engine, 1)
+    (one,) = engine.receive()
+    engine.delivery.change_invisible("workers", "orders", one.receipt_handle, 5, engine.now_ms, suspend=True)
+    engine.now_ms += 5
+    assert attempts(engine.receive()) == [1]
+
+
+@pytest.mark.parametrize("duration", [-1, 43_200_001])
+def test_a_change_to_an_illegal_time_is_refused(engine: Engine, duration: int) -> None:
+    sent(engine, 1)
+    (one,) = engine.receive()
+    with pytest.raises(TroveError, match="INVISIBLE_DURATION_ILLEGAL"):
+        engine.delivery.change_invisible("workers", "orders", one.receipt_handle, duration, engine.now_ms)
+    engine.ack(one)
+
+
+@pytest.mark.parametrize("duration", [0, 9_999, 43_200_001])
+def test_a_receive_with_an_illegal_time_is_refused(engine: Engine, duration: int) -> None:
+    with pytest.raises(TroveError, match="INVISIBLE_DURATION_ILLEGAL"):
+        engine.receive(invisible_ms=duration)
+    assert engine.receive(invisible_ms=duration, renewed=True) == []
+
+
+def test_a_receive_from_what_is_not_there_is_refused(engine: Engine) -> None:
+    with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
+        engine.receive(topic="nothing")
+    with pytest.raises(TroveError, match="QUEUE_NOT_FOUND"):
+        engine.receive(queue_id=9)
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        engine.receive(count=0)
+    with pytest.raises(TroveError, match="TOPIC_ILLEGAL"):
+        engine.receive(topic="%RETRY%workers_orders")
+    assert engine.delivery.pairs() == [("workers", "orders")]
+
+
+def test_after_the_last_attempt_a_message_becomes_a_dead_letter(engine: Engine) -> None:
+    group = SubscriptionGroup("workers", retry_max=1)
+    sent(engine, 1, tag="red")
+    for attempt in (1, 2):
+        assert attempts(engine.receive(group)) == [attempt]
+        engine.now_ms += LEASE_MS
+    assert engine.receive(group) == []
+    (letter,) = engine.messages("%DLQ%workers")
+    assert letter.body == b"m0"
+    assert letter.tags == "red"
+    assert letter.reconsume_times == 2
+    assert letter.properties["DLQ_ORIGIN_TOPIC"] == "orders"
+    assert letter.properties["DLQ_ORIGIN_MESSAGE_ID"] == "id-m0"
+    assert engine.committed() == 1
+    assert engine.delivery.dead_letter_count == 1
+
+
+def test_a_forwarded_message_is_copied_once(engine: Engine) -> None:
+    sent(engine, 1)
+    (one,) = engine.receive()
+    for _ in range(2):
+        engine.delivery.dead_letter("workers", "orders", one.receipt_handle, engine.now_ms)
+    assert [letter.body for letter in engine.messages("%DLQ%workers")] == [b"m0"]
+    assert engine.committed() == 1
+    engine.now_ms += LEASE_MS
+    assert engine.receive() == []
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        engine.delivery.dead_letter("workers", "orders", one.receipt_handle, engine.now_ms)
+
+
+def test_what_the_filter_does_not_take_is_consumed(engine: Engine) -> None:
+    for number, tag in enumerate(["red", "blue", "red", "", "blue"]):
+        engine.send(f"m{number}", tag=tag)
+    red = parse_filter("tag", "red")
+    got = engine.receive(filter=red)
+    assert bodies(got) == ["m0", "m2"]
+    engine.ack(*got)
+    assert engine.committed() == 5
+
+
+def test_a_redelivery_is_filtered_again(engine: Engine) -> None:
+    engine.send("m0", tag="red")
+    engine.receive()
+    engine.now_ms += LEASE_MS
+    assert engine.receive(filter=parse_filter("tag", "blue")) == []
+    assert engine.committed() == 1
+    assert engine.receive() == []
+
+
+def test_queues_take_turns(engine: Engine) -> None:
+    engine = Engine(queue_count=4)
+    for queue_id in range(4):
+        for number in range(10):
+            engine.send(f"{queue_id}-{number}", queue_id=queue_id)
+    seen = [engine.receive(count=5)[0].queue_id for _ in range(8)]
+    assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert bodies(engine.receive(queue_id=2)) == []
+
+
+def test_a_named_queue_alone_is_read(engine: Engine) -> None:
+    engine = Engine(queue_count=2)
+    engine.send("zero", queue_id=0)
+    engine.send("one", queue_id=1)
+    assert bodies(engine.receive(queue_id=1)) == ["one"]
+
+
+def test_too_many_in_flight_give_nothing_new(engine: Engine) -> None:
+    engine = Engine(replace(engine.settings, in_flight_max=4))
+    sent(engine, 6)
+    first = engine.receive()
+    assert len(first) == 4
+    assert engine.receive() == []
+    assert engine.delivery.due_pairs(engine.now_ms) == []
+    engine.ack(first[0])
+    assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
+    assert bodies(engine.receive()) == ["m4"]
+    assert engine.delivery.in_flight_count == 4
+
+
+def test_due_pairs_names_a_pair_once_a_time_is_over(engine: Engine) -> None:
+    sent(engine, 2)
+    engine.receive(count=1)
+    engine.receive("others", invisible_ms=2 * LEASE_MS, count=1)
+    assert engine.delivery.next_visible_ms("workers", "orders") == engine.now_ms + LEASE_MS
+    assert engine.delivery.next_due_ms() == engine.now_ms + LEASE_MS
+    assert engine.delivery.due_pairs(engine.now_ms + LEASE_MS - 1) == []
+    assert engine.delivery.due_pairs(engine.now_ms + LEASE_MS) == [("workers", "orders")]
+    assert engine.delivery.due_pairs(engine.now_ms + LEASE_MS) == []
+    assert engine.delivery.next_visible_ms("workers", "orders") is None
+    assert engine.delivery.next_visible_ms("strangers", "orders") is None
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [("begin", ["m0", "m1", "m2"]), ("end", []), ("rocketmq", ["m0", "m1", "m2"])]
+)
+def test_a_new_group_starts_where_the_setting_says(start: str, expected: list[str]) -> None:
+    engine = Engine(ConsumerSettings(new_group_start=start))  # type: ignore[arg-type]
+    sent(engine, 3)
+    assert bodies(engine.receive()) == expected
+    engine.send("later")
+    assert bodies(engine.receive()) == ["later"]
+
+
+def test_a_new_group_starts_at_the_last_message_of_a_queue_that_is_not_recent() -> None:
+    engine = Engine(ConsumerSettings(new_group_start="rocketmq", recent_bytes_max=100))
+    sent(engine, 3)
+    assert bodies(engine.receive()) == ["m2"]
+
+
+def test_a_stored_offset_wins_over_the_setting(engine: Engine) -> None:
+    sent(engine, 3)
+    engine.store.offsets.commit("workers", "orders", 0, 2)
+    assert bodies(engine.receive()) == ["m2"]
+
+
+def test_a_queue_added_later_is_read_from_its_beginning() -> None:
+    engine = Engine(ConsumerSettings(new_group_start="end"))
+    assert engine.receive() == []
+    engine.store.topics.alter("orders", queue_count=2)
+    engine.send("x", queue_id=1)
+    assert bodies(engine.receive()) == ["x"]
+
+
+def test_acknowledging_many_does_as_one_by_one(engine: Engine) -> None:
+    sent(engine, 6)
+    got = engine.receive()
+    before = engine.events.pending_count
+    handles = [one.receipt_handle for one in got[:4]] + ["junk", got[5].receipt_handle, got[0].receipt_handle]
+    results = engine.delivery.acknowledge_many("workers", "orders", handles, engine.now_ms)
+    assert [result is None for result in results] == [True] * 4 + [False, True, True]
+    assert engine.events.pending_count == before + 2
+    assert engine.committed() == 4
+    engine.crash(flushed=True)
+    engine.now_ms += LEASE_MS
+    assert bodies(engine.receive()) == ["m4"]
+
+
+def test_a_damaged_record_is_passed_over_and_counted(engine: Engine) -> None:
+    sent(engine, 3)
+    engine.crash()  # from now on the records are older than the process: their CRC counts
+    at = engine.store.consume_queues.get("orders", 0).unit(1)[0]  # type: ignore[union-attr]
+    content = engine.files._files["commitlog/00000000000000000000"]
+    content.data[at + 90] ^= 0xFF
+    got = engine.receive()
+    assert bodies(got) == ["m0", "m2"]
+    assert engine.delivery.damaged_count == 1
+    engine.ack(*got)
+    assert engine.committed() == 3
+
+
+def test_a_dead_letter_that_is_refused_is_tried_again(engine: Engine) -> None:
+    group = SubscriptionGroup("workers", retry_max=0)
+    sent(engine, 1)
+    engine.receive(group)
+    engine.now_ms += LEASE_MS
+    engine.store.mark_failed()
+    assert engine.receive(group) == []
+    assert engine.delivery.dead_letter_failures == 1
+    assert engine.delivery.in_flight_count == 1
+    engine.store.failed = False
+    assert engine.receive(group) == []
+    assert len(engine.messages("%DLQ%workers")) == 1
+
+
+def test_a_filter_that_takes_little_of_a_long_queue_asks_for_another_call() -> None:
+    engine = Engine()
+    for number in range(RECEIVE_READS_MAX + 1):
+        engine.send(f"m{number}")
+    engine.send("wanted", tag="red")
+    wanted = parse_filter("sql", "TAGS = 'red'")
+    assert engine.receive(filter=wanted) == []
+    assert engine.delivery.next_visible_ms("workers", "orders") == 0
+    assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
+    assert bodies(engine.receive(filter=wanted)) == ["wanted"]
+    assert engine.delivery.due_pairs(engine.now_ms) == []

@@ -1,0 +1,96 @@
+"""A small store with its timers, driven by given times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from broker.consumer_settings import ConsumerSettings
+from broker.events.event_log import EventLog
+from broker.message_store import AppendResult, MessageStore
+from broker.record_writer import NewRecord, RecordWriter
+from broker.storage.memory import MemoryFileSystem
+from broker.store_settings import StoreSettings
+from broker.timers.timers import Timers, TimersState
+from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
+from trovemq_proto.records import Message
+
+SETTINGS = ConsumerSettings(timer_batch_max=8)
+ROOMY = replace(SMALL, commit_log_file_size=1 << 17)
+
+
+class Broker:
+    """One run of a store with timers; files outlive it."""
+
+    def __init__(
+        self,
+        files: MemoryFileSystem | None = None,
+        *,
+        settings: ConsumerSettings = SETTINGS,
+        store_settings: StoreSettings = ROOMY,
+        state: TimersState | None = None,
+        events_from: int = 0,
+        topics: Sequence[str] = ("orders",),
+        take_over: bool = False,
+        now_ms: int = NOW_MS,
+    ) -> None:
+        self.files = files if files is not None else MemoryFileSystem()
+        self.store: MessageStore = open_store(self.files, store_settings, topics=topics)
+        self.writer = RecordWriter(self.store, lambda: None)
+        self.events = EventLog(self.store, self.writer)
+        self.timers = Timers(self.store, self.writer, self.events, settings)
+        if take_over:
+            self.timers.take_over(self.files, now_ms)
+        elif state is not None:
+            self.timers.restore(state)
+        for event in () if take_over else self.events.replay(events_from):
+            self.timers.apply(event)
+        self.timers.settle()
+
+    def schedule(self, body: bytes, deliver_ms: int, now_ms: int = NOW_MS, **fields: Any) -> AppendResult:
+        result = self.timers.schedule(message(body, **fields), deliver_ms, now_ms)
+        self.dispatch()
+        return result
+
+    def dispatch(self) -> None:
+        self.store.dispatch()
+        self.timers.catch_up()
+
+    def deliver(self, now_ms: int) -> int:
+        """Every turn that there is to do; how many messages."""
+        count = 0
+        while done := self.timers.deliver_due(now_ms):
+            count += done
+        self.dispatch()
+        return count
+
+    def delivered(self, topic: str = "orders") -> list[Message]:
+        """Of all queues, in log order."""
+        queues = self.store.consume_queues.queues(topic)
+        found = [found for queue in queues for found in read_queue(self.store, topic, queue.queue_id)]
+        return sorted(found, key=lambda found: found.physical_offset)
+
+    def bodies(self, topic: str = "orders") -> list[bytes]:
+        return [found.body for found in self.delivered(topic)]
+
+    def stop(self, now_ms: int = NOW_MS) -> tuple[TimersState, int]:
+        """A clean stop: the state, and the first event that is not in it."""
+        self.events.flush(now_ms)
+        self.dispatch()
+        state = self.timers.snapshot()
+        self.store.close(now_ms)
+        return state, self.events.next_offset
+
+    def kill(self) -> MemoryFileSystem:
+        """The files as the next process finds them; events that were not flushed are lost."""
+        return self.files.after_process_kill()
+
+
+def message(
+    body: bytes, *, unique_key: str = "", queue_id: int = 0, topic: str = "orders", **more: Any
+) -> NewRecord:
+    properties = {"UNIQ_KEY": unique_key or f"01{body.hex():0>30}", **more.pop("properties", {})}
+    return NewRecord(
+        topic, queue_id, body, properties, NOW_MS - 5, bytes([10, 0, 0, 2, 0, 0, 195, 203]), **more
+    )
