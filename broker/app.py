@@ -17,12 +17,14 @@ from typing import Final
 from broker.cluster.registration import Registrations, RegistrationSettings
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.consumer_model import ConsumerModel
 from broker.message_store import MessageStore
 from broker.produce.append import batch_size_limit
+from broker.rocketmq_services import RocketmqServices
 from broker.server.admin_service import AdminService
 from broker.server.metrics import BrokerCollector
 from broker.server.traffic import Traffic
-from broker.services import RoutedTopics, StoreServices, clock_ms
+from broker.services import RoutedTopics, StoreServices, clock_ms, open_consumer_model
 from broker.settings import BrokerSettings
 from broker.storage.files import StorageError
 from broker.storage.real import RealFileSystem
@@ -33,6 +35,7 @@ from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.tls import identity_for, log_identity
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
@@ -79,44 +82,62 @@ class BrokerApp:
         """Serves until `stop`, then drains. Raises what ended it: AddressInUseError, TroveError, …"""
         settings = self._settings
         address = self._grpc.bind(settings.listen_address)
+        tls = await self._bind_tls(address)
         http = settings.http_address
         http = await self._http.start(http) if http is not None else None
         try:
             advertised = settings.advertised(address)
             self._problem = "recovering the store"
             store = await asyncio.to_thread(open_store, settings, settings.store_settings(advertised))
+            model: ConsumerModel | None = None
             try:
-                await self._serve(store, advertised, Listening(address, http), stop)
+                model = await asyncio.to_thread(open_consumer_model, store, settings)
+                await self._serve(model, store, advertised, Listening(address, http, tls), stop)
             finally:
                 self._problem = "closing the store"
-                await asyncio.to_thread(close_store, store)
+                await asyncio.to_thread(close_store, store, model)
         finally:
             await self._grpc.stop(0)
             await self._http.stop()
 
+    async def _bind_tls(self, plain: Address) -> Address | None:
+        """Where the same is served by TLS; None where that is not wanted."""
+        settings = self._settings
+        wanted = settings.tls_listen_address
+        if wanted is None:
+            return None
+        known = (settings.advertised(plain), wanted)
+        hosts = [address.host for address in known if not address.is_unspecified]
+        identity = await asyncio.to_thread(
+            identity_for, settings.tls_certificate, settings.tls_key, hosts=hosts
+        )
+        log_identity(identity)
+        return self._grpc.bind_tls(wanted, identity)
+
     async def _serve(
-        self, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
+        self, model: ConsumerModel, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
     ) -> None:
         settings = self._settings
-        services = StoreServices(store, settings, Traffic(self._rpc_metrics.observe))
+        services = StoreServices(store, settings, Traffic(self._rpc_metrics.observe), model)
+        rocketmq = RocketmqServices(services, settings, advertised, self._version)
         view = LocalBroker(self._description(store, advertised), RoutedTopics(store))
         route = SelfRouteService(view)
         registrations = Registrations(
             settings.nameserver_addresses, view, _registration_settings(settings), random.random
         )
         self._add_services(services, view, route)
+        rocketmq.add_to(self._grpc.server)
         self._readiness.add("nameservers", registrations.problem)
         self._readiness.add("store", lambda: _store_problem(services))
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(services.group_commit.run(), name="group-commit")
-                others = [
-                    group.create_task(work, name=name) for name, work in services.background(settings).items()
-                ]
+                background = {**services.background(settings), **rocketmq.background()}
+                others = [group.create_task(work, name=name) for name, work in background.items()]
                 await self._start(registrations, listening)
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)
-                await self._drain(services, registrations, route)
+                await self._drain(services, rocketmq, registrations, route)
                 await commit
                 for task in others:
                     task.cancel()
@@ -137,18 +158,24 @@ class BrokerApp:
         get_logger().info(
             "broker.started",
             listen=str(listening.grpc),
+            tls=str(listening.tls or "off"),
             http=str(listening.http or "off"),
             name=self._settings.name,
         )
 
     async def _drain(
-        self, services: StoreServices, registrations: Registrations, route: SelfRouteService
+        self,
+        services: StoreServices,
+        rocketmq: RocketmqServices,
+        registrations: Registrations,
+        route: SelfRouteService,
     ) -> None:
         self._problem = "stopping"
         timeout_s = self._settings.drain_time_max_ms / 1000
         await self._grpc.set_serving(False)
         await registrations.stop()
         await services.drain(timeout_s)
+        await rocketmq.drain(timeout_s)
         route.close()
         await self._grpc.stop(min(timeout_s, CALLS_END_S))
 
@@ -189,6 +216,7 @@ class BrokerApp:
 class Listening:
     grpc: Address
     http: Address | None
+    tls: Address | None = None
 
 
 def open_store(settings: BrokerSettings, store_settings: StoreSettings) -> MessageStore:
@@ -213,10 +241,17 @@ def open_store(settings: BrokerSettings, store_settings: StoreSettings) -> Messa
     return store
 
 
-def close_store(store: MessageStore) -> None:
-    """Flushes and closes; blocks. Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers."""
+def close_store(store: MessageStore, model: ConsumerModel | None) -> None:
+    """Hands over what is owed, flushes and closes; blocks.
+
+    Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers.
+    """
     try:
-        store.close(clock_ms())
+        try:
+            if model is not None and not store.failed:
+                model.hand_back(clock_ms())
+        finally:
+            store.close(clock_ms())
     except StorageError as error:
         spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
         raise TroveError(spec, f"the store was not closed cleanly: {error}") from error

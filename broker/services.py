@@ -6,26 +6,33 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from broker import background
+from broker import background, consumer_tasks
 from broker.consume.long_poll import LongPolls
 from broker.consume.offsets import OffsetKeeper
 from broker.consume.pull import Puller, PullSettings
+from broker.consume.receive_waits import ReceiveWaits
+from broker.consumer_model import ConsumerModel
+from broker.consumer_tasks import TimerTask
+from broker.group_changes import GroupChanges
 from broker.message_store import MessageStore
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
+from broker.retention_task import RetentionTask
 from broker.server.append_stream import AppendParts
 from broker.server.fetch_stream import FetchParts
 from broker.server.message_service import MessageService
 from broker.server.query_service import QueryService
-from broker.server.statistics import BrokerStatistics
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.statistics import BrokerStatistics, StatisticsParts
 from broker.server.traffic import Traffic
 from broker.settings import BrokerSettings
+from broker.storage.files import StorageError
 from broker.topic_changes import TopicChanges
 from broker.topics.names import is_system_topic
 from broker.topics.topics import TopicConfig
@@ -43,11 +50,21 @@ def clock_ms() -> int:
 class StoreServices:
     """The parts; the daemon starts `background` and ends with `drain`."""
 
-    def __init__(self, store: MessageStore, settings: BrokerSettings, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: BrokerSettings,
+        traffic: Traffic | None = None,
+        model: ConsumerModel | None = None,
+    ) -> None:
         self.store = store
+        self.model = model or open_consumer_model(store, settings)
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
-        self.group_commit = GroupCommit(store, _flush_settings(settings), self.long_polls.wake)
+        self.receive_waits = ReceiveWaits(settings.receive_polls_max)
+        self.timer_task = TimerTask(self.model, clock_ms)
+        self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
+        self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)
         self.appender = Appender(
             store,
             self.group_commit,
@@ -56,43 +73,86 @@ class StoreServices:
                 auto_create_queue_count=settings.auto_create_queue_count,
             ),
             clock_ms,
-            self.long_polls.wake,
+            self._grown,
             self.appended.set,
         )
-        encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, _unique_keys().next)
-        self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(store.settings))
+        self.model.on_append = self.appender.appended
+        encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, unique_keys().next)
+        self.coalescer = Coalescer(
+            self.appender, encoder, batch_size_limit(store.settings), self.group_commit
+        )
         self.puller = Puller(store, PullSettings(bytes_max=settings.pull_bytes_max))
-        self.offsets = OffsetKeeper(store, self.group_commit.durable, self.search_offset)
-        self.topic_changes = TopicChanges(store, clock_ms, self.offsets.persist)
-        self.traffic = traffic or Traffic()
-        self.messages = MessageService(
-            AppendParts(
-                self.appender,
-                self.group_commit,
-                self.traffic,
-                settings.name,
-                settings.append_frames_in_flight_max,
-            ),
-            FetchParts(
-                self.puller,
-                self.long_polls,
-                self.traffic,
-                settings.long_poll_wait_max_ms,
-                settings.fetch_frames_in_flight_max,
-            ),
-            self.coalescer,
-            clock_ms,
+        self.offsets = OffsetKeeper(store, self.group_commit.durable, self.search_offset, self._offsets_moved)
+        self.topic_changes = TopicChanges(store, clock_ms, self.offsets.persist, self._topic_deleted)
+        self.group_changes = GroupChanges(
+            self.model.groups, store, self.model.delivery, self.topic_changes, clock_ms, self.offsets.persist
         )
-        self.queries = QueryService(store, settings.queries_max, self.traffic)
-        self.statistics = BrokerStatistics(
+        self.retention = RetentionTask(
             store,
-            self.group_commit,
-            self.long_polls,
-            self.queries,
-            self.messages.streams,
-            self.traffic,
+            self.model,
+            settings.retention_policy(),
+            settings.clean_interval_ms,
+            self.group_commit.durable,
+            self.appender.hold,
+            self.topic_changes.changing,
             clock_ms,
         )
+        self.traffic = traffic or Traffic()
+        self.messages = self._message_service(settings)
+        self.queries = QueryService(store, settings.queries_max, self.traffic)
+        self.statistics = BrokerStatistics(self._statistics_parts())
+
+    def _message_service(self, settings: BrokerSettings) -> MessageService:
+        append = AppendParts(
+            self.appender,
+            self.group_commit,
+            self.traffic,
+            settings.name,
+            settings.append_frames_in_flight_max,
+        )
+        fetch = FetchParts(
+            self.puller,
+            self.long_polls,
+            self.traffic,
+            settings.long_poll_wait_max_ms,
+            settings.fetch_frames_in_flight_max,
+        )
+        return MessageService(append, fetch, self.coalescer, clock_ms)
+
+    def _statistics_parts(self) -> StatisticsParts:
+        return StatisticsParts(
+            store=self.store,
+            model=self.model,
+            group_commit=self.group_commit,
+            long_polls=self.long_polls,
+            receive_waits=self.receive_waits,
+            queries=self.queries,
+            streams=self.messages.streams,
+            traffic=self.traffic,
+            timer_task=self.timer_task,
+            clients=self.clients,
+            clock_ms=clock_ms,
+        )
+
+    def _grown(self, queues: list[tuple[str, int]]) -> None:
+        """These queues have new visible messages: whoever waits for them is told."""
+        self.long_polls.wake(queues)
+        self.model.grown(queues)
+        self.timer_task.changed()
+        self.receive_waits.grown(queues)
+
+    def _offsets_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """Somebody set a group's offsets: what is in flight of these queues is forgotten."""
+        forgotten = self.model.delivery.reset(group, topic, offsets, clock_ms())
+        self.receive_waits.wake((group, topic))
+        return forgotten
+
+    def _topic_deleted(self, topic: str) -> None:
+        now_ms = clock_ms()
+        self.model.delivery.forget_topic(topic, now_ms)
+        self.model.timers.forget_topic(topic, now_ms)
+        self.model.transactions.forget_topic(topic)
+        self.receive_waits.wake_topic(topic)
 
     def search_offset(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The first queue offset stored at or after that time."""
@@ -105,6 +165,12 @@ class StoreServices:
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
             "segments": background.make_segments_ahead(self.store, self.appended),
+            "retention": self.retention.run(),
+            "timers": self.timer_task.run(),
+            "snapshots": consumer_tasks.save_snapshots(self.model, self.group_commit.durable, clock_ms),
+            "groups": consumer_tasks.save_groups(
+                self.group_changes.save_used, settings.consumer_offset_flush_interval_ms
+            ),
         }
 
     async def drain(self, timeout_s: float) -> None:
@@ -112,12 +178,23 @@ class StoreServices:
         self.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping"))
         self.group_commit.stop()
         self.long_polls.close()
+        self.receive_waits.close()
         await self.messages.streams.end_all(timeout_s)
 
     async def settle(self) -> None:
         """Returns when no thread writes any more; nothing is asked for by now."""
         await self.topic_changes.settle()
+        await self.group_changes.settle()
         await self.offsets.settle()
+
+
+def open_consumer_model(store: MessageStore, settings: BrokerSettings) -> ConsumerModel:
+    """Blocks while it reads what is owed. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
+    try:
+        return ConsumerModel.open(store, store.files, settings.consumer_settings(), clock_ms())
+    except StorageError as error:
+        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+        raise TroveError(spec, f"the store cannot be opened: {error}") from error
 
 
 class RoutedTopics:
@@ -158,8 +235,8 @@ def _flush_settings(settings: BrokerSettings) -> FlushSettings:
     )
 
 
-def _unique_keys() -> UniqueKeyGenerator:
-    """For messages that a client sent without one (unary Send)."""
+def unique_keys() -> UniqueKeyGenerator:
+    """For messages that a client sent without one."""
     started = time.monotonic()
     return UniqueKeyGenerator(
         uuid.getnode().to_bytes(6),

@@ -1,239 +1,39 @@
-"""Every setting of the broker, under our name and RocketMQ's. The engine's part goes on as `StoreSettings`.
+"""Every setting of the broker, under our name and RocketMQ's. Parts of it go on as `StoreSettings` (the
+engine's) and `ConsumerSettings` (delivery, timers, transactions).
 
-Sizes in bytes, times in milliseconds. How they are read: `trovemq_daemon.settings`.
+Sizes in bytes, times in milliseconds. How they are read: `trovemq_daemon.settings`. RocketMQ's names are
+those of its broker and, for what there belongs to its gRPC proxy, those of the proxy.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode, StoreSettings
-from trovemq_daemon.addresses import (
-    Address,
-    advertised_address,
-    check_advertise,
-    check_listen,
-    parse_address,
-    resolve_ip,
-)
-from trovemq_daemon.errors import SettingsError
+from broker.consumer_settings import YEAR_MS, ConsumerSettings, NewGroupStart
+from broker.node_settings import DAY_MS, GIB, JAVA_INT_MAX
+from broker.retention_settings import RetentionSettings
+from broker.store_settings import StoreSettings
+from trovemq_daemon.addresses import Address, resolve_ip
 from trovemq_daemon.grpc_server import GrpcLimits
-from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
-HTTP_OFF: Final = "off"
-NAME_LENGTH_MAX: Final = 127
 FRAME_OVERHEAD_MAX: Final = 65_536  # what protobuf adds around one frame's records
 
-_GIB: Final = 1 << 30
-_JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file with Java's int for a size
-_DAY_MS: Final = 86_400_000
-_INDEX_HEADER_SIZE: Final = 40
-_INDEX_SLOT_SIZE: Final = 4
-_INDEX_ITEM_SIZE: Final = 20
 
-
-def _listen_port(text: str, listen: str) -> str:
-    """listenPort changes the port alone."""
-    return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
-
-
-def _flush_disk_type(text: str, _current: object) -> str:
-    modes = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
-    try:
-        return modes[text.strip().upper()]
-    except KeyError:
-        raise ValueError("must be SYNC_FLUSH or ASYNC_FLUSH") from None
-
-
-def _whole_units(text: str, _current: object) -> str:
-    """RocketMQ rounds mappedFileSizeConsumeQueue up to whole units."""
-    if not text.strip().isdigit():
-        return text
-    unit = CONSUME_QUEUE_UNIT_SIZE
-    return str(-(-int(text) // unit) * unit)
+def _seconds(text: str, _current: object) -> str:
+    """RocketMQ's timerMaxDelaySec counts seconds."""
+    if not text.strip().isdecimal():
+        raise ValueError("must be a whole number of seconds")
+    return f"{text.strip()}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(RetentionSettings):
     """The values. `problems()` says what does not go together."""
-
-    # --- the process ------------------------------------------------------------------------------------
-    listen: str = setting(
-        "127.0.0.1:8081",
-        "Address of the gRPC services; port 0 takes any free one.",
-        unit="HOST:PORT",
-        rocketmq="listenPort",
-        convert=_listen_port,
-    )
-    http: str = setting(
-        "127.0.0.1:8080",
-        "Address of /metrics, /healthz and /readyz; `off` for none.",
-        unit="HOST:PORT",
-    )
-    advertise: str = setting(
-        "",
-        "Address in routes and in each record (STOREHOST); empty = the listen address.",
-        unit="HOST:PORT or HOST",
-        rocketmq="brokerIP1",
-    )
-    insecure: bool = setting(False, "Allows listening on more than loopback though nobody is authenticated.")
-    name: str = setting("broker-a", "Name of this broker, unique in its cluster.", rocketmq="brokerName")
-    cluster: str = setting("DefaultCluster", "Name of the cluster.", rocketmq="brokerClusterName")
-    store: str = setting(
-        "./data", "Directory of the store; made if it is missing.", rocketmq="storePathRootDir"
-    )
-    nameserver: tuple[str, ...] = setting(
-        (),
-        "Nameservers to register with, separated by commas; none = a broker on its own.",
-        unit="HOST:PORT",
-        rocketmq="namesrvAddr",
-    )
-    log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
-        "info", "The least severe events that are logged."
-    )
-    log_format: LogFormat = setting(  # noqa: RUF009
-        "text", "Form of a log line on standard error."
-    )
-    drain_time_max_ms: int = setting(
-        5_000,
-        "Time for calls under way to end at shutdown.",
-        unit="ms",
-        minimum=0,
-        maximum=8_000,
-    )
-
-    # --- files of the store (must equal what the store was written with) --------------------------------
-    commit_log_file_size: int = setting(
-        _GIB,
-        "Size of one commit-log segment.",
-        unit="bytes",
-        minimum=4_096,
-        maximum=_JAVA_INT_MAX,
-        rocketmq=("mappedFileSizeCommitLog", "mapedFileSizeCommitLog"),
-    )
-    consume_queue_file_size: int = setting(
-        6_000_000,
-        "Size of one consume-queue file; whole 20-byte units.",
-        unit="bytes",
-        minimum=CONSUME_QUEUE_UNIT_SIZE,
-        maximum=_JAVA_INT_MAX,
-        rocketmq=("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
-        convert=_whole_units,
-    )
-    index_slot_count: int = setting(
-        5_000_000,
-        "Hash slots of one index file.",
-        unit="slots",
-        minimum=1,
-        maximum=500_000_000,
-        rocketmq="maxHashSlotNum",
-    )
-    index_item_count: int = setting(
-        20_000_000,
-        "Items of one index file.",
-        unit="items",
-        minimum=2,
-        maximum=100_000_000,
-        rocketmq="maxIndexNum",
-    )
-    message_index_enable: bool = setting(
-        True,
-        "Keeps the key index; without it key look-ups answer INDEX_DISABLED.",
-        rocketmq="messageIndexEnable",
-    )
-    message_index_safe: bool = setting(
-        False,
-        "Completes the key index before serving; else it catches up beside, and look-ups scan what it lacks.",
-        rocketmq="messageIndexSafe",
-    )
-    append_property_crc: bool = setting(
-        False,
-        "Ends each record's properties with RocketMQ's CRC of the whole record.",
-        rocketmq="enabledAppendPropCRC",
-    )
-
-    # --- durability -------------------------------------------------------------------------------------
-    flush_mode: FlushMode = setting(  # noqa: RUF009
-        "sync",
-        "sync: an acknowledgement waits for the sync that covers it; async: by interval and pages.",
-        rocketmq="flushDiskType",
-        convert=_flush_disk_type,
-    )
-    flush_interval_ms: int = setting(
-        500,
-        "Async flush: how often the log is looked at for a sync.",
-        unit="ms",
-        minimum=1,
-        maximum=60_000,
-        rocketmq="flushIntervalCommitLog",
-    )
-    flush_least_pages: int = setting(
-        4,
-        "Async flush: dirty 4-KiB pages that make a sync worth it.",
-        unit="pages",
-        minimum=0,
-        maximum=1_000_000,
-        rocketmq="flushCommitLogLeastPages",
-    )
-    flush_thorough_interval_ms: int = setting(
-        10_000,
-        "Async flush: at least this often everything is synced.",
-        unit="ms",
-        minimum=1,
-        maximum=_DAY_MS,
-        rocketmq="flushCommitLogThoroughInterval",
-    )
-    sync_flush_timeout_ms: int = setting(
-        5_000,
-        "Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT.",
-        unit="ms",
-        minimum=1,
-        maximum=600_000,
-        rocketmq="syncFlushTimeout",
-    )
-    unsynced_bytes_max: int = setting(
-        2_147_483_648,
-        "Appended bytes that may wait for their sync; beyond it sends wait for room.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=64 * _GIB,
-    )
-    append_wait_max_ms: int = setting(
-        1_000,
-        "A send that found no room for this long is refused as OS_PAGE_CACHE_BUSY.",
-        unit="ms",
-        minimum=1,
-        maximum=600_000,
-        rocketmq="osPageCacheBusyTimeOutMills",
-    )
-    undispatched_bytes_max: int = setting(
-        268_435_456,
-        "Log bytes that the projections may be behind before appends are slowed.",
-        unit="bytes",
-        minimum=65_536,
-        maximum=64 * _GIB,
-    )
-    projection_flush_interval_ms: int = setting(
-        1_000,
-        "How often consume queues, index and checkpoint are synced.",
-        unit="ms",
-        minimum=10,
-        maximum=600_000,
-        rocketmq="flushIntervalConsumeQueue",
-    )
-    consumer_offset_flush_interval_ms: int = setting(
-        5_000,
-        "How often offsets that consumers moved are saved.",
-        unit="ms",
-        minimum=10,
-        maximum=600_000,
-        rocketmq="flushConsumerOffsetInterval",
-    )
 
     # --- producing --------------------------------------------------------------------------------------
     body_size_max: int = setting(
@@ -241,7 +41,7 @@ class BrokerSettings:
         "Largest body of one message.",
         unit="bytes",
         minimum=1,
-        maximum=_GIB,
+        maximum=GIB,
         rocketmq="maxMessageSize",
     )
     batch_size_max: int = setting(
@@ -249,7 +49,7 @@ class BrokerSettings:
         "Largest record batch of one frame.",
         unit="bytes",
         minimum=4_096,
-        maximum=_GIB,
+        maximum=GIB,
     )
     auto_create_topic_enable: bool = setting(
         False, "Makes an unknown topic when a message is sent to it.", rocketmq="autoCreateTopicEnable"
@@ -276,7 +76,7 @@ class BrokerSettings:
         "Most bytes of records in one reply; a single larger record still comes.",
         unit="bytes",
         minimum=4_096,
-        maximum=_GIB,
+        maximum=GIB,
     )
     fetch_frames_in_flight_max: int = setting(
         256,
@@ -308,11 +108,178 @@ class BrokerSettings:
         "Record bytes that one query loads for a page.",
         unit="bytes",
         minimum=4_096,
-        maximum=_GIB,
+        maximum=GIB,
     )
     queries_max: int = setting(64, "Queries that may run at once.", unit="queries", minimum=1, maximum=10_000)
 
+    # --- consumer groups --------------------------------------------------------------------------------
+    auto_create_group: bool = setting(
+        True, "Makes an unknown consumer group at its first use.", rocketmq="autoCreateSubscriptionGroup"
+    )
+    new_group_start: NewGroupStart = setting(  # noqa: RUF009
+        "rocketmq",
+        "Where a new group begins: at a queue's begin or end, or as RocketMQ has it: at the begin of a queue "
+        "that is recent as a whole, else at its last message.",
+    )
+    recent_memory_percent: int = setting(
+        40,
+        "A queue is recent while its first message lies within this share of the machine's memory.",
+        unit="%",
+        minimum=0,
+        maximum=100,
+        rocketmq="accessMessageInMemoryMaxRatio",
+    )
+    in_flight_max: int = setting(
+        10_000,
+        "Messages of one queue that a group may hold unacknowledged; then it gets no further ones.",
+        unit="messages",
+        minimum=1,
+        maximum=1_000_000,
+        rocketmq="popInflightMessageThreshold",
+    )
+    ordered_window_max: int = setting(
+        2_048,
+        "How far beyond its first open message an orderly group looks for other message groups.",
+        unit="messages",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    event_interval_ms: int = setting(
+        100,
+        "What was received and acknowledged goes to the log at least this often.",
+        unit="ms",
+        minimum=1,
+        maximum=10_000,
+    )
+    receive_count_max: int = setting(
+        32,
+        "Messages of one receive.",
+        unit="messages",
+        minimum=1,
+        maximum=10_000,
+        rocketmq="grpcClientConsumerLongPollingBatchSize",
+    )
+    receive_polls_max: int = setting(
+        20_000,
+        "Receives that may wait at once.",
+        unit="polls",
+        minimum=1,
+        maximum=1_000_000,
+        rocketmq="maxPopPollingSize",
+    )
+    invisible_min_ms: int = setting(
+        10_000,
+        "Shortest invisible time of a receive.",
+        unit="ms",
+        minimum=0,
+        maximum=DAY_MS,
+        rocketmq="minInvisibleTimeMillsForRecv",
+    )
+    invisible_max_ms: int = setting(
+        43_200_000,
+        "Longest invisible time, of a receive and of a change.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+        rocketmq="maxInvisibleTimeMills",
+    )
+    renewed_lease_ms: int = setting(
+        60_000,
+        "Invisible time of a receive with automatic renewal, renewed while its client lives.",
+        unit="ms",
+        minimum=1_000,
+        maximum=DAY_MS,
+        rocketmq="defaultInvisibleTimeMills",
+    )
+    renewed_total_max_ms: int = setting(
+        10_800_000,
+        "A message is renewed no longer than this.",
+        unit="ms",
+        minimum=1_000,
+        maximum=7 * DAY_MS,
+        rocketmq="renewMaxTimeMillis",
+    )
+    released_after_ms: int = setting(
+        1_000,
+        "Messages of a client that is gone come again after this.",
+        unit="ms",
+        minimum=0,
+        maximum=DAY_MS,
+        rocketmq="invisibleTimeMillisWhenClear",
+    )
+
+    # --- delayed messages and transactions --------------------------------------------------------------
+    delivery_delay_max_ms: int = setting(
+        YEAR_MS,
+        "Furthest delivery time of a delayed message.",
+        unit="ms",
+        minimum=1_000,
+        maximum=10 * YEAR_MS,
+        rocketmq="timerMaxDelaySec",
+        convert=_seconds,
+    )
+    timers_max: int = setting(
+        10_000_000, "Delayed messages that may be pending.", unit="messages", minimum=1, maximum=1_000_000_000
+    )
+    timer_batch_max: int = setting(
+        1_024, "Delayed messages that one turn delivers.", unit="messages", minimum=1, maximum=65_536
+    )
+    timer_log_file_size: int = setting(
+        104_857_600,
+        "Size of the timer log's files that a clean stop leaves for RocketMQ, where there are none yet.",
+        unit="bytes",
+        minimum=68,
+        maximum=JAVA_INT_MAX,
+        rocketmq="mappedFileSizeTimerLog",
+    )
+    transaction_timeout_ms: int = setting(
+        6_000,
+        "A transaction that is open for this long is asked about.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+        rocketmq="transactionTimeOut",
+    )
+    transaction_check_interval_ms: int = setting(
+        30_000,
+        "How often its producer is asked.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+        rocketmq="transactionCheckInterval",
+    )
+    transaction_check_max: int = setting(
+        15,
+        "After so many questions without an answer it is given up.",
+        unit="checks",
+        minimum=1,
+        maximum=10_000,
+        rocketmq="transactionCheckMax",
+    )
+    transactions_max: int = setting(
+        1_000_000, "Transactions that may be open.", unit="transactions", minimum=1, maximum=100_000_000
+    )
+
     # --- gRPC and the cluster ---------------------------------------------------------------------------
+    clients_max: int = setting(
+        10_000, "RocketMQ clients that may be known at once.", unit="clients", minimum=1, maximum=1_000_000
+    )
+    client_expiry_ms: int = setting(
+        120_000,
+        "A RocketMQ client without a stream is forgotten after so long without a heartbeat.",
+        unit="ms",
+        minimum=1_000,
+        maximum=DAY_MS,
+        rocketmq="channelExpiredTimeout",
+    )
+    grpc_receive_size_max: int = setting(
+        136_314_880,
+        "Largest request; as RocketMQ's 130 MiB: 32 bodies of 4 MiB, which a client may send at once.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=JAVA_INT_MAX,
+        rocketmq="grpcMaxInboundMessageSize",
+    )
     grpc_streams_max: int = setting(
         1_000, "Calls and streams of one connection.", unit="streams", minimum=1, maximum=1_000_000
     )
@@ -323,7 +290,7 @@ class BrokerSettings:
         5_000, "A connection that says nothing is closed after this.", unit="ms", minimum=100, maximum=600_000
     )
     grpc_keepalive_time_ms: int = setting(
-        10_000, "A silent connection is pinged after this.", unit="ms", minimum=1_000, maximum=_DAY_MS
+        10_000, "A silent connection is pinged after this.", unit="ms", minimum=1_000, maximum=DAY_MS
     )
     grpc_keepalive_timeout_ms: int = setting(
         5_000, "And closed where no answer came for this long.", unit="ms", minimum=100, maximum=600_000
@@ -345,60 +312,16 @@ class BrokerSettings:
 
     def problems(self) -> Iterator[str]:
         """What does not go together, one sentence each."""
-        for check in (self._check_addresses, self._check_nameservers):
-            try:
-                check()
-            except SettingsError as error:
-                yield from error.problems
-        for what, name in (("name", self.name), ("cluster", self.cluster)):
-            if not 1 <= len(name) <= NAME_LENGTH_MAX or not name.isprintable():
-                yield f"{what} must have 1 to {NAME_LENGTH_MAX} printable characters"
-        if not self.store:
-            yield "store must not be empty"
-        if self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE:
-            yield f"consume_queue_file_size must be a multiple of {CONSUME_QUEUE_UNIT_SIZE}"
-        index_file_size = (
-            _INDEX_HEADER_SIZE
-            + _INDEX_SLOT_SIZE * self.index_slot_count
-            + _INDEX_ITEM_SIZE * self.index_item_count
-        )
-        if index_file_size > _JAVA_INT_MAX:
-            yield f"an index file of {index_file_size} bytes is over the limit of {_JAVA_INT_MAX}"
+        yield from RetentionSettings.problems(self)  # a class with slots has no super() before Python 3.14
         if self.body_size_max > self.batch_size_max:
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
-        if self.registration_retry_min_ms > self.registration_retry_max_ms:
-            yield "registration_retry_min_ms must not exceed registration_retry_max_ms"
-
-    def _check_addresses(self) -> None:
-        check_listen("listen", self.listen_address, insecure=self.insecure)
-        if self.http_address is not None:
-            check_listen("http", self.http_address, insecure=self.insecure)
-        check_advertise(self.listen_address, self.advertise)
-
-    def _check_nameservers(self) -> None:
-        if any(address.port == 0 for address in self.nameserver_addresses):
-            raise SettingsError("a nameserver's port must not be 0")
-
-    @property
-    def listen_address(self) -> Address:
-        return parse_address(self.listen)
-
-    @property
-    def http_address(self) -> Address | None:
-        """None where there is no operations HTTP."""
-        return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
-
-    @property
-    def nameserver_addresses(self) -> tuple[Address, ...]:
-        return tuple(dict.fromkeys(parse_address(text) for text in self.nameserver))
-
-    @property
-    def store_path(self) -> Path:
-        return Path(self.store)
-
-    def advertised(self, bound: Address) -> Address:
-        """The address for routes, once the listen address is bound (its real port)."""
-        return advertised_address(bound, self.advertise)
+        for least, most in (
+            ("registration_retry_min_ms", "registration_retry_max_ms"),
+            ("invisible_min_ms", "invisible_max_ms"),
+            ("renewed_lease_ms", "renewed_total_max_ms"),
+        ):
+            if getattr(self, least) > getattr(self, most):
+                yield f"{least} must not exceed {most}"
 
     def store_settings(self, advertised: Address) -> StoreSettings:
         """The engine's settings. STOREHOST is the advertised address with a host name looked up (blocks).
@@ -424,15 +347,52 @@ class BrokerSettings:
             undispatched_bytes_max=self.undispatched_bytes_max,
         )
 
+    def consumer_settings(self) -> ConsumerSettings:
+        """What delivery, timers and transactions take."""
+        return ConsumerSettings(
+            auto_create_group=self.auto_create_group,
+            new_group_start=self.new_group_start,
+            recent_bytes_max=machine_memory_size() * self.recent_memory_percent // 100,
+            in_flight_max=self.in_flight_max,
+            ordered_window_max=self.ordered_window_max,
+            event_interval_ms=self.event_interval_ms,
+            receive_count_max=self.receive_count_max,
+            invisible_min_ms=self.invisible_min_ms,
+            invisible_max_ms=self.invisible_max_ms,
+            renewed_lease_ms=self.renewed_lease_ms,
+            renewed_total_max_ms=self.renewed_total_max_ms,
+            released_after_ms=self.released_after_ms,
+            delivery_delay_max_ms=self.delivery_delay_max_ms,
+            timers_max=self.timers_max,
+            timer_batch_max=self.timer_batch_max,
+            timer_log_file_size=self.timer_log_file_size,
+            transaction_timeout_ms=self.transaction_timeout_ms,
+            transaction_check_interval_ms=self.transaction_check_interval_ms,
+            transaction_check_max=self.transaction_check_max,
+            transactions_max=self.transactions_max,
+        )
+
     def grpc_limits(self) -> GrpcLimits:
+        """A request may be as large as RocketMQ's clients send them, and at least as our own frames are."""
         return GrpcLimits(
-            receive_size_max=self.batch_size_max + FRAME_OVERHEAD_MAX,
-            send_size_max=max(self.batch_size_max, self.pull_bytes_max, self.query_page_bytes_max)
-            + self.batch_size_max
-            + FRAME_OVERHEAD_MAX,
+            receive_size_max=max(self.grpc_receive_size_max, self.batch_size_max + FRAME_OVERHEAD_MAX),
+            send_size_max=min(
+                max(self.batch_size_max, self.pull_bytes_max, self.query_page_bytes_max)
+                + self.batch_size_max
+                + FRAME_OVERHEAD_MAX,
+                JAVA_INT_MAX,  # gRPC has an int for it too
+            ),
             concurrent_streams_max=self.grpc_streams_max,
             concurrent_calls_max=self.grpc_calls_max,
             handshake_timeout_ms=self.grpc_handshake_timeout_ms,
             keepalive_time_ms=self.grpc_keepalive_time_ms,
             keepalive_timeout_ms=self.grpc_keepalive_timeout_ms,
         )
+
+
+def machine_memory_size() -> int:
+    """Bytes of main memory; 1 GiB where the machine does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return GIB

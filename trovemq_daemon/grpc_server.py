@@ -19,6 +19,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
+from trovemq_daemon.tls import TlsIdentity
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
@@ -167,8 +168,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
 class GrpcServer:
     """A server before and after it listens.
 
-    Order of use: `add_…Servicer_to_server(servicer, it.server)` for each service, `bind()`, `start()`,
-    `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
+    Order of use: `add_…Servicer_to_server(servicer, it.server)` for each service, `bind()` and `bind_tls()`,
+    `start()`, `set_serving(True)`; at the end `set_serving(False)` and `stop()`.
     """
 
     def __init__(self, limits: GrpcLimits, metrics: RpcMetrics) -> None:
@@ -186,8 +187,16 @@ class GrpcServer:
 
         Raises AddressInUseError.
         """
+        return self._bind(address, self.server.add_insecure_port)
+
+    def bind_tls(self, address: Address, identity: TlsIdentity) -> Address:
+        """The same by TLS, beside the plain address; clients show no certificate. AddressInUseError."""
+        credentials = grpc.ssl_server_credentials([(identity.key, identity.certificate)])
+        return self._bind(address, lambda text: self.server.add_secure_port(text, credentials))
+
+    def _bind(self, address: Address, add_port: Callable[[str], int]) -> Address:
         try:
-            port = self.server.add_insecure_port(str(address))
+            port = add_port(str(address))
         except RuntimeError as error:
             raise AddressInUseError(f"cannot listen on {address} (gRPC): {_bind_reason(error)}") from None
         if port == 0:

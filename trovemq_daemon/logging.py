@@ -138,6 +138,12 @@ def configure_logging(
     root.setLevel(logging.WARNING)
 
 
+def set_log_level(level: LogLevel) -> None:
+    """Changes the least severe level that is logged, from now on."""
+    wrapper_class = structlog.make_filtering_bound_logger(getattr(logging, level.upper()))
+    structlog.configure(**{**structlog.get_config(), "wrapper_class": wrapper_class})
+
+
 Logger = structlog.typing.FilteringBoundLogger
 
 

@@ -10,8 +10,8 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 
 from broker.consume.pull import out_of_range
 from broker.message_store import MessageStore
@@ -37,21 +37,32 @@ class ResetEntry:
     queue_id: int
     offset_before: int | None
     offset: int
+    in_flight: int = 0  # messages in flight that are forgotten
+
+
+Moved = Callable[[str, str, Mapping[int, int]], Mapping[int, int]]
+
+
+def _nothing_moved(_group: str, _topic: str, _offsets: Mapping[int, int]) -> Mapping[int, int]:
+    return {}
 
 
 class OffsetKeeper:
     """Commits, reads and resets offsets. `sync_log` returns when the log is on disk up to a physical offset;
-    `search` is (topic, queue id, epoch ms) -> queue offset."""
+    `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is told (group, topic, offsets by queue)
+    of every offset that is set here, and says how many messages in flight each queue forgets by it."""
 
     def __init__(
         self,
         store: MessageStore,
         sync_log: Callable[[int], Awaitable[None]],
         search: Callable[[str, int, int], int],
+        moved: Moved = _nothing_moved,
     ) -> None:
         self._store = store
         self._sync_log = sync_log
         self._search = search
+        self._moved = moved
         self._writing = asyncio.Lock()
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -61,6 +72,7 @@ class OffsetKeeper:
         self._check_range(topic, queue_id, offset)
         await self._log_behind(topic, {queue_id: offset})
         self._check_range(topic, queue_id, offset)  # the topic may have gone meanwhile
+        self._moved(group, topic, {queue_id: offset})
         self._store.offsets.commit(group, topic, queue_id, offset)
         await self.persist()
 
@@ -74,17 +86,30 @@ class OffsetKeeper:
         self, group: str, topic: str, queue_id: int | None, target: ResetTarget
     ) -> list[ResetEntry]:
         """Sets the offsets of one queue, or of every queue of the topic. Raises as commit()."""
+        targets = self._targets(group, topic, queue_id, target)
+        await self._log_behind(topic, targets)
+        planned = self._entries(group, topic, targets)
+        forgotten = self._moved(group, topic, targets)
+        for entry in planned:
+            self._store.offsets.commit(group, topic, entry.queue_id, entry.offset)
+        await self.persist()
+        return [replace(entry, in_flight=forgotten.get(entry.queue_id, 0)) for entry in planned]
+
+    def preview(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> list[ResetEntry]:
+        """What reset() would change; nothing is set. Raises as reset()."""
+        return self._entries(group, topic, self._targets(group, topic, queue_id, target))
+
+    def _targets(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> dict[int, int]:
         check_group_name(group)
         chosen = queue_ids(self._store, topic) if queue_id is None else [queue_id]
-        targets = {number: self._target_offset(topic, number, target) for number in chosen}
-        await self._log_behind(topic, targets)
+        return {number: self._target_offset(topic, number, target) for number in chosen}
+
+    def _entries(self, group: str, topic: str, targets: Mapping[int, int]) -> list[ResetEntry]:
+        """All of them, or the error of the first that is out of its queue's range."""
         entries = []
         for number, offset in targets.items():
             self._check_range(topic, number, offset)
             entries.append(ResetEntry(number, self._store.offsets.get(group, topic, number), offset))
-        for entry in entries:
-            self._store.offsets.commit(group, topic, entry.queue_id, entry.offset)
-        await self.persist()
         return entries
 
     def _target_offset(self, topic: str, queue_id: int, target: ResetTarget) -> int:

@@ -194,15 +194,45 @@ class ConsumeQueue:
 
     def trim(self, physical_offset: int) -> None:
         """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
+        for path in self.measure_trim(physical_offset):
+            # One after the other, also on disk: with a gap between them those behind would be given up.
+            self._open_files.remove(path)
+            self._files.sync_directory(self._directory)
+
+    def measure_trim(self, physical_offset: int) -> list[str]:
+        """trim() without the removal: the paths of the files that are no longer part of the queue."""
+        leaving = []
         while len(self._bases) > 1 and (
             self.physical_before(self._bases[1] // UNIT_SIZE - 1) < physical_offset
         ):
-            self._remove_file(self._bases.pop(0))
+            leaving.append(self._path(self._bases.pop(0)))
             self._find_first_unit()
         if not self.has_units or self.unit(self._end - 1)[0] < physical_offset:
             self._min = self._end
         else:
             self._min = self.lower_bound(physical_offset)
+        return leaving
+
+    def reader(self, open_files: OpenFiles) -> ConsumeQueue:
+        """The queue as it is now, for another thread to read: what is appended later it does not have."""
+        copy = ConsumeQueue(
+            self.topic, self.queue_id, self._files, open_files, DirtyFiles(self._files), self._file_size
+        )
+        copy._bases = list(self._bases)
+        copy._end, copy._first_unit, copy._min = self._end, self._first_unit, self._min
+        return copy
+
+    def follow_trim(self, measured: ConsumeQueue) -> list[File]:
+        """Takes over what a reader() of this queue measured. Returns files that were open and leave."""
+        if not measured.has_units:
+            return []
+        assert measured._end <= self._end, "a queue only grows"
+        leaving = [base for base in self._bases if base < measured._bases[0]]
+        self._bases = self._bases[len(leaving) :]
+        self._first_unit = measured._first_unit
+        self._min = max(self._min, measured._min)
+        taken = [self._open_files.take(self._path(base)) for base in leaving]
+        return [file for file in taken if file is not None]
 
     def delete(self) -> None:
         while self._bases:

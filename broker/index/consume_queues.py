@@ -23,7 +23,7 @@ from broker.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, ConsumeQueue
 from broker.index.dirty_files import DirtyFiles
 from broker.index.open_files import OpenFiles
 from broker.projection import DispatchBatch
-from broker.storage.files import FileSystem
+from broker.storage.files import File, FileSystem
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -203,6 +203,15 @@ class ConsumeQueues:
     def trim_before(self, physical_offset: int) -> None:
         for queue in self._all():
             queue.trim(physical_offset)
+
+    def readers(self, open_files: OpenFiles) -> list[ConsumeQueue]:
+        """Every queue as it is now, for another thread to measure_trim()."""
+        return [queue.reader(open_files) for queue in self._all()]
+
+    def follow_trim(self, measured: ConsumeQueue) -> list[File]:
+        """See ConsumeQueue.follow_trim."""
+        queue = self.get(measured.topic, measured.queue_id)
+        return queue.follow_trim(measured) if queue is not None else []
 
     def delete_topic(self, topic: str) -> None:
         """Removes the topic's queues and their files; a queue of that name made again starts empty."""

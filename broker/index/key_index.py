@@ -262,8 +262,20 @@ class KeyIndex:
         self.tags_from = min(self.tags_from, physical_offset)
 
     def trim_before(self, physical_offset: int) -> None:
-        while len(self._index_files) > 1 and self._index_files[0].end_physical < physical_offset:
-            self._remove(self._index_files.pop(0))
+        for file in self.take_before(physical_offset):
+            self._remove(file)
+
+    def take_before(self, physical_offset: int) -> list[IndexFile]:
+        """The oldest files, up to the first that names a record at or behind physical_offset, are no longer
+        part of the index; never the last one. They are still on disk, and open."""
+        count = 0
+        for file in self._index_files[:-1]:
+            if file.end_physical >= physical_offset:
+                break
+            count += 1
+        # A list of its own: another thread may be going through the one before.
+        taken, self._index_files = self._index_files[:count], self._index_files[count:]
+        return taken
 
     def close(self) -> None:
         if self._loaded:

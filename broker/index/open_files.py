@@ -35,6 +35,10 @@ class OpenFiles:
         """A new sparse file of zeros. Raises StorageError."""
         return self._keep(path, self._files.create(path, size, preallocate=False))
 
+    def take(self, path: str) -> File | None:
+        """The file if it is open; to close it is the caller's from now on."""
+        return self._open.pop(path, None)
+
     def remove(self, path: str) -> None:
         file = self._open.pop(path, None)
         if file is not None:

@@ -58,6 +58,7 @@ class LogReader:
     def __iter__(self) -> Iterator[DispatchBatch]:
         """Runs of good records in log order; `alive` is not filled in."""
         while self.limit is None or self.position < self.limit:
+            self.position = max(self.position, self.log.min_offset)  # retention may go on beside
             segment = self.log.segments.at(self.position)
             if segment is None:
                 return

@@ -36,6 +36,8 @@ class Segment:
 
     start: int
     file: File
+    last_stored_ms: int | None = None
+    """STORETIMESTAMP of its last record, once somebody looked and nothing more is written to it."""
 
     @property
     def end(self) -> int:
@@ -226,6 +228,13 @@ class Segments:
             segment = self._segments.pop()
             segment.file.close()
             self._files.remove(segment.file.path)
+
+    def take_before(self, offset: int) -> list[Segment]:
+        """The segments that end at or below `offset` are no longer part of the log; never the last one.
+        Their files are still there, and open."""
+        count = sum(segment.end <= offset for segment in self._segments[:-1])
+        taken, self._segments = self._segments[:count], self._segments[count:]
+        return taken
 
     def close(self) -> None:
         for segment in self._segments:

@@ -75,6 +75,7 @@ class Appender:
         self._sync = store.settings.flush_mode == "sync"
         self._store_host_ipv6 = len(pack_host(store.settings.store_host)) == 20
         self._refusal: TroveError | None = None
+        self._held: TroveError | None = None
         self._dispatch_scheduled = False
 
     @property
@@ -95,14 +96,28 @@ class Appender:
         """From now on every append is refused with this error (the broker is stopping)."""
         self._refusal = error
 
+    def hold(self, error: TroveError | None) -> None:
+        """New messages are refused with this error until it is None; the broker's own records go on."""
+        self._held = error
+
+    def check_running(self) -> None:
+        """Raises the error with which everything is refused when the broker stops."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def check_accepting(self) -> None:
+        """Raises the error with which new messages are refused, if they are."""
+        self.check_running()
+        if self._held is not None:
+            raise self._held
+
     def append(self, topic: str, queue_id: int, records: Buffer, born_host: bytes | None) -> AppendResult:
         """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
 
         `records` is a run of records as they were encoded by the producer; it is copied once.
         Raises TroveError: nothing was written then.
         """
-        if self._refusal is not None:
-            raise self._refusal
+        self.check_accepting()
         self.topic_for_write(topic, queue_id)
         settings = self._store.settings
         if len(records) > self._batch_size_limit:
@@ -131,11 +146,15 @@ class Appender:
             if error.spec is errors.STORE_FAILED:
                 self._group_commit.fail(error)
             raise
+        self.appended()
+        return result
+
+    def appended(self) -> None:
+        """The log grew, by append() or by the broker's own records: somebody must sync and dispatch it."""
         if not self._sync:
             self._dispatch_soon()
         self._group_commit.appended()
         self._on_appended()
-        return result
 
     def _dispatch_soon(self) -> None:
         """In async mode: dispatches after what runs now, once for all appends of this turn of the loop.

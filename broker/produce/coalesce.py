@@ -1,8 +1,11 @@
-"""Sends that arrive in one turn of the event loop become one append per (topic, queue).
+"""Sends that arrive together become one append per (topic, queue).
 
-A group never waits for a timer: it is appended at the end of the turn in which its first send came.
+A send is appended at the end of the turn of the event loop in which it came; while a sync runs (sync flush),
+just before the next sync begins: its acknowledgement waits for that sync anyway, and one append for all that
+came meanwhile costs little more than one for a single send.
 
 Invariants
+- A send waits for no timer, and for no sync but the one that runs.
 - Within a group the records lie in the order in which the sends came.
 - Every send's future is resolved exactly once, with its own part of the group's append or the group's error.
 """
@@ -11,17 +14,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from broker.message_store import AppendResult
 from broker.produce.append import Appender
 from broker.produce.choose_queue import QueueChooser
+from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-WAITING_BYTES_MAX: Final = 64 << 20  # of one turn, all groups
+WAITING_BYTES_MAX: Final = 64 << 20  # of one gathering, all groups
+_FIRST: Final = np.zeros(1, np.int64)
+_FIRST.flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,10 @@ class _Send:
 
 
 class Coalescer:
-    def __init__(self, appender: Appender, encoder: OutgoingEncoder, batch_size_max: int) -> None:
+    def __init__(
+        self, appender: Appender, encoder: OutgoingEncoder, batch_size_max: int, commit: GroupCommit
+    ) -> None:
+        self._commit = commit
         self._appender = appender
         self._encoder = encoder
         self._batch_size_max = batch_size_max
@@ -48,7 +59,7 @@ class Coalescer:
         self._groups: dict[tuple[str, int], list[_Send]] = {}
         self._chosen: dict[str, int] = {}
         self._waiting_bytes = 0
-        self._scheduled = False
+        self._gathering = False
 
     async def send(
         self,
@@ -58,25 +69,35 @@ class Coalescer:
         *,
         born_host: bytes | None,
         now_ms: int,
+        checked: bool = False,
     ) -> SendOutcome:
         """Appends the messages, in order and contiguously, to the queue (-1: the broker chooses one).
 
-        Returns after the append; durability is the caller's to wait for. Raises TroveError: nothing was
-        written then.
+        `checked`: the messages have passed the checks of their protocol. Returns after the append;
+        durability is the caller's to wait for. Raises TroveError: nothing was written then.
         """
         if not messages:
             raise TroveError(errors.REQUEST_ILLEGAL, "a send needs at least one message")
         queue_id = self._queue_for(topic, queue_id)
         records = self._encoder.encode(
-            messages, topic=topic, queue_id=queue_id, born_host=born_host, now_ms=now_ms
+            messages,
+            topic=topic,
+            queue_id=queue_id,
+            born_host=born_host,
+            now_ms=now_ms,
+            checked=checked,
         )
         return await self._enqueue(topic, queue_id, records, len(messages))
 
     def _queue_for(self, topic: str, queue_id: int) -> int:
-        """The queue named, or the one that this turn's sends without a queue share."""
+        """The queue named, or that of all sends without one which are gathered now."""
         if queue_id >= 0:
             self._appender.topic_for_write(topic, queue_id)
             return queue_id
+        return self.shared_queue(topic)
+
+    def shared_queue(self, topic: str) -> int:
+        """The queue of all sends that are gathered now and name none. Raises as Appender.topic_for_write."""
         if topic not in self._chosen:
             config = self._appender.topic_for_write(topic)
             self._schedule()
@@ -99,12 +120,14 @@ class Coalescer:
         return send.done
 
     def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._append_groups)
+        """Begins to gather, where that has not begun yet."""
+        if not self._gathering:
+            self._gathering = True
+            if not self._commit.before_next_sync(self._append_groups):
+                asyncio.get_running_loop().call_soon(self._append_groups)
 
     def _append_groups(self) -> None:
-        self._scheduled = False
+        self._gathering = False
         groups, self._groups = self._groups, {}
         self._chosen.clear()
         self._waiting_bytes = 0
@@ -138,13 +161,15 @@ class Coalescer:
     def _share(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
         first, begin = 0, 0
         for send in sends:
-            part = replace(
-                result,
-                physical_offset=result.physical_offset + begin,
-                bytes_written=len(send.records),
-                first_queue_offset=result.first_queue_offset + first,
-                record_count=send.count,
-                positions=result.positions[first : first + send.count] - begin,
+            part = AppendResult(
+                result.status,
+                result.physical_offset + begin,
+                len(send.records),
+                result.store_timestamp,
+                result.first_queue_offset + first,
+                send.count,
+                result.store_host,
+                _FIRST if send.count == 1 else result.positions[first : first + send.count] - begin,
             )
             first += send.count
             begin += len(send.records)

@@ -85,6 +85,8 @@ class GroupCommit:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self._syncing = False
+        self._before_sync: list[Callable[[], None]] = []
         self.failure: Exception | None = None
         self.flush_count = 0
         self.timeout_count = 0
@@ -108,6 +110,15 @@ class GroupCommit:
         """Tells the worker that the log grew."""
         if self._settings.mode == "sync" or self.full:
             self._wanted.set()
+
+    def before_next_sync(self, action: Callable[[], None]) -> bool:
+        """While a sync runs that acknowledgements wait for: `action` is called once, before the next one
+        begins (and there will be one). False where no such sync runs: then it is not called."""
+        if not self._syncing:
+            return False
+        self._before_sync.append(action)
+        self._wanted.set()
+        return True
 
     def when_durable(self, end: int, resolve: Resolve) -> None:
         """Calls `resolve` once: with None when the log is on disk up to `end`, else with the error.
@@ -173,11 +184,13 @@ class GroupCommit:
             await self._next_turn()
             if self.failure is not None:
                 raise _store_failed(self.failure) from self.failure
+            self._run_before_sync()
             thorough = loop.time() >= thorough_at
             if self._worth_a_sync(thorough):
                 await self._flush()
             if thorough:
                 thorough_at = loop.time() + self._settings.thorough_interval_ms / 1000
+        self._run_before_sync()
         while self.unsynced_bytes > 0:  # also what came while the last sync ran
             await self._flush()
 
@@ -203,15 +216,23 @@ class GroupCommit:
             work = self._store.begin_flush()
             if work is None:
                 return
+            self._syncing = self._settings.mode == "sync" and not self._closing
             await asyncio.get_running_loop().run_in_executor(self._executor, work.run)
             grown = self._store.finish_flush(work)
         except StorageError as error:
             self.fail(error)
             raise _store_failed(error) from error
+        finally:
+            self._syncing = False
         self.flush_count += 1
         self._on_grown(grown)
         self._resolve_up_to(self._store.flushed_offset)
         self._room.set()
+
+    def _run_before_sync(self) -> None:
+        actions, self._before_sync = self._before_sync, []
+        for action in actions:
+            action()
 
     def _resolve_up_to(self, flushed_offset: int) -> None:
         while self._waiters and self._waiters[0].end <= flushed_offset:
@@ -239,6 +260,7 @@ class GroupCommit:
         if self.failure is None:
             self.failure = error
             self._store.mark_failed()
+        self._run_before_sync()  # each hears of it from the store
         while self._waiters:
             self._waiters.popleft().resolve(_store_failed(self.failure))
         self._wanted.set()

@@ -10,15 +10,21 @@ from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
-    BatchEncoder,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
     check_key,
     check_property,
     check_tag,
     check_unique_key,
+    encode_properties,
+    encode_record,
 )
+from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
+_NO_BORN_HOST: Final = bytes(HOST_SIZE_IPV4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,22 @@ class OutgoingMessage:
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     born_timestamp: int = 0  # epoch ms; 0 = now
+    system_properties: Mapping[str, str] = field(default_factory=dict)
+    """Written unchecked: what a protocol of the broker's stores under RocketMQ's own names."""
+
+    def stored_properties(self, unique_key: str) -> dict[str, str]:
+        """The property block's names and values, in the encoder's order; `unique_key` is for a message
+        without one."""
+        found = {PROPERTY_UNIQ_KEY: self.unique_key or unique_key}
+        if self.keys:
+            found[PROPERTY_KEYS] = " ".join(self.keys)
+        if self.tag:
+            found[PROPERTY_TAGS] = self.tag
+        if self.properties:
+            found.update(self.properties)
+        if self.system_properties:
+            found.update(self.system_properties)
+        return found
 
 
 def check_outgoing(message: OutgoingMessage, body_size_max: int) -> None:
@@ -61,7 +83,7 @@ class OutgoingEncoder:
         self, settings: StoreSettings, store_host_ipv6: bool, next_unique_key: Callable[[], str]
     ) -> None:
         self._settings = settings
-        self._store_host_ipv6 = store_host_ipv6
+        self._no_store_host = bytes(HOST_SIZE_IPV6 if store_host_ipv6 else HOST_SIZE_IPV4)
         self._next_unique_key = next_unique_key
 
     def encode(
@@ -72,28 +94,29 @@ class OutgoingEncoder:
         queue_id: int,
         born_host: bytes | None,
         now_ms: int,
+        checked: bool = False,
     ) -> bytes:
-        """The messages as one run of records. Raises what check_outgoing raises, PROPERTIES_SIZE_EXCEEDED."""
-        encoder = BatchEncoder(
-            topic,
-            store_host_ipv6=self._store_host_ipv6,
-            append_property_crc=self._settings.append_property_crc,
-            born_host_ipv6=born_host is not None and len(born_host) == 20,
-        )
-        records = []
-        for message in messages:
-            check_outgoing(message, self._settings.body_size_max)
-            records.append(
-                encoder.encode(
-                    [message.body],
-                    queue_id=queue_id,
-                    unique_keys=[message.unique_key or self._next_unique_key()],
-                    keys=[message.keys],
-                    tags=[message.tag or None],
-                    properties=[message.properties],
-                    flags=message.flag,
-                    born_timestamp=message.born_timestamp or now_ms,
-                    born_host=born_host,
-                )
+        """The messages as one run of records. `checked`: they have passed the checks of their protocol.
+
+        Raises what check_outgoing raises, PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL.
+        """
+        if not checked:
+            for message in messages:
+                check_outgoing(message, self._settings.body_size_max)
+        records = [
+            encode_record(
+                topic,
+                message.body,
+                queue_id=queue_id,
+                properties=encode_properties(
+                    message.stored_properties("" if message.unique_key else self._next_unique_key())
+                ),
+                flag=message.flag,
+                born_timestamp=message.born_timestamp or now_ms,
+                born_host=born_host or _NO_BORN_HOST,
+                store_host=self._no_store_host,
+                append_property_crc=self._settings.append_property_crc,
             )
-        return b"".join(records)
+            for message in messages
+        ]
+        return records[0] if len(records) == 1 else b"".join(records)

@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from broker.consume.lag import consumer_lags
-from broker.server.statistics import BrokerStatistics
-from broker.topics.names import RETRY_PREFIX, is_system_topic
+from broker.server.consumer_metrics import GROUP_LABELS, ConsumerMetrics, group_values
+from broker.server.metric_families import NODE_LABELS, NodeFamilies, Samples, flag
+from broker.server.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
+from broker.topics.names import is_system_topic
 
-NODE_LABELS: Final = ("cluster", "node_type", "node_id")
-TOPIC_LABELS: Final = (*NODE_LABELS, "topic", "message_type", "is_system")
-GROUP_LABELS: Final = (*NODE_LABELS, "consumer_group", "topic", "is_retry", "is_system")
+TOPIC_LABELS: Final = ("topic", "message_type", "is_system")
 PERMISSION: Final = 6  # RocketMQ's read and write
-LAG_ENTRIES_MAX: Final = 10_000  # series of consumer lag in one answer
-
-Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 class BrokerCollector(Collector):
@@ -31,7 +28,8 @@ class BrokerCollector(Collector):
     def __init__(self, statistics: BrokerStatistics) -> None:
         self._statistics = statistics
         settings = statistics.store.settings
-        self._node = (settings.cluster, "broker", settings.broker)
+        self._families = NodeFamilies(settings.cluster, "broker", settings.broker)
+        self._consumer_metrics = ConsumerMetrics(statistics, self._families)
 
     def describe(self) -> Iterable[Metric]:
         return ()  # else registering would collect
@@ -39,8 +37,9 @@ class BrokerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
         yield from self._store()
-        yield from self._consumers()
+        yield from self._lags()
         yield from self._own()
+        yield from self._consumer_metrics.collect()
 
     # --- under RocketMQ's names ---------------------------------------------------------------------
     def _traffic(self) -> Iterator[Metric]:
@@ -53,18 +52,19 @@ class BrokerCollector(Collector):
         )
         for name, what, table in tables:
             samples = ((self._topic_values(topic), count) for topic, count in table.items())
-            yield self._counter(name, what, TOPIC_LABELS, samples)
+            yield self._families.counters(name, what, TOPIC_LABELS, samples)
         sizes = HistogramMetricFamily(
-            "rocketmq_message_size", "Bytes of each record appended.", labels=TOPIC_LABELS
+            "rocketmq_message_size", "Bytes of each record appended.", labels=(*NODE_LABELS, *TOPIC_LABELS)
         )
         for topic, buckets in traffic.message_sizes.items():
-            sizes.add_metric(self._topic_values(topic), buckets.cumulative(), buckets.total)
+            values = (*self._families.node, *self._topic_values(topic))
+            sizes.add_metric(values, buckets.cumulative(), buckets.total)
         yield sizes
 
     def _topic_values(self, topic: str) -> tuple[str, ...]:
         config = self._statistics.store.topics.get(topic)
         message_type = config.message_type if config is not None else "UNSPECIFIED"
-        return (*self._node, topic, message_type, _flag(is_system_topic(topic)))
+        return (topic, message_type, flag(is_system_topic(topic)))
 
     def _store(self) -> Iterator[Metric]:
         store = self._statistics.store
@@ -87,56 +87,56 @@ class BrokerCollector(Collector):
             ("rocketmq_broker_permission", "2 = write, 4 = read.", 4 if store.failed else PERMISSION),
         )
         for name, what, value in gauges:
-            yield self._gauge(name, what, value)
-        watermark = GaugeMetricFamily(
+            yield self._families.gauge(name, what, value)
+        running = {
+            "append": self._statistics.group_commit.waiting,
+            "long_poll": len(self._statistics.long_polls),
+            "receive": len(self._statistics.receive_waits),
+            "query": self._statistics.queries.running,
+        }
+        yield self._families.gauges(
             "rocketmq_processor_watermark",
             "Requests that wait or run now.",
-            labels=(*NODE_LABELS, "processor"),
+            ("processor",),
+            (((processor,), count) for processor, count in running.items()),
         )
-        for processor, count in (
-            ("append", self._statistics.group_commit.waiting),
-            ("long_poll", len(self._statistics.long_polls)),
-            ("query", self._statistics.queries.running),
-        ):
-            watermark.add_metric((*self._node, processor), count)
-        yield watermark
 
     def _reserve_time_ms(self) -> int:
         """How old the oldest record is."""
         oldest = self._statistics.store.store_timestamp_at(self._statistics.store.min_offset)
         return 0 if oldest is None else max(0, self._statistics.clock_ms() - oldest)
 
-    def _consumers(self) -> Iterator[Metric]:
-        messages = GaugeMetricFamily(
-            "rocketmq_consumer_lag_messages", "Messages behind the group's offset.", labels=GROUP_LABELS
+    def _lags(self) -> Iterator[Metric]:
+        lags = consumer_lags(self._statistics.store, GROUP_ENTRIES_MAX)
+        rows = [(group_values(*key), lag) for key, lag in lags.items()]
+        now_ms = self._statistics.clock_ms()
+        yield self._families.gauges(
+            "rocketmq_consumer_lag_messages",
+            "Messages behind the group's offset.",
+            GROUP_LABELS,
+            ((values, lag.messages) for values, lag in rows),
         )
-        latency = GaugeMetricFamily(
+        yield self._families.gauges(
             "rocketmq_consumer_lag_latency",
             "Age of the oldest message behind the group's offset, in milliseconds.",
-            labels=GROUP_LABELS,
+            GROUP_LABELS,
+            ((values, 0 if lag.oldest is None else max(0, now_ms - lag.oldest)) for values, lag in rows),
         )
-        for (group, topic), lag in consumer_lags(self._statistics.store, LAG_ENTRIES_MAX).items():
-            retry, system = _flag(topic.startswith(RETRY_PREFIX)), _flag(is_system_topic(topic))
-            labels = (*self._node, group, topic, retry, system)
-            messages.add_metric(labels, lag.messages)
-            age = 0 if lag.oldest is None else max(0, self._statistics.clock_ms() - lag.oldest)
-            latency.add_metric(labels, age)
-        yield messages
-        yield latency
 
     # --- under our own names ------------------------------------------------------------------------
     def _own(self) -> Iterator[Metric]:
         statistics = self._statistics
         store, traffic, commit = statistics.store, statistics.traffic, statistics.group_commit
-        by_symbol = (*NODE_LABELS, "error")
-        refused, one_way = traffic.refusals, traffic.one_way_refusals
-        yield self._counter(
-            "trovemq_appends_refused", "Appends refused.", by_symbol, self._by_symbol(refused)
+        families = self._families
+        yield families.counters(
+            "trovemq_appends_refused", "Appends refused.", ("error",), _by_symbol(traffic.refusals)
         )
-        yield self._counter(
-            "trovemq_one_way_refused", "Refused appends that nobody was told of.", by_symbol,
-            self._by_symbol(one_way),
-        )  # fmt: skip
+        yield families.counters(
+            "trovemq_one_way_refused",
+            "Refused appends that nobody was told of.",
+            ("error",),
+            _by_symbol(traffic.one_way_refusals),
+        )
         counters = (
             ("trovemq_flushes", "Syncs of the log.", commit.flush_count),
             (
@@ -153,30 +153,17 @@ class BrokerCollector(Collector):
             ("trovemq_index_create_failures", "Index files not to be had.", statistics.index_create_failures),
         )
         for name, what, value in counters:
-            yield self._counter(name, what, NODE_LABELS, [(self._node, value)])
-        yield self._gauge("trovemq_long_polls", "Fetches that wait for messages.", len(statistics.long_polls))
-        lagging = GaugeMetricFamily(
-            "trovemq_projection_lagging", "1 where it has not reached the log's visible end.",
-            labels=(*NODE_LABELS, "projection"),
-        )  # fmt: skip
-        for name in store.lagging:
-            lagging.add_metric((*self._node, name), 1)
-        yield lagging
-
-    def _by_symbol(self, table: Mapping[str, int]) -> Samples:
-        return (((*self._node, symbol), count) for symbol, count in table.items())
-
-    def _gauge(self, name: str, what: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, what, labels=NODE_LABELS)
-        family.add_metric(self._node, value)
-        return family
-
-    def _counter(self, name: str, what: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-        family = CounterMetricFamily(name, what, labels=labels)
-        for values, count in samples:
-            family.add_metric(values, count)
-        return family
+            yield families.counter(name, what, value)
+        yield families.gauge(
+            "trovemq_long_polls", "Fetches that wait for messages.", len(statistics.long_polls)
+        )
+        yield families.gauges(
+            "trovemq_projection_lagging",
+            "1 where it has not reached the log's visible end.",
+            ("projection",),
+            (((name,), 1) for name in store.lagging),
+        )
 
 
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
+def _by_symbol(table: Mapping[str, int]) -> Samples:
+    return (((symbol,), count) for symbol, count in table.items())

@@ -3,43 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
+from broker.consume.group_standing import GroupStanding, group_standings
 from broker.consume.long_poll import LongPolls
+from broker.consume.receive_waits import ReceiveWaits
+from broker.consumer_model import ConsumerModel
+from broker.consumer_tasks import TimerTask
 from broker.message_store import MessageStore
 from broker.produce.group_commit import GroupCommit
 from broker.server.query_service import QueryService
 from broker.server.reply_stream import OpenStreams
+from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.traffic import Traffic
+
+GROUP_ENTRIES_MAX: Final = 10_000  # pairs of group and topic that one answer looks at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsParts:
+    """Whose numbers are read."""
+
+    store: MessageStore
+    model: ConsumerModel
+    group_commit: GroupCommit
+    long_polls: LongPolls
+    receive_waits: ReceiveWaits
+    queries: QueryService
+    streams: OpenStreams
+    traffic: Traffic
+    timer_task: TimerTask
+    clients: ClientRegistry
+    clock_ms: Callable[[], int]
 
 
 class BrokerStatistics:
     """Reads plain numbers when it is asked; keeps none."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        group_commit: GroupCommit,
-        long_polls: LongPolls,
-        queries: QueryService,
-        streams: OpenStreams,
-        traffic: Traffic,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self.store = store
-        self.group_commit = group_commit
-        self.long_polls = long_polls
-        self.queries = queries
-        self.streams = streams
-        self.traffic = traffic
-        self.clock_ms = clock_ms
+    def __init__(self, parts: StatisticsParts) -> None:
+        self.store: Final = parts.store
+        self.model: Final = parts.model
+        self.group_commit: Final = parts.group_commit
+        self.long_polls: Final = parts.long_polls
+        self.receive_waits: Final = parts.receive_waits
+        self.queries: Final = parts.queries
+        self.streams: Final = parts.streams
+        self.traffic: Final = parts.traffic
+        self.timer_task: Final = parts.timer_task
+        self.clients: Final = parts.clients
+        self.clock_ms = parts.clock_ms
 
     @property
     def index_create_failures(self) -> int:
         """How often no file could be had for the key index."""
         return int(getattr(self.store.key_index, "create_failures", 0))
 
+    @property
+    def timer_behind_ms(self) -> int:
+        """How late the earliest delayed message is now."""
+        due_ms = self.model.timers.next_due_ms()
+        return 0 if due_ms is None else max(0, self.clock_ms() - due_ms)
+
+    def standings(self) -> dict[tuple[str, str], GroupStanding]:
+        """By (group, stored topic)."""
+        states = self.model.delivery.pair_table.states()
+        return group_standings(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
+
+    def redeliveries(self) -> dict[tuple[str, str], int]:
+        """By (group, topic): messages handed out that had been delivered before."""
+        return {key: pair.redelivered_count for key, pair in self.model.delivery.pair_table.items()}
+
+    def dead_letters(self) -> dict[tuple[str, str], int]:
+        """By (group, topic): copies in the group's dead-letter topic."""
+        return {key: pair.dead_letter_count for key, pair in self.model.delivery.pair_table.items()}
+
     def counters(self) -> dict[str, int]:
         """Whole numbers by name; what each means stands in docs/statistics.md."""
+        return self._log_counters() | self._consumer_counters()
+
+    def _log_counters(self) -> dict[str, int]:
         store, traffic = self.store, self.traffic
         return {
             "messages_in": traffic.messages_in.total(),
@@ -67,4 +110,37 @@ class BrokerStatistics:
             "projection_failures": store.projection_failures,
             "segment_create_failures": store.segment_create_failures,
             "index_create_failures": self.index_create_failures,
+        }
+
+    def _consumer_counters(self) -> dict[str, int]:
+        model, standings = self.model, self.standings().values()
+        delivery, timers, transactions = model.delivery, model.timers, model.transactions
+        producers = sum(client.is_producer for client in self.clients)
+        return {
+            "ready_messages": sum(standing.ready for standing in standings),
+            "inflight_messages": sum(standing.in_flight for standing in standings),
+            "redelivered_messages": sum(self.redeliveries().values()),
+            "damaged_messages": delivery.damaged_count,
+            "dead_letters": delivery.dead_letter_count,
+            "dead_letter_failures": delivery.dead_letter_failures,
+            "receives_waiting": len(self.receive_waits),
+            "events": model.events.appended_count,
+            "events_pending": model.events.pending_count,
+            "snapshot_failures": model.snapshot_failures,
+            "timers_pending": timers.pending_count,
+            "timers_enqueued": timers.enqueued.total(),
+            "timers_dequeued": timers.dequeued.total(),
+            "timers_recalled": timers.recalled_count,
+            "timers_dropped": timers.dropped_count,
+            "timers_lost": timers.lost_count,
+            "timer_behind_ms": self.timer_behind_ms,
+            "timer_lateness_max_ms": self.timer_task.lateness_max_ms,
+            "half_messages": transactions.open_count,
+            "transactions_committed": transactions.committed.total(),
+            "transactions_rolled_back": transactions.rolled_back.total(),
+            "transactions_given_up": transactions.given_up_count,
+            "clients": len(self.clients),
+            "producers": producers,
+            "consumers": len(self.clients) - producers,
+            "telemetry_streams": self.clients.stream_count,
         }

@@ -162,3 +162,9 @@ class FaultyFileSystem:
 
     def free_bytes(self) -> int:
         return self.inner.free_bytes()
+
+    def total_bytes(self) -> int:
+        return self.inner.total_bytes()
+
+    def modified_ms(self, path: str) -> int:
+        return self.inner.modified_ms(path)

@@ -20,6 +20,7 @@ from broker.storage.paths import checked_path, parent_directory
 from broker.storage.real import scatter_into
 
 PAGE_SIZE: Final = 4096
+UNBOUNDED_SIZE: Final = 1 << 40
 
 
 class _Content:
@@ -85,6 +86,7 @@ class MemoryFileSystem:
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
+        self.modified: dict[str, int] = {}
         self._files: dict[str, _Content] = {}
         self._synced_names: dict[str, _Content] = {}
         self._locked: set[str] = set()
@@ -206,4 +208,12 @@ class MemoryFileSystem:
 
     def free_bytes(self) -> int:
         used = sum(len(content.data) for content in self._files.values())
-        return (1 << 40) if self.capacity is None else max(0, self.capacity - used)
+        return UNBOUNDED_SIZE if self.capacity is None else max(0, self.capacity - used)
+
+    def total_bytes(self) -> int:
+        return UNBOUNDED_SIZE if self.capacity is None else self.capacity
+
+    def modified_ms(self, path: str) -> int:
+        """0 until a test sets it in `modified`: there is no clock here."""
+        self._content("stat", path)
+        return self.modified.get(path, 0)

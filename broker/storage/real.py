@@ -54,6 +54,8 @@ class RealFile:
 
     def view(self) -> memoryview:
         if self._map is None:
+            if self._descriptor < 0:  # mmap would take -1 for memory without a file
+                raise StorageError("mmap", self._path, errno.EBADF)
             with storage_errors("mmap", self._path):
                 self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
@@ -281,5 +283,16 @@ class RealFileSystem:
             os.close(descriptor)
 
     def free_bytes(self) -> int:
-        status = os.statvfs(self._root)
+        with storage_errors("statvfs", str(self._root)):
+            status = os.statvfs(self._root)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self) -> int:
+        with storage_errors("statvfs", str(self._root)):
+            status = os.statvfs(self._root)
+        # What is kept for root alone counts as neither, as in df's percentage.
+        return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
+
+    def modified_ms(self, path: str) -> int:
+        with storage_errors("stat", path):
+            return os.stat(self._absolute(path)).st_mtime_ns // 1_000_000

@@ -160,3 +160,10 @@ class ReadOnlyFileSystem:
 
     def free_bytes(self) -> int:
         return 0
+
+    def total_bytes(self) -> int:
+        return 0
+
+    def modified_ms(self, path: str) -> int:
+        with storage_errors("stat", path):
+            return os.stat(self._absolute(path)).st_mtime_ns // 1_000_000

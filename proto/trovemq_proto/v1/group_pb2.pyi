@@ -260,3 +260,28 @@ class PrintStackTraceReply(_message.Message):
     STACK_TRACE_FIELD_NUMBER: _ClassVar[int]
     stack_trace: str
     def __init__(self, stack_trace: _Optional[str] = ...) -> None: ...
+
+class FindDelayedRequest(_message.Message):
+    __slots__ = ("topic", "key")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: str
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class FindDelayedReply(_message.Message):
+    __slots__ = ("entries", "complete")
+    class Entry(_message.Message):
+        __slots__ = ("record", "delivery_timestamp", "recall_handle")
+        RECORD_FIELD_NUMBER: _ClassVar[int]
+        DELIVERY_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+        RECALL_HANDLE_FIELD_NUMBER: _ClassVar[int]
+        record: bytes
+        delivery_timestamp: int
+        recall_handle: str
+        def __init__(self, record: _Optional[bytes] = ..., delivery_timestamp: _Optional[int] = ..., recall_handle: _Optional[str] = ...) -> None: ...
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[FindDelayedReply.Entry]
+    complete: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[FindDelayedReply.Entry, _Mapping]]] = ..., complete: _Optional[bool] = ...) -> None: ...

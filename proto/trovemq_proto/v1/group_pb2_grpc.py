@@ -89,6 +89,11 @@ class GroupServiceStub:
                 request_serializer=trovemq__proto_dot_v1_dot_group__pb2.PrintStackTraceRequest.SerializeToString,
                 response_deserializer=trovemq__proto_dot_v1_dot_group__pb2.PrintStackTraceReply.FromString,
                 _registered_method=True)
+        self.FindDelayed = channel.unary_unary(
+                '/trovemq.v1.GroupService/FindDelayed',
+                request_serializer=trovemq__proto_dot_v1_dot_group__pb2.FindDelayedRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_group__pb2.FindDelayedReply.FromString,
+                _registered_method=True)
 
 
 class GroupServiceServicer:
@@ -160,6 +165,12 @@ class GroupServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindDelayed(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -217,6 +228,11 @@ def add_GroupServiceServicer_to_server(servicer, server):
                     servicer.PrintThreadStackTrace,
                     request_deserializer=trovemq__proto_dot_v1_dot_group__pb2.PrintStackTraceRequest.FromString,
                     response_serializer=trovemq__proto_dot_v1_dot_group__pb2.PrintStackTraceReply.SerializeToString,
+            ),
+            'FindDelayed': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindDelayed,
+                    request_deserializer=trovemq__proto_dot_v1_dot_group__pb2.FindDelayedRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_group__pb2.FindDelayedReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -516,6 +532,33 @@ class GroupService:
             '/trovemq.v1.GroupService/PrintThreadStackTrace',
             trovemq__proto_dot_v1_dot_group__pb2.PrintStackTraceRequest.SerializeToString,
             trovemq__proto_dot_v1_dot_group__pb2.PrintStackTraceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindDelayed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.GroupService/FindDelayed',
+            trovemq__proto_dot_v1_dot_group__pb2.FindDelayedRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_group__pb2.FindDelayedReply.FromString,
             options,
             channel_credentials,
             insecure,

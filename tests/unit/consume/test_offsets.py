@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Mapping
 
 import pytest
 
-from broker.consume.offsets import OffsetKeeper, ResetTarget
+from broker.consume.offsets import OffsetKeeper, ResetEntry, ResetTarget
 from broker.message_store import MessageStore
 from broker.query.search_offset import search_offset
 from broker.storage.files import FileSystem, StorageError
@@ -136,3 +137,42 @@ async def test_a_full_disk_is_said_and_the_next_write_completes_it(
     assert bench.on_disk() is None
     await bench.keeper.persist()
     assert bench.on_disk() == 1
+
+
+@pytest.mark.asyncio
+async def test_a_preview_tells_what_a_reset_would_do_and_sets_nothing() -> None:
+    bench = Bench()
+    for number in range(3):
+        send(bench.store, b"x", now_ms=NOW_MS + number)
+    bench.store.offsets.commit("g", "orders", 0, 1)
+    target = ResetTarget(timestamp=NOW_MS + 2)
+    planned = bench.keeper.preview("g", "orders", None, target)
+    assert planned[0] == ResetEntry(0, 1, 2)
+    assert (bench.keeper.get("g", "orders", 0), bench.keeper.get("g", "orders", 1)) == (1, None)
+    assert bench.on_disk() is None
+    assert await bench.keeper.reset("g", "orders", None, target) == planned
+    with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
+        bench.keeper.preview("g", "orders", 0, ResetTarget(offset=4))
+
+
+@pytest.mark.asyncio
+async def test_delivery_is_told_of_every_offset_that_is_set_and_says_what_it_forgets() -> None:
+    bench = Bench()
+    told: list[tuple[str, str, dict[int, int], int | None]] = []
+
+    def moved(group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        told.append((group, topic, dict(offsets), bench.store.offsets.get(group, topic, 0)))
+        return {0: 5}
+
+    bench.keeper = OffsetKeeper(bench.store, bench.sync_log, lambda *_: 0, moved)
+    send(bench.store, b"x")
+    await bench.keeper.commit("g", "orders", 0, 1)
+    entries = await bench.keeper.reset("g", "orders", None, ResetTarget(to_min=True))
+    assert told == [
+        ("g", "orders", {0: 1}, None),
+        ("g", "orders", {0: 0, 1: 0, 2: 0, 3: 0}, 1),
+    ], "before the offset is stored: nothing that delivery does may come behind it"
+    assert [entry.in_flight for entry in entries] == [5, 0, 0, 0]
+    with pytest.raises(TroveError):
+        await bench.keeper.reset("g", "orders", 0, ResetTarget(offset=9))
+    assert len(told) == 2, "a reset that is refused is told to nobody"

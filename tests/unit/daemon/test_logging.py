@@ -12,7 +12,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq_daemon.logging import LINES_MAX, LogFormat, configure_logging, get_logger
+from trovemq_daemon.logging import LINES_MAX, LogFormat, configure_logging, get_logger, set_log_level
 
 
 class Clock:
@@ -102,3 +102,15 @@ def test_levels_filter_and_libraries_are_heard() -> None:
     logging.getLogger("uvicorn.error").warning("loud %d", 5)
     (line,) = [json.loads(text) for text in lines_of(stream)]
     assert (line["event"], line["message"]) == ("library.uvicorn.error", "loud 5")
+
+
+def test_the_level_can_be_changed_while_the_process_runs() -> None:
+    stream = io.StringIO()
+    configure_logging("info", stream=stream)
+    get_logger().debug("one")
+    set_log_level("debug")
+    get_logger().debug("two")
+    set_log_level("error")
+    get_logger().warning("three")
+    get_logger().error("four")
+    assert [line.split()[2] for line in lines_of(stream)] == ["two", "four"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from broker.message_store import AppendResult
+from broker.message_store import AppendResult, FlushWork, MessageStore
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.choose_queue import TOPICS_MAX, QueueChooser
 from broker.produce.coalesce import Coalescer, SendOutcome
@@ -16,18 +18,55 @@ from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from broker.storage.files import Buffer
 from broker.storage.memory import MemoryFileSystem
+from broker.store_settings import FlushMode
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto.errors import TroveError
 
 
+class SlowStore:
+    """The store, with syncs that wait for leave."""
+
+    def __init__(self, store: MessageStore, begun: threading.Event, leave: threading.Event) -> None:
+        self._store, self._begun, self._leave = store, begun, leave
+
+    end_offset = property(lambda self: self._store.end_offset)
+    flushed_offset = property(lambda self: self._store.flushed_offset)
+
+    def begin_flush(self) -> FlushWork | None:
+        work = self._store.begin_flush()
+        if work is not None:
+            plain = work.run
+
+            def run() -> None:
+                self._begun.set()
+                self._leave.wait(10)
+                plain()
+
+            work.run = run  # type: ignore[method-assign]
+        return work
+
+    def finish_flush(self, work: FlushWork) -> list[tuple[str, int]]:
+        return self._store.finish_flush(work)
+
+    def mark_failed(self) -> None:
+        self._store.mark_failed()
+
+
 class Bench:
-    def __init__(self) -> None:
-        self.store = open_store(MemoryFileSystem(), topics=("orders", "others"))
-        commit = GroupCommit(self.store, FlushSettings(mode="async"), lambda _grown: None)
+    def __init__(self, mode: FlushMode = "async") -> None:
+        settings = replace(SMALL, flush_mode=mode)
+        self.store = open_store(MemoryFileSystem(), settings, topics=("orders", "others"))
+        self.may_sync = threading.Event()
+        self._sync_begun = threading.Event()
+        self.commit = commit = GroupCommit(
+            SlowStore(self.store, self._sync_begun, self.may_sync),
+            FlushSettings(mode=mode),
+            lambda _grown: None,
+        )
         self.appender = Appender(self.store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
         keys: Iterator[int] = count()
         encoder = OutgoingEncoder(SMALL, False, lambda: f"U{next(keys)}")
-        self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(SMALL))
+        self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(SMALL), commit)
         self.appends: list[tuple[str, int]] = []
         plain = self.appender.append
 
@@ -36,6 +75,10 @@ class Bench:
             return plain(topic, queue_id, records, born_host)
 
         self.appender.append = counted  # type: ignore[method-assign]
+
+    async def syncing(self) -> bool:
+        """Returns when the first sync runs."""
+        return await asyncio.to_thread(self._sync_begun.wait, 10)
 
     async def send(self, *bodies: bytes, topic: str = "orders", queue_id: int = 0) -> SendOutcome:
         messages = [OutgoingMessage(body) for body in bodies]
@@ -155,3 +198,43 @@ def test_queue_chooser_is_bounded() -> None:
     for number in range(TOPICS_MAX + 10):
         assert chooser.choose(f"t{number}", 4) == 0
     assert [chooser.choose("t", 3) for _ in range(4)] == [0, 1, 2, 0]
+
+
+@pytest.mark.asyncio
+async def test_sends_that_come_while_a_sync_runs_share_one_append_before_the_next() -> None:
+    bench = Bench(mode="sync")
+    worker = asyncio.create_task(bench.commit.run())
+    first = await bench.send(b"first")
+    durable = asyncio.create_task(bench.commit.durable(first.result.end))
+    assert await bench.syncing()
+    others = []
+    for number in range(8):  # no two of them in one turn
+        others.append(asyncio.create_task(bench.send(b"%d" % number)))
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in others)
+    bench.may_sync.set()
+    await durable
+    outcomes = await asyncio.gather(*others)
+    await bench.commit.durable(outcomes[-1].result.end)
+    assert len(bench.appends) == 2
+    assert [message.body for message in read_queue(bench.store)] == [b"first", *(b"%d" % i for i in range(8))]
+    bench.commit.stop()
+    await worker
+    bench.commit.close()
+
+
+@pytest.mark.asyncio
+async def test_sends_that_wait_for_a_sync_which_fails_all_hear_of_it() -> None:
+    bench = Bench(mode="sync")
+    worker = asyncio.create_task(bench.commit.run())
+    await bench.send(b"first")
+    assert await bench.syncing()
+    waiting = [asyncio.create_task(bench.send(b"x")) for _ in range(3)]
+    await asyncio.sleep(0)
+    bench.commit.fail(OSError("the disk is gone"))
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [result.symbol for result in results if isinstance(result, TroveError)] == ["STORE_FAILED"] * 3
+    bench.may_sync.set()
+    with pytest.raises(TroveError):
+        await worker
+    bench.commit.close()

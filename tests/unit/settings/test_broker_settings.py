@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker import settings as settings_module
+from broker.consumer_settings import ConsumerSettings
 from broker.rocketmq_keys import IGNORED_KEYS
 from broker.settings import BrokerSettings
 from broker.store_settings import StoreSettings
@@ -76,6 +79,24 @@ def test_every_default_is_a_value_that_one_could_give() -> None:
         ("osPageCacheBusyTimeOutMills", "20", "append_wait_max_ms", 20),
         ("flushConsumerOffsetInterval", "100", "consumer_offset_flush_interval_ms", 100),
         ("flushIntervalConsumeQueue", "100", "projection_flush_interval_ms", 100),
+        ("autoCreateSubscriptionGroup", "false", "auto_create_group", False),
+        ("accessMessageInMemoryMaxRatio", "25", "recent_memory_percent", 25),
+        ("popInflightMessageThreshold", "7", "in_flight_max", 7),
+        ("grpcClientConsumerLongPollingBatchSize", "16", "receive_count_max", 16),
+        ("maxPopPollingSize", "100000", "receive_polls_max", 100_000),
+        ("minInvisibleTimeMillsForRecv", "500", "invisible_min_ms", 500),
+        ("maxInvisibleTimeMills", "60000", "invisible_max_ms", 60_000),
+        ("defaultInvisibleTimeMills", "30000", "renewed_lease_ms", 30_000),
+        ("renewMaxTimeMillis", "3600000", "renewed_total_max_ms", 3_600_000),
+        ("invisibleTimeMillisWhenClear", "0", "released_after_ms", 0),
+        ("timerMaxDelaySec", "259200", "delivery_delay_max_ms", 259_200_000),
+        ("transactionTimeOut", "6000", "transaction_timeout_ms", 6_000),
+        ("transactionCheckInterval", "1000", "transaction_check_interval_ms", 1_000),
+        ("transactionCheckMax", "5", "transaction_check_max", 5),
+        ("channelExpiredTimeout", "60000", "client_expiry_ms", 60_000),
+        ("grpcMaxInboundMessageSize", "70000", "grpc_receive_size_max", 70_000),
+        ("tlsCertPath", "/x.crt", "tls_certificate", "/x.crt"),
+        ("tlsKeyPath", "/x.key", "tls_key", "/x.key"),
         ("brokerName", "b", "name", "b"),
         ("brokerClusterName", "c", "cluster", "c"),
         ("brokerIP1", "::1", "advertise", "::1"),
@@ -85,7 +106,9 @@ def test_every_default_is_a_value_that_one_could_give() -> None:
     ],
 )
 def test_rocketmqs_names(key: str, text: str, name: str, value: Any) -> None:
-    assert getattr(load(f"{key}={text}").settings, name) == value
+    tls = {"tlsCertPath": ["tls_key=k"], "tlsKeyPath": ["tls_certificate=c"]}.get(key, [])
+    more = [*tls, "tls_listen=127.0.0.1:0"] if tls else []
+    assert getattr(load(f"{key}={text}", *more).settings, name) == value
 
 
 def test_no_key_is_both_implemented_and_ignored() -> None:
@@ -112,6 +135,11 @@ def test_the_broker_conf_of_every_golden_store_is_accepted(manifest: Path, tmp_p
     [
         ("listen=0.0.0.0:1", "--insecure"),
         ("http=0.0.0.0:1", "--insecure"),
+        ("tls_listen=0.0.0.0:1", "--insecure"),
+        ("tls_listen=nowhere", "HOST:PORT"),
+        ("tls_listen=127.0.0.1:8081", "listen and tls_listen are both 127.0.0.1:8081"),
+        ("tls_certificate=x", "given together"),
+        ("tls_key=x", "given together"),
         ("listen=nowhere", "HOST:PORT"),
         ("nameserver=127.0.0.1:0", "port must not be 0"),
         ("nameserver=127.0.0.1", "HOST:PORT"),
@@ -124,6 +152,12 @@ def test_the_broker_conf_of_every_golden_store_is_accepted(manifest: Path, tmp_p
         ("commit_log_file_size=2GiB", "at most"),
         ("index_item_count=1", "at least 2"),
         ("registration_retry_min_ms=6000", "must not exceed"),
+        ("invisible_min_ms=13h", "invisible_min_ms must not exceed invisible_max_ms"),
+        ("renewed_lease_ms=4h", "renewed_lease_ms must not exceed renewed_total_max_ms"),
+        ("timerMaxDelaySec=3d", "timerMaxDelaySec=3d: must be a whole number of seconds"),
+        ("timerMaxDelaySec=400000000", "at most"),
+        ("recent_memory_percent=101", "at most 100"),
+        ("new_group_start=middle", "must be one of rocketmq, begin, end"),
         ("flushDiskType=sync", "SYNC_FLUSH or ASYNC_FLUSH"),
         ("listenPort=70000", "port between"),
         ("storePathCommitlog=x", "did you mean storePathCommitLog"),
@@ -141,8 +175,63 @@ def test_listening_on_every_address_needs_an_advertised_one() -> None:
     assert str(settings.advertised(Address("0.0.0.0", 4711))) == "10.1.2.3:4711"
 
 
+def test_tls_is_off_or_has_an_address_of_its_own() -> None:
+    assert load().settings.tls_listen_address is None
+    settings = load("tls_certificate=c", "tls_key=k", tls_listen="[::1]:0").settings
+    assert settings.tls_listen_address == Address("::1", 0)
+    assert load("listen=127.0.0.1:0", "tls_listen=127.0.0.1:0").settings.tls_listen_address is not None
+    with pytest.raises(SettingsError, match="but no tls_listen"):
+        load("tls_certificate=c", "tls_key=k")
+    open_to_all = load("insecure=true", "tls_listen=0.0.0.0:8443").settings.tls_listen_address
+    assert open_to_all == Address("0.0.0.0", 8443)
+
+
+def test_consumer_defaults_are_the_designs() -> None:
+    made = load().settings.consumer_settings()
+    assert replace(made, recent_bytes_max=ConsumerSettings().recent_bytes_max) == ConsumerSettings()
+    assert made.delivery_delay_max_ms == 365 * 86_400_000
+
+
+def test_consumer_settings_take_every_field_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "machine_memory_size", lambda: 1_000)
+    changed = load(
+        "auto_create_group=false", "new_group_start=end", "recent_memory_percent=30", "in_flight_max=2",
+        "ordered_window_max=3", "event_interval_ms=4", "receive_count_max=5", "invisible_min_ms=6",
+        "invisible_max_ms=7", "renewed_lease_ms=1008", "renewed_total_max_ms=1009", "released_after_ms=10",
+        "delivery_delay_max_ms=1011", "timers_max=12", "timer_batch_max=13", "transaction_timeout_ms=14",
+        "transaction_check_interval_ms=15", "transaction_check_max=16", "transactions_max=17",
+        "mappedFileSizeTimerLog=68",
+    ).settings  # fmt: skip
+    made = changed.consumer_settings()
+    default = ConsumerSettings()
+    same = [f.name for f in fields(ConsumerSettings) if getattr(made, f.name) == getattr(default, f.name)]
+    assert same == []
+    assert made.recent_bytes_max == 300
+
+
+def test_the_machines_memory_is_known_or_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_module.machine_memory_size() > 1 << 26
+
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(os, "sysconf", unknown)
+    assert settings_module.machine_memory_size() == 1 << 30
+
+
+def test_a_request_of_32_of_the_largest_bodies_is_taken() -> None:
+    settings = load().settings
+    assert settings.grpc_limits().receive_size_max == 32 * settings.body_size_max + (2 << 20)
+
+
+def test_grpcs_sizes_fit_its_int() -> None:
+    limits = load("batch_size_max=1GiB", "pull_bytes_max=1GiB").settings.grpc_limits()
+    assert limits.receive_size_max < 1 << 31
+    assert limits.send_size_max < 1 << 31
+
+
 def test_limits_leave_room_for_the_largest_frames() -> None:
-    settings = load("batch_size_max=16MiB", "pull_bytes_max=1MiB").settings
+    settings = load("batch_size_max=16MiB", "pull_bytes_max=1MiB", "grpc_receive_size_max=64KiB").settings
     limits = settings.grpc_limits()
     assert limits.receive_size_max > settings.batch_size_max
     assert limits.send_size_max > settings.pull_bytes_max + settings.body_size_max

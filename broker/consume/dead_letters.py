@@ -1,0 +1,125 @@
+"""Dead letters sent again, to the topic that they came from.
+
+The copy is a new message: a place of its own in the log, attempts from one on, no trace of retries, delays or
+transactions. It keeps its born time and host, keys, tags, message group, user's properties, and its unique
+key: look-ups by the id that the producer knows then show the whole life of the message, and a consumer that
+did finish after all, or a letter that is sent twice, is found out by that id as any redelivery is.
+
+The dead letter itself stays. Invariant: a letter that cannot be sent has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from zlib import crc32
+
+from broker.message_store import AppendResult, MessageStore
+from broker.queues import BLANK_UNIT_SIZE, topic_not_found
+from broker.record_writer import NewRecord, RecordWriter
+from broker.topics.names import DEAD_LETTER_PREFIX, check_group_name, is_system_topic
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES, Message, decode_message
+
+ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
+_NOT_SENT_AGAIN: Final = RESERVED_PROPERTIES - {
+    "KEYS",
+    "TAGS",
+    "UNIQ_KEY",
+    "WAIT",
+    "TRACE_CONTEXT",
+    "CORRELATION_ID",
+    "REPLY_TO_CLIENT",
+    "TTL",
+    "MSG_TYPE",
+    "__BORNHOST",
+    "BORN_TIMESTAMP",
+    PROPERTY_SHARDING_KEY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    topic: str
+    appended: AppendResult
+
+
+class DeadLetters:
+    """The dead-letter queues of one store. `queue_of` is (topic, unique key) -> the queue in which the
+    message first lay, None where that is not known any more."""
+
+    def __init__(
+        self, store: MessageStore, writer: RecordWriter, queue_of: Callable[[str, str], int | None]
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._queue_of = queue_of
+
+    def check_group(self, group: str) -> None:
+        """Raises TroveError GROUP_ILLEGAL; TOPIC_NOT_FOUND where the group has no dead letters."""
+        check_group_name(group)
+        if self._store.consume_queues.get(DEAD_LETTER_PREFIX + group, 0) is None:
+            raise topic_not_found(DEAD_LETTER_PREFIX + group)
+
+    def resend(self, group: str, offset: int, now_ms: int) -> Resent:
+        """Appends the letter at that queue offset to its original topic; who promises the disk waits for its
+        sync.
+
+        Raises TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, PERMISSION_MISSING (the original topic's),
+        OFFSET_OUT_OF_RANGE, MESSAGE_NOT_FOUND, RECORD_DAMAGED, PROPERTY_ILLEGAL (it does not say where it
+        came from), and what MessageStore.append raises.
+        """
+        message = self._letter(group, offset)
+        topic = origin_topic(message)
+        queue_id = self._queue_id(topic, message, offset)
+        copied = NewRecord.copy_of(message, topic, queue_id).with_properties(
+            dict.fromkeys(_NOT_SENT_AGAIN, None)
+        )
+        (appended,) = self._writer.append([replace(copied, reconsume_times=0)], now_ms)
+        return Resent(topic, appended)
+
+    def _letter(self, group: str, offset: int) -> Message:
+        topic = DEAD_LETTER_PREFIX + group
+        queue = self._store.consume_queues.get(topic, 0)
+        if queue is None:
+            raise topic_not_found(topic)
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= offset < high:
+            raise TroveError(
+                errors.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {topic} is not in [{low}, {high})",
+                min_offset=low,
+                max_offset=high,
+            )
+        physical_offset, size, _ = queue.unit(offset)
+        record = None if size == BLANK_UNIT_SIZE else self._store.record_at(physical_offset)
+        if record is None:
+            raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message is left at offset {offset} of {topic}")
+        return decode_message(record)
+
+    def _queue_id(self, topic: str, message: Message, offset: int) -> int:
+        """Of the topic's queues the original one for an ordered message, else one after the other."""
+        config = self._store.topics.get(topic)
+        if config is None:
+            raise topic_not_found(topic)
+        if is_system_topic(topic):
+            raise TroveError(errors.TOPIC_ILLEGAL, f"topic {topic} is the broker's own", topic=topic)
+        if not config.writable:
+            raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} takes no messages", topic=topic)
+        count = max(config.write_queue_count, 1)
+        message_group = message.properties.get(PROPERTY_SHARDING_KEY)
+        if not message_group:
+            return offset % count
+        known = self._queue_of(topic, message.unique_key) if message.unique_key else None
+        return known if known is not None and known < count else crc32(message_group.encode()) % count
+
+
+def origin_topic(message: Message) -> str:
+    """Where a dead letter came from. Raises TroveError PROPERTY_ILLEGAL where it does not say."""
+    for name in ORIGIN_TOPIC_PROPERTIES:
+        if topic := message.properties.get(name):
+            return topic
+    names = " and ".join(ORIGIN_TOPIC_PROPERTIES)
+    raise TroveError(errors.PROPERTY_ILLEGAL, f"the message has no {names}: nobody knows where it came from")

@@ -1,0 +1,116 @@
+"""What of the log goes: RocketMQ's rules, decided from figures alone (spec 6.3).
+
+| rule | while                                                   | what goes                                 |
+|------|---------------------------------------------------------|-------------------------------------------|
+| age  | it is an hour of `deleteWhen`, or more of the disk than | segments whose last record is older than  |
+|      | `diskMaxUsedSpaceRatio` is used                         | `fileReservedTime`                        |
+| disk | more than `diskSpaceCleanForciblyRatio` is used, and    | the oldest segments, however young, as    |
+|      | `cleanFileForciblyEnable`                               | many as bring the disk below it           |
+
+At more than `diskSpaceWarningLevelRatio` new messages are refused as well.
+
+Invariants
+- What goes are the log's leading segments, at most `files_max` a run; never the last one, nor anything that
+  is not on disk in every projection (that is the caller's: it offers no such segment).
+- The age of a segment is that of its last record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """Percentages are of the disk's bytes. RocketMQ's name of each value stands beside it."""
+
+    reserved_ms: int = 72 * HOUR_MS  # fileReservedTime
+    hours: frozenset[int] = frozenset({4})  # deleteWhen
+    used_percent_max: int = 75  # diskMaxUsedSpaceRatio
+    forcible_percent: int = 85  # diskSpaceCleanForciblyRatio
+    warning_percent: int = 90  # diskSpaceWarningLevelRatio
+    forcible_enable: bool = True  # cleanFileForciblyEnable
+    files_max: int = 10  # deleteFileBatchMax
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Bytes of the disk that the store lies on."""
+
+    total: int
+    free: int
+
+    @property
+    def used(self) -> int:
+        return max(0, self.total - self.free)
+
+    @property
+    def used_percent(self) -> float:
+        return 100 * self.used / self.total if self.total > 0 else 0.0
+
+    def above(self, percent: int) -> int:
+        """How many bytes more than this share are used; 0 where it is not passed."""
+        return max(0, self.used - self.total * percent // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSegment:
+    """A segment that may go; `last_stored_ms` is the store time of its last record."""
+
+    start: int
+    end: int
+    last_stored_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`end`: the log may begin there (its present minimum: nothing goes). forced: how many of the `count`
+    segments go for the disk's sake alone. pressed: the disk forces what goes, even what is still owed."""
+
+    end: int
+    count: int = 0
+    forced: int = 0
+    pressed: bool = False
+
+
+def is_disk_full(policy: RetentionPolicy, disk: DiskUse) -> bool:
+    """Whether new messages are to be refused."""
+    return disk.above(policy.warning_percent) > 0
+
+
+def decide(
+    closed: Iterable[ClosedSegment],
+    policy: RetentionPolicy,
+    disk: DiskUse,
+    *,
+    min_offset: int,
+    hour: int,
+    now_ms: int,
+) -> Decision:
+    """closed: what may go, oldest first; looked at no further than needed. hour: 0 to 23, local."""
+    due = hour in policy.hours or disk.above(policy.used_percent_max) > 0
+    to_free = 0
+    if policy.forcible_enable:
+        to_free = disk.above(min(policy.forcible_percent, policy.warning_percent))
+    end, count, forced, freed = min_offset, 0, 0, 0
+    if not due and not to_free:
+        return Decision(end)
+    for segment in closed:
+        expired = due and segment.last_stored_ms + policy.reserved_ms <= now_ms
+        if count >= policy.files_max or not (expired or freed < to_free):
+            break
+        end, count, forced = segment.end, count + 1, forced + (not expired)
+        freed += segment.end - segment.start
+    return Decision(end, count, forced, to_free > 0)
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """deleteWhen: hours of the day, several joined by `;`. ValueError."""
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
+        raise ValueError(f"{text!r} is no hour from 0 to 23, nor several joined by ;")
+    return frozenset(map(int, parts))

@@ -1,0 +1,321 @@
+"""Settings of one broker as a process: what it listens on, what it is called, how its store is kept.
+
+Sizes in bytes, times in milliseconds. `broker.settings` adds what it does for producers and consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode
+from trovemq_daemon.addresses import (
+    Address,
+    advertised_address,
+    check_advertise,
+    check_listen,
+    parse_address,
+)
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.logging import LogFormat, LogLevel
+from trovemq_daemon.settings import setting
+
+HTTP_OFF: Final = "off"
+NAME_LENGTH_MAX: Final = 127
+GIB: Final = 1 << 30
+DAY_MS: Final = 86_400_000
+JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file with Java's int for a size
+
+_INDEX_HEADER_SIZE: Final = 40
+_INDEX_SLOT_SIZE: Final = 4
+_INDEX_ITEM_SIZE: Final = 20
+
+
+def _listen_port(text: str, listen: str) -> str:
+    """listenPort changes the port alone."""
+    return f"{str(listen).rpartition(':')[0]}:{text.strip()}"
+
+
+def _flush_disk_type(text: str, _current: object) -> str:
+    modes = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
+    try:
+        return modes[text.strip().upper()]
+    except KeyError:
+        raise ValueError("must be SYNC_FLUSH or ASYNC_FLUSH") from None
+
+
+def _whole_units(text: str, _current: object) -> str:
+    """RocketMQ rounds mappedFileSizeConsumeQueue up to whole units."""
+    if not text.strip().isdigit():
+        return text
+    unit = CONSUME_QUEUE_UNIT_SIZE
+    return str(-(-int(text) // unit) * unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """The values. `problems()` says what does not go together."""
+
+    # --- the process ------------------------------------------------------------------------------------
+    listen: str = setting(
+        "127.0.0.1:8081",
+        "Address of the gRPC services; port 0 takes any free one.",
+        unit="HOST:PORT",
+        rocketmq="listenPort",
+        convert=_listen_port,
+    )
+    http: str = setting(
+        "127.0.0.1:8080",
+        "Address of /metrics, /healthz and /readyz; `off` for none.",
+        unit="HOST:PORT",
+    )
+    advertise: str = setting(
+        "",
+        "Address in routes and in each record (STOREHOST); empty = the listen address.",
+        unit="HOST:PORT or HOST",
+        rocketmq="brokerIP1",
+    )
+    tls_listen: str = setting(
+        "",
+        "Address of the same services by TLS, which RocketMQ's Java and Go clients speak; empty = none.",
+        unit="HOST:PORT",
+    )
+    tls_certificate: str = setting(
+        "",
+        "PEM file with the certificate and its chain; empty = a development certificate, made at each start.",
+        unit="FILE",
+        rocketmq="tlsCertPath",
+    )
+    tls_key: str = setting(
+        "", "PEM file with the certificate's private key, not encrypted.", unit="FILE", rocketmq="tlsKeyPath"
+    )
+    insecure: bool = setting(False, "Allows listening on more than loopback though nobody is authenticated.")
+    name: str = setting("broker-a", "Name of this broker, unique in its cluster.", rocketmq="brokerName")
+    cluster: str = setting("DefaultCluster", "Name of the cluster.", rocketmq="brokerClusterName")
+    store: str = setting(
+        "./data", "Directory of the store; made if it is missing.", rocketmq="storePathRootDir"
+    )
+    nameserver: tuple[str, ...] = setting(
+        (),
+        "Nameservers to register with, separated by commas; none = a broker on its own.",
+        unit="HOST:PORT",
+        rocketmq="namesrvAddr",
+    )
+    log_level: LogLevel = setting(  # noqa: RUF009  it makes a dataclass field
+        "info", "The least severe events that are logged."
+    )
+    log_format: LogFormat = setting(  # noqa: RUF009
+        "text", "Form of a log line on standard error."
+    )
+    drain_time_max_ms: int = setting(
+        5_000,
+        "Time for calls under way to end at shutdown.",
+        unit="ms",
+        minimum=0,
+        maximum=8_000,
+    )
+
+    # --- files of the store (must equal what the store was written with) --------------------------------
+    commit_log_file_size: int = setting(
+        GIB,
+        "Size of one commit-log segment.",
+        unit="bytes",
+        minimum=4_096,
+        maximum=JAVA_INT_MAX,
+        rocketmq=("mappedFileSizeCommitLog", "mapedFileSizeCommitLog"),
+    )
+    consume_queue_file_size: int = setting(
+        6_000_000,
+        "Size of one consume-queue file; whole 20-byte units.",
+        unit="bytes",
+        minimum=CONSUME_QUEUE_UNIT_SIZE,
+        maximum=JAVA_INT_MAX,
+        rocketmq=("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
+        convert=_whole_units,
+    )
+    index_slot_count: int = setting(
+        5_000_000,
+        "Hash slots of one index file.",
+        unit="slots",
+        minimum=1,
+        maximum=500_000_000,
+        rocketmq="maxHashSlotNum",
+    )
+    index_item_count: int = setting(
+        20_000_000,
+        "Items of one index file.",
+        unit="items",
+        minimum=2,
+        maximum=100_000_000,
+        rocketmq="maxIndexNum",
+    )
+    message_index_enable: bool = setting(
+        True,
+        "Keeps the key index; without it key look-ups answer INDEX_DISABLED.",
+        rocketmq="messageIndexEnable",
+    )
+    message_index_safe: bool = setting(
+        False,
+        "Completes the key index before serving; else it catches up beside, and look-ups scan what it lacks.",
+        rocketmq="messageIndexSafe",
+    )
+    append_property_crc: bool = setting(
+        False,
+        "Ends each record's properties with RocketMQ's CRC of the whole record.",
+        rocketmq="enabledAppendPropCRC",
+    )
+
+    # --- durability -------------------------------------------------------------------------------------
+    flush_mode: FlushMode = setting(  # noqa: RUF009
+        "sync",
+        "sync: an acknowledgement waits for the sync that covers it; async: by interval and pages.",
+        rocketmq="flushDiskType",
+        convert=_flush_disk_type,
+    )
+    flush_interval_ms: int = setting(
+        500,
+        "Async flush: how often the log is looked at for a sync.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+        rocketmq="flushIntervalCommitLog",
+    )
+    flush_least_pages: int = setting(
+        4,
+        "Async flush: dirty 4-KiB pages that make a sync worth it.",
+        unit="pages",
+        minimum=0,
+        maximum=1_000_000,
+        rocketmq="flushCommitLogLeastPages",
+    )
+    flush_thorough_interval_ms: int = setting(
+        10_000,
+        "Async flush: at least this often everything is synced.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+        rocketmq="flushCommitLogThoroughInterval",
+    )
+    sync_flush_timeout_ms: int = setting(
+        5_000,
+        "Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT.",
+        unit="ms",
+        minimum=1,
+        maximum=600_000,
+        rocketmq="syncFlushTimeout",
+    )
+    unsynced_bytes_max: int = setting(
+        2_147_483_648,
+        "Appended bytes that may wait for their sync; beyond it sends wait for room.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=64 * GIB,
+    )
+    append_wait_max_ms: int = setting(
+        1_000,
+        "A send that found no room for this long is refused as OS_PAGE_CACHE_BUSY.",
+        unit="ms",
+        minimum=1,
+        maximum=600_000,
+        rocketmq="osPageCacheBusyTimeOutMills",
+    )
+    undispatched_bytes_max: int = setting(
+        268_435_456,
+        "Log bytes that the projections may be behind before appends are slowed.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=64 * GIB,
+    )
+    projection_flush_interval_ms: int = setting(
+        1_000,
+        "How often consume queues, index and checkpoint are synced.",
+        unit="ms",
+        minimum=10,
+        maximum=600_000,
+        rocketmq="flushIntervalConsumeQueue",
+    )
+    consumer_offset_flush_interval_ms: int = setting(
+        5_000,
+        "How often offsets that consumers moved are saved.",
+        unit="ms",
+        minimum=10,
+        maximum=600_000,
+        rocketmq="flushConsumerOffsetInterval",
+    )
+
+    def problems(self) -> Iterator[str]:
+        """What does not go together, one sentence each."""
+        for check in self._address_checks():
+            try:
+                check()
+            except SettingsError as error:
+                yield from error.problems
+        for what, name in (("name", self.name), ("cluster", self.cluster)):
+            if not 1 <= len(name) <= NAME_LENGTH_MAX or not name.isprintable():
+                yield f"{what} must have 1 to {NAME_LENGTH_MAX} printable characters"
+        if not self.store:
+            yield "store must not be empty"
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            yield "tls_certificate and tls_key are given together or not at all"
+        elif self.tls_certificate and not self.tls_listen:
+            yield "tls_certificate is given, but no tls_listen"
+        if self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE:
+            yield f"consume_queue_file_size must be a multiple of {CONSUME_QUEUE_UNIT_SIZE}"
+        index_file_size = (
+            _INDEX_HEADER_SIZE
+            + _INDEX_SLOT_SIZE * self.index_slot_count
+            + _INDEX_ITEM_SIZE * self.index_item_count
+        )
+        if index_file_size > JAVA_INT_MAX:
+            yield f"an index file of {index_file_size} bytes is over the limit of {JAVA_INT_MAX}"
+
+    def _address_checks(self) -> tuple[Callable[[], None], ...]:
+        return self._check_listen, self._check_http, self._check_tls_listen, self._check_nameservers
+
+    def _check_listen(self) -> None:
+        check_listen("listen", self.listen_address, insecure=self.insecure)
+        check_advertise(self.listen_address, self.advertise)
+
+    def _check_http(self) -> None:
+        if self.http_address is not None:
+            check_listen("http", self.http_address, insecure=self.insecure)
+
+    def _check_tls_listen(self) -> None:
+        address = self.tls_listen_address
+        if address is None:
+            return
+        check_listen("tls_listen", address, insecure=self.insecure)
+        if address.port and address == self.listen_address:
+            raise SettingsError(f"listen and tls_listen are both {address}; one port serves one of them")
+
+    def _check_nameservers(self) -> None:
+        if any(address.port == 0 for address in self.nameserver_addresses):
+            raise SettingsError("a nameserver's port must not be 0")
+
+    @property
+    def listen_address(self) -> Address:
+        return parse_address(self.listen)
+
+    @property
+    def tls_listen_address(self) -> Address | None:
+        """None where nothing is served by TLS."""
+        return parse_address(self.tls_listen) if self.tls_listen else None
+
+    @property
+    def http_address(self) -> Address | None:
+        """None where there is no operations HTTP."""
+        return None if self.http.casefold() == HTTP_OFF else parse_address(self.http)
+
+    @property
+    def nameserver_addresses(self) -> tuple[Address, ...]:
+        return tuple(dict.fromkeys(parse_address(text) for text in self.nameserver))
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store)
+
+    def advertised(self, bound: Address) -> Address:
+        """The address for routes, once the listen address is bound (its real port)."""
+        return advertised_address(bound, self.advertise)

@@ -1,0 +1,237 @@
+"""Retention as a task of the daemon: looks how full the disk is and what is old, and removes it.
+
+What may block runs in a thread; the engine is only touched on the event loop, between awaits.
+
+Invariants
+- A segment goes only when everything that was owed of it lies further on in the log, and that is on disk. The
+  exception: the disk forces it and there is no room for that; each such message is counted.
+- Nothing that another request was handed in the meantime is forgotten: what is owed is carried once more in
+  the same step of the loop that takes the segments from the readers.
+- At more than the warning level new messages are refused; the broker's own records are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from broker.consumer_model import ConsumerModel
+from broker.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
+from broker.log.segment_age import closed_segments
+from broker.message_store import MessageStore
+from broker.storage.files import StorageError
+from broker.store_trim import StoreTrim
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import decode_message, encode_offset_msg_id, pack_host
+
+POLL_S: Final = 2.0
+"""A full disk is looked at so often, to take messages again soon after there is room."""
+CARRY_STEP_BYTES: Final = 256 << 10
+"""Of the log, whose owed records are carried in one step of the loop."""
+DROPPED_LINES_MAX: Final = 100
+"""Of one run, for messages that were dropped; the rest is only counted."""
+REAL_TOPIC_PROPERTY: Final = "REAL_TOPIC"
+UNIQ_KEY_PROPERTY: Final = "UNIQ_KEY"
+
+Hold = Callable[[TroveError | None], None]
+
+
+@dataclass(slots=True)
+class RetentionCounters:
+    """Since the start, but for the last two. Dropped: owed to somebody and gone for the disk's sake."""
+
+    removed_segments: int = 0
+    removed_bytes: int = 0
+    forced_segments: int = 0
+    carried_messages: int = 0
+    dropped_messages: int = 0
+    failures: int = 0
+    disk_used_percent: float = 0.0
+    disk_full: bool = False
+
+
+class RetentionTask:
+    """`hold` is told when new messages are to be refused, and None when no longer; `changing` is held by who
+    makes or deletes topics; durable(end) returns when the log is on disk up to there."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        model: ConsumerModel,
+        policy: RetentionPolicy,
+        interval_ms: int,
+        durable: Callable[[int], Awaitable[None]],
+        hold: Hold,
+        changing: asyncio.Lock,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._model = model
+        self._policy = policy
+        self._interval_s = interval_ms / 1000
+        self._durable = durable
+        self._hold = hold
+        self._changing = changing
+        self._clock_ms = clock_ms
+        self._leaving: StoreTrim | None = None
+        self.counters: Final = RetentionCounters()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        clean_at = time.monotonic() + self._interval_s
+        while True:
+            await asyncio.sleep(min(self._interval_s, POLL_S))
+            try:
+                disk = await self.look()
+                if time.monotonic() >= clean_at:
+                    clean_at = time.monotonic() + self._interval_s
+                    await self.clean(disk)
+            except (StorageError, TroveError) as error:
+                if isinstance(error, TroveError) and error.spec is errors.STORE_FAILED:
+                    raise
+                self.counters.failures += 1
+                get_logger().warning("retention.failed", reason=str(error))
+
+    async def look(self) -> DiskUse:
+        """How full the disk is; refuses new messages, or no longer. StorageError."""
+        files = self._store.files
+        disk = await run_in_thread(lambda: DiskUse(files.total_bytes(), files.free_bytes()))
+        counters = self.counters
+        counters.disk_used_percent = disk.used_percent
+        full = is_disk_full(self._policy, disk)
+        if full != counters.disk_full:
+            counters.disk_full = full
+            used = round(disk.used_percent, 1)
+            get_logger().warning("retention.disk_full" if full else "retention.disk_has_room", used=used)
+            self._hold(self._refusal(disk) if full else None)
+        return disk
+
+    def _refusal(self, disk: DiskUse) -> TroveError:
+        return TroveError(
+            errors.DISK_FULL,
+            f"{disk.used_percent:.1f} % of the disk is used, "
+            f"new messages are taken up to {self._policy.warning_percent} %",
+        )
+
+    async def clean(self, disk: DiskUse) -> int:
+        """One run; how many segments went. StorageError, TroveError: tried again at the next run."""
+        if self._leaving is not None:
+            async with self._changing:
+                await self._remove(self._leaving)
+        decision = await self._decide(disk)
+        if not decision.count:
+            return 0
+        carried = await self._carry(decision)
+        async with self._changing:
+            trim = await self._detach(decision.end, carry=carried)
+            self.counters.removed_segments += decision.count
+            self.counters.removed_bytes += trim.physical_offset - trim.begin
+            self.counters.forced_segments += decision.forced
+            await self._remove(trim)
+        get_logger().info(
+            "retention.removed", segments=decision.count, forced=decision.forced, log_begins=decision.end
+        )
+        return decision.count
+
+    async def _decide(self, disk: DiskUse) -> Decision:
+        store, policy, now_ms = self._store, self._policy, self._clock_ms()
+        segments = store.closed_segments()
+        if segments and segments[-1].end > self._model.saved_log_end:
+            self._model.want_snapshot()  # a start from the present one would look for these
+        safe = [segment for segment in segments if segment.end <= self._model.saved_log_end]
+        min_offset, hour = store.min_offset, time.localtime(now_ms / 1000).tm_hour
+        return await run_in_thread(
+            lambda: decide(
+                closed_segments(store.files, safe),
+                policy,
+                disk,
+                min_offset=min_offset,
+                hour=hour,
+                now_ms=now_ms,
+            )
+        )
+
+    # --- what is owed -------------------------------------------------------------------------------
+    async def _carry(self, decision: Decision) -> bool:
+        """Appends again what is owed of these segments, in steps; on disk when it returns.
+
+        False where the disk forces them and there is no room for it, or it would fill what they free.
+        """
+        if decision.pressed and self._owed_bytes(decision.end) > (decision.end - self._store.min_offset) // 2:
+            return False
+        try:
+            await self._carry_in_steps(decision.end)
+        except TroveError as error:
+            no_room = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
+            if not (decision.pressed and no_room):
+                raise
+            return False
+        return True
+
+    async def _carry_in_steps(self, end: int) -> None:
+        store, model = self._store, self._model
+        position = store.min_offset
+        while position < end:
+            lowest = model.lowest_owed()
+            if lowest is None:
+                return
+            position = min(max(position, lowest) + CARRY_STEP_BYTES, end)
+            if lowest < position:
+                self.counters.carried_messages += model.carry_before(position, self._clock_ms())
+                await self._durable(store.end_offset)
+
+    def _owed_bytes(self, end: int) -> int:
+        sizes = (self._store.read(at, 4) for at in set(self._model.owed_before(end)))
+        return sum(int.from_bytes(size) for size in sizes)
+
+    # --- the removal --------------------------------------------------------------------------------
+    async def _detach(self, end: int, *, carry: bool) -> StoreTrim:
+        store, model = self._store, self._model
+        trim = store.trim(end)
+        await run_in_thread(trim.measure)
+        if carry:
+            self.counters.carried_messages += model.carry_before(end, self._clock_ms())
+        else:
+            self._note_dropped(end)
+        trim.detach()
+        self._leaving = trim
+        if not carry:
+            with suppress(TroveError):  # each finds now that its records are gone
+                model.carry_before(end, self._clock_ms())
+        return trim
+
+    async def _remove(self, trim: StoreTrim) -> None:
+        await self._durable(self._store.end_offset)
+        await run_in_thread(trim.remove)
+        self._leaving = None
+
+    def _note_dropped(self, end: int) -> None:
+        owed = sorted(set(self._model.owed_before(end)))
+        self.counters.dropped_messages += len(owed)
+        for physical_offset in owed[:DROPPED_LINES_MAX]:
+            topic, message_id, unique_key = self._identify(physical_offset)
+            get_logger().warning(
+                "retention.dropped", topic=topic, offset_msg_id=message_id, unique_key=unique_key
+            )
+        if owed:
+            get_logger().warning("retention.dropped_in_all", messages=len(owed), log_begins=end)
+
+    def _identify(self, physical_offset: int) -> tuple[str, str, str]:
+        """(topic, offsetMsgId, unique key) of the record there, as far as they can be read."""
+        try:
+            record = self._store.record_at(physical_offset, check=False)
+            message = decode_message(record or b"")
+        except TroveError:
+            return "", f"at {physical_offset}", ""
+        return (
+            message.properties.get(REAL_TOPIC_PROPERTY, message.topic),
+            encode_offset_msg_id(pack_host(message.store_host), physical_offset),
+            message.properties.get(UNIQ_KEY_PROPERTY, ""),
+        )

@@ -1,0 +1,318 @@
+"""GroupService: consumer groups, their members, lag and dead letters; commands to their consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+import grpc
+
+from broker.consume.dead_letters import ORIGIN_TOPIC_PROPERTIES, DeadLetters, Resent
+from broker.consume.group_lag import GroupLags
+from broker.consume.offsets import OffsetKeeper
+from broker.consumer_model import ConsumerModel
+from broker.filters.filter import Filter, parse_filter
+from broker.group_changes import GroupChanges
+from broker.message_store import MessageStore
+from broker.query.get_message import get_message
+from broker.query.key_query import KeyQuery, KeyType
+from broker.query.query_by_key import query_page
+from broker.queues import queue_ids
+from broker.server.group_convert import (
+    group_of,
+    lag_to_wire,
+    member_to_wire,
+    reset_entry_to_wire,
+    reset_target,
+    settings_to_wire,
+)
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
+from broker.server.rocketmq.messages import message_of
+from broker.timers.recall_handle import encode_recall_handle
+from broker.topics.names import check_group_name, is_system_group, is_system_topic
+from broker.topics.subscription_groups import SubscriptionGroup
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_message
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.v1 import group_pb2, group_pb2_grpc
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Result = TypeVar("Result")
+
+RESEND_MAX: Final = 1_000  # of one call
+RESEND_STEP: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupServiceParts:
+    """What the service works on. `durable` waits until the log is on disk up to a physical
+    offset."""
+
+    store: MessageStore
+    model: ConsumerModel
+    changes: GroupChanges
+    offsets: OffsetKeeper
+    registry: ClientRegistry
+    commands: ClientCommands
+    durable: Callable[[int], Awaitable[None]]
+    clock_ms: Callable[[], int]
+
+
+class GroupService(group_pb2_grpc.GroupServiceServicer):
+    """The methods are those of group.proto; every refusal is a TroveError."""
+
+    def __init__(self, parts: GroupServiceParts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._groups = parts.model.groups
+        self._registry = parts.registry
+        self._lags = GroupLags(parts.store, parts.model.delivery.progress, self._filters_of)
+        self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._first_queue_of)
+
+    # --- the groups themselves ----------------------------------------------------------------------
+    async def CreateGroup(  # noqa: N802
+        self, request: group_pb2.CreateGroupRequest, _context: Context
+    ) -> group_pb2.GroupDescription:
+        settings = request.settings if request.HasField("settings") else None
+        await self._parts.changes.create(group_of(request.group, settings))
+        return self._description(request.group, self._parts.changes.topics_of(request.group))
+
+    async def AlterGroup(  # noqa: N802
+        self, request: group_pb2.AlterGroupRequest, _context: Context
+    ) -> group_pb2.GroupDescription:
+        wanted = group_of(request.group, request.settings if request.HasField("settings") else None)
+        await self._parts.changes.alter(
+            wanted.name,
+            orderly=wanted.orderly,
+            retry_max=wanted.retry_max,
+            retry_policy=wanted.retry_policy,
+        )
+        return self._description(request.group, self._parts.changes.topics_of(request.group))
+
+    async def DeleteGroup(  # noqa: N802
+        self, request: group_pb2.DeleteGroupRequest, _context: Context
+    ) -> group_pb2.DeleteGroupReply:
+        await self._parts.changes.delete(request.group)
+        self._registry.forget_group(request.group)
+        return group_pb2.DeleteGroupReply()
+
+    async def ListGroups(  # noqa: N802
+        self, _request: group_pb2.ListGroupsRequest, _context: Context
+    ) -> group_pb2.ListGroupsReply:
+        """Every group of the table, and every other one that has offsets or members."""
+        topics = self._parts.changes.topics_by_group()
+        names = {*self._groups.names(), *topics, *self._registry.groups()}
+        return group_pb2.ListGroupsReply(
+            groups=[
+                self._description(name, topics.get(name, []))
+                for name in sorted(names)
+                if not is_system_group(name)
+            ]
+        )
+
+    async def DescribeGroup(  # noqa: N802
+        self, request: group_pb2.DescribeGroupRequest, _context: Context
+    ) -> group_pb2.GroupDescription:
+        topics = self._topics_of(request.group)
+        return self._description(request.group, topics)
+
+    async def ListMembers(  # noqa: N802
+        self, request: group_pb2.ListMembersRequest, _context: Context
+    ) -> group_pb2.ListMembersReply:
+        self._topics_of(request.group)
+        held_by = self._parts.model.delivery.held_by
+        members = self._registry.members(request.group)
+        return group_pb2.ListMembersReply(
+            members=[member_to_wire(client, held_by(client.client_id)) for client in members]
+        )
+
+    def _topics_of(self, group: str) -> list[str]:
+        """Raises TroveError GROUP_NOT_FOUND where nothing is known of the group."""
+        topics = self._parts.changes.topics_of(group)
+        if not topics and group not in self._groups and not self._registry.members(group):
+            shown = group[:200]
+            raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
+        return topics
+
+    def _description(self, name: str, topics: Sequence[str]) -> group_pb2.GroupDescription:
+        group = self._groups.get(name)
+        subscribed = {topic for _, topic in self._registry.subscriptions(group=name)}
+        return group_pb2.GroupDescription(
+            group=name,
+            settings=settings_to_wire(group or SubscriptionGroup(name)),
+            member_count=len(self._registry.members(name)),
+            topics=sorted(subscribed.union(topics)),
+            broker=self._store.settings.broker,
+            created=group is not None,
+        )
+
+    # --- how far they are ---------------------------------------------------------------------------
+    async def GetLag(  # noqa: N802
+        self, request: group_pb2.GetLagRequest, _context: Context
+    ) -> group_pb2.GetLagReply:
+        topics = self._topics_of(request.group)
+        if request.topic:
+            queue_ids(self._store, request.topic)
+            topics = [request.topic]
+        else:
+            wanted = {topic for _, topic in self._registry.subscriptions(group=request.group)}
+            topics = sorted(topic for topic in wanted.union(topics) if self._is_there(topic))
+        lags = await _in_steps(self._lags.steps(request.group, topics, self._parts.clock_ms()))
+        return group_pb2.GetLagReply(queues=[lag_to_wire(lag) for lag in lags])
+
+    def _is_there(self, topic: str) -> bool:
+        return topic in self._store.topics or bool(self._store.consume_queues.queues(topic))
+
+    def _filters_of(self, group: str, topic: str) -> list[Filter]:
+        """What the group asked for last."""
+        subscription = self._registry.subscription(group, topic)
+        if subscription is None:
+            return []
+        try:
+            return [parse_filter(subscription.kind, subscription.expression)]
+        except TroveError:
+            return []  # one that cannot be read: its consumers get an error, and everything still waits
+
+    async def ResetGroup(  # noqa: N802
+        self, request: group_pb2.ResetGroupRequest, _context: Context
+    ) -> group_pb2.ResetGroupReply:
+        queue_id = request.queue_id if request.HasField("queue_id") else None
+        target, offsets = reset_target(request), self._parts.offsets
+        if request.preview:
+            entries = offsets.preview(request.group, request.topic, queue_id, target)
+        else:
+            entries = await offsets.reset(request.group, request.topic, queue_id, target)
+        return group_pb2.ResetGroupReply(entries=[reset_entry_to_wire(entry) for entry in entries])
+
+    # --- dead letters -------------------------------------------------------------------------------
+    async def ResendDeadLetters(  # noqa: N802
+        self, request: group_pb2.ResendDeadLettersRequest, _context: Context
+    ) -> group_pb2.ResendDeadLettersReply:
+        offsets = list(dict.fromkeys(request.offsets))
+        if not 1 <= len(offsets) <= RESEND_MAX:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
+        self._dead_letters.check_group(request.group)
+        results: dict[int, Resent | TroveError] = {}
+        for number, offset in enumerate(offsets, 1):
+            try:
+                results[offset] = self._dead_letters.resend(request.group, offset, self._parts.clock_ms())
+            except TroveError as error:
+                results[offset] = error
+            if number % RESEND_STEP == 0:
+                await asyncio.sleep(0)  # others go on between
+        failure = await self._on_disk(results.values())
+        return group_pb2.ResendDeadLettersReply(
+            entries=[_resent(offset, result, failure) for offset, result in results.items()]
+        )
+
+    async def _on_disk(self, results: Iterable[Resent | TroveError]) -> TroveError | None:
+        """Waits for the sync of what was appended; the error where there was none."""
+        ends = [result.appended.end for result in results if isinstance(result, Resent)]
+        try:
+            if ends:
+                await self._parts.durable(max(ends))
+        except TroveError as error:
+            return error
+        return None
+
+    def _first_queue_of(self, topic: str, unique_key: str) -> int | None:
+        try:
+            page = query_page(self._store, KeyQuery(topic, unique_key, KeyType.UNIQUE), messages_max=1)
+        except TroveError:
+            return None
+        return decode_message(page.records[0]).queue_id if page.records else None
+
+    # --- commands to consumers ----------------------------------------------------------------------
+    async def ConsumeDirectly(  # noqa: N802
+        self, request: group_pb2.ConsumeDirectlyRequest, _context: Context
+    ) -> group_pb2.ConsumeDirectlyReply:
+        check_group_name(request.group)
+        message = self._v2_message(request.message, request.topic)
+        answer = await self._parts.commands.verify_message(
+            request.client_id, request.group, message, request.timeout_ms or TIMEOUT_MS
+        )
+        return group_pb2.ConsumeDirectlyReply(result=_code_name(answer.code), message=answer.text)
+
+    def _v2_message(self, identifier: str, topic: str) -> v2.Message:
+        """Of several with one unique key the newest in a user's topic. A copy in a retry or dead-letter topic
+        goes under the topic that the consumer knows."""
+        found = get_message(self._store, identifier, topic)
+        messages = [decode_message(record) for record in found.records]
+        chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
+        message = messages[chosen]
+        return message_of(
+            found.records[chosen], _known_topic(message), message.queue_id, found.queue_offsets[chosen]
+        )
+
+    async def PrintThreadStackTrace(  # noqa: N802
+        self, request: group_pb2.PrintStackTraceRequest, _context: Context
+    ) -> group_pb2.PrintStackTraceReply:
+        check_group_name(request.group)
+        answer = await self._parts.commands.print_stack_trace(
+            request.client_id, request.group, request.timeout_ms or TIMEOUT_MS
+        )
+        return group_pb2.PrintStackTraceReply(stack_trace=answer.text)
+
+    # --- delayed messages ---------------------------------------------------------------------------
+    async def FindDelayed(  # noqa: N802
+        self, request: group_pb2.FindDelayedRequest, _context: Context
+    ) -> group_pb2.FindDelayedReply:
+        found = self._parts.model.timers.find(request.topic, request.key)
+        return group_pb2.FindDelayedReply(
+            entries=[
+                group_pb2.FindDelayedReply.Entry(
+                    record=bytes(one.record),
+                    delivery_timestamp=one.deliver_ms,
+                    recall_handle=self._recall_handle(request.topic, one.deliver_ms, one.unique_key),
+                )
+                for one in found.messages
+            ],
+            complete=found.complete,
+        )
+
+    def _recall_handle(self, topic: str, deliver_ms: int, unique_key: str) -> str:
+        if not unique_key or " " in unique_key:
+            return ""
+        return encode_recall_handle(topic, self._store.settings.broker, deliver_ms, unique_key)
+
+
+async def _in_steps(steps: Generator[None, None, Result]) -> Result:
+    """Runs it to its end; others go on between two steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        await asyncio.sleep(0)
+
+
+def _resent(
+    offset: int, result: Resent | TroveError, failure: TroveError | None
+) -> group_pb2.ResendDeadLettersReply.Entry:
+    """`failure` is that of the sync, which all that was appended shares."""
+    entry = group_pb2.ResendDeadLettersReply.Entry(offset=offset)
+    error = result if isinstance(result, TroveError) else failure
+    if isinstance(result, Resent):
+        entry.topic = result.topic
+        (entry.offset_msg_id,) = result.appended.offset_msg_ids()
+    if error is not None:
+        entry.error, entry.error_message = error.symbol, error.message
+    return entry
+
+
+def _known_topic(message: Message) -> str:
+    if is_system_topic(message.topic):
+        for name in (*ORIGIN_TOPIC_PROPERTIES, "REAL_TOPIC"):
+            if topic := message.properties.get(name):
+                return topic
+    return message.topic
+
+
+def _code_name(code: v2.Code) -> str:
+    """RocketMQ's name of a status; the number of one that we do not know."""
+    return v2.Code.Name(code) if code in v2.Code.values() else str(code)

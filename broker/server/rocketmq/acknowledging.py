@@ -1,0 +1,113 @@
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: what becomes of what was received.
+
+Push consumers repeat a failed call every second without end, but for INVALID_RECEIPT_HANDLE: whatever will
+stay as it is (a group or a topic that is gone) is therefore reported as the handle's fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.consume.receive_waits import ReceiveWaits
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.delivery import Delivery
+from broker.server.rocketmq.messages import duration_ms
+from broker.server.rocketmq.resources import group_name, topic_to_read
+from broker.server.rocketmq.status import OK_STATUS, Context, status_of
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+ENTRIES_MAX: Final = 4_096  # of one AckMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckParts:
+    """What an Acknowledger works with."""
+
+    delivery: Delivery
+    waits: ReceiveWaits
+    settings: ConsumerSettings
+    clock_ms: Callable[[], int]
+
+
+class Acknowledger:
+    def __init__(self, parts: AckParts) -> None:
+        self._parts = parts
+
+    async def acknowledge(
+        self, request: service_pb2.AckMessageRequest, _context: Context
+    ) -> service_pb2.AckMessageResponse:
+        """AckMessage: one result an entry, in order."""
+        entries = request.entries
+        if not 1 <= len(entries) <= ENTRIES_MAX:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL, f"{len(entries)} entries; there may be 1 to {ENTRIES_MAX}"
+            )
+        group, topic = group_name(request.group), topic_to_read(request.topic)
+        handles = [entry.receipt_handle for entry in entries]
+        results = self._parts.delivery.acknowledge_many(group, topic, handles, self._parts.clock_ms())
+        response = service_pb2.AckMessageResponse()
+        status, codes = OK_STATUS, set()
+        for entry, error in zip(entries, results, strict=True):
+            status = OK_STATUS if error is None else status_of(error)
+            codes.add(status.code)
+            result = response.entries.add()
+            result.message_id = entry.message_id
+            result.receipt_handle = entry.receipt_handle
+            result.status.CopyFrom(status)
+        if len(codes) == 1:
+            response.status.CopyFrom(status)
+        else:
+            response.status.code = v2.MULTIPLE_RESULTS
+        self._wake(group, topic)
+        return response
+
+    async def change_invisible(
+        self, request: service_pb2.ChangeInvisibleDurationRequest, _context: Context
+    ) -> service_pb2.ChangeInvisibleDurationResponse:
+        """ChangeInvisibleDuration: visible again in that time from now; answers the new handle."""
+        group, topic = group_name(request.group), topic_to_read(request.topic)
+        invisible_ms = duration_ms(request.invisible_duration)
+        if not 0 <= invisible_ms <= self._parts.settings.invisible_max_ms:
+            raise TroveError(
+                errors.INVISIBLE_DURATION_ILLEGAL,
+                f"an invisible duration of {invisible_ms} ms is not 0 to"
+                f" {self._parts.settings.invisible_max_ms}",
+            )
+        try:
+            handle = self._parts.delivery.change_invisible(
+                group,
+                topic,
+                request.receipt_handle,
+                invisible_ms,
+                self._parts.clock_ms(),
+                suspend=request.suspend,
+            )
+        except TroveError as error:
+            if error.spec is not errors.LIMIT_EXCEEDED:
+                raise
+            # nothing has changed: the client tries again, with the handle that it takes from this reply
+            return service_pb2.ChangeInvisibleDurationResponse(
+                status=status_of(error), receipt_handle=request.receipt_handle
+            )
+        if invisible_ms == 0:
+            self._parts.waits.wake((group, topic))
+        return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
+
+    async def dead_letter(
+        self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, _context: Context
+    ) -> service_pb2.ForwardMessageToDeadLetterQueueResponse:
+        """ForwardMessageToDeadLetterQueue: copied to `%DLQ%group`, and consumed."""
+        group, topic = group_name(request.group), topic_to_read(request.topic)
+        self._parts.delivery.dead_letter(group, topic, request.receipt_handle, self._parts.clock_ms())
+        self._wake(group, topic)
+        return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
+
+    def _wake(self, group: str, topic: str) -> None:
+        """Messages that were held back by those that are consumed now can be received."""
+        if self._parts.delivery.next_visible_ms(group, topic) == 0:
+            self._parts.waits.wake((group, topic))

@@ -1,0 +1,365 @@
+"""RocketMQ's v2 Admin service, as far as this broker has what it asks for.
+
+| answered by                 | calls                                                                     |
+|-----------------------------|---------------------------------------------------------------------------|
+| the process                 | ChangeLogLevel, GetProxyRuntimeStats                                      |
+| the topics                  | DescribeTopicStatus, GetTopicRoute                                        |
+| the connected clients       | ListSubscription, DescribeSubscription, ListConsumerConnection,           |
+|                             | GetConsumerRunningInfo                                                    |
+| a client, by its telemetry  | PrintThreadStackTrace, VerifyMessage                                      |
+| the store                   | QueryMessage, AdminSendMessage                                            |
+| group_views.py              | DescribeGroupAccumulation, QueryTimeSpan, ResetGroupOffset                |
+
+DeleteSubscription is not served: clients say themselves what they subscribe. `deployment_name` and everything
+of lite topics is not looked at. Unlike the messaging calls these need no client id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from broker.message_store import MessageStore
+from broker.query.get_message import FoundMessages, get_message
+from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
+from broker.query.query_by_key import query_page
+from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
+from broker.server.rocketmq.commands import ClientCommands
+from broker.server.rocketmq.group_views import GroupViews
+from broker.server.rocketmq.messages import message_of, timestamp_ms
+from broker.server.rocketmq.resources import group_name, message_types, topic_to_read
+from broker.server.rocketmq.routes import MASTER_ID, require_topic
+from broker.server.rocketmq.status import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
+from broker.server.traffic import Traffic
+from trovemq_daemon.logging import LogLevel
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import decode_message
+from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+_LEVELS: Final[dict[int, LogLevel]] = {
+    admin_pb2.ChangeLogLevelRequest.TRACE: "debug",
+    admin_pb2.ChangeLogLevelRequest.DEBUG: "debug",
+    admin_pb2.ChangeLogLevelRequest.INFO: "info",
+    admin_pb2.ChangeLogLevelRequest.WARN: "warning",
+    admin_pb2.ChangeLogLevelRequest.ERROR: "error",
+}
+
+Send = Callable[[service_pb2.SendMessageRequest, Context], Awaitable[service_pb2.SendMessageResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminParts:
+    """`send` is SendMessage's handler; `next_message_id` makes the id of a message that has none."""
+
+    store: MessageStore
+    registry: ClientRegistry
+    commands: ClientCommands
+    views: GroupViews
+    traffic: Traffic
+    send: Send
+    next_message_id: Callable[[], str]
+    set_log_level: Callable[[LogLevel], None]
+    held_by: Callable[[str], int]
+    broker: str
+    advertised: str
+    version: str
+
+
+@dataclass(slots=True)
+class _Rates:
+    """Messages in and out when GetProxyRuntimeStats was asked last."""
+
+    at: float = field(default_factory=time.monotonic)
+    messages_in: int = 0
+    messages_out: int = 0
+
+
+class Admin:
+    """The methods have the names of their calls in snake case; every refusal is a TroveError."""
+
+    def __init__(self, parts: AdminParts) -> None:
+        self._parts = parts
+        self._rates = _Rates()
+
+    # --- the process --------------------------------------------------------------------------------
+    async def change_log_level(
+        self, request: admin_pb2.ChangeLogLevelRequest, _context: Context
+    ) -> admin_pb2.ChangeLogLevelResponse:
+        level = _LEVELS.get(request.level)
+        if level is None:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"level {request.level} is unknown", field="level")
+        self._parts.set_log_level(level)
+        return admin_pb2.ChangeLogLevelResponse(remark=f"the log level is {level}")
+
+    async def get_proxy_runtime_stats(
+        self, _request: admin_pb2.GetProxyRuntimeStatsRequest, _context: Context
+    ) -> admin_pb2.GetProxyRuntimeStatsResponse:
+        """The rates are means since this was asked the last time, or since the start."""
+        parts, before = self._parts, self._rates
+        now = _Rates(
+            messages_in=parts.traffic.messages_in.total(), messages_out=parts.traffic.messages_out.total()
+        )
+        self._rates = now
+        elapsed_s = max(now.at - before.at, 0.001)
+        producers = sum(client.is_producer for client in parts.registry)
+        return admin_pb2.GetProxyRuntimeStatsResponse(
+            status=OK_STATUS,
+            proxy_name=parts.broker,
+            version=parts.version,
+            in_tps=(now.messages_in - before.messages_in) / elapsed_s,
+            out_tps=(now.messages_out - before.messages_out) / elapsed_s,
+            connections=parts.registry.stream_count,
+            producers=producers,
+            consumers=len(parts.registry) - producers,
+        )
+
+    # --- topics -------------------------------------------------------------------------------------
+    async def describe_topic_status(
+        self, request: admin_pb2.DescribeTopicStatusRequest, _context: Context
+    ) -> admin_pb2.DescribeTopicStatusResponse:
+        """A topic that takes every type has MESSAGE_TYPE_UNSPECIFIED, and says so in its tags."""
+        config = require_topic(self._parts.store, topic_to_read(request.topic))
+        types = message_types(config.message_type)
+        return admin_pb2.DescribeTopicStatusResponse(
+            status=OK_STATUS,
+            topic_message_type=types[0] if len(types) == 1 else v2.MESSAGE_TYPE_UNSPECIFIED,
+            tags={
+                "message_type": config.message_type,
+                "queue_count": str(config.queue_count),
+                "write_queue_count": str(config.write_queue_count),
+                "perm": str(config.perm),
+            },
+        )
+
+    async def get_topic_route(
+        self, request: admin_pb2.GetTopicRouteRequest, _context: Context
+    ) -> admin_pb2.GetTopicRouteResponse:
+        """RocketMQ's TopicRouteData as JSON."""
+        config = require_topic(self._parts.store, topic_to_read(request.topic))
+        broker = self._parts.broker
+        route = {
+            "brokerDatas": [
+                {
+                    "brokerAddrs": {str(MASTER_ID): self._parts.advertised},
+                    "brokerName": broker,
+                    "cluster": self._parts.store.settings.cluster,
+                }
+            ],
+            "filterServerTable": {},
+            "queueDatas": [
+                {
+                    "brokerName": broker,
+                    "perm": config.perm,
+                    "readQueueNums": config.queue_count,
+                    "topicSysFlag": config.topic_sys_flag,
+                    "writeQueueNums": config.write_queue_count,
+                }
+            ],
+        }
+        return admin_pb2.GetTopicRouteResponse(
+            status=OK_STATUS, topic_route_data=msgspec.json.encode(route).decode()
+        )
+
+    # --- clients ------------------------------------------------------------------------------------
+    async def list_subscription(
+        self, request: admin_pb2.ListSubscriptionRequest, _context: Context
+    ) -> admin_pb2.ListSubscriptionResponse:
+        """What each group asked for last; `online` while a member of the group subscribes the topic."""
+        group, topic = _group_and_topic(request)
+        found = self._parts.registry.subscriptions(group=group, topic=topic)
+        return admin_pb2.ListSubscriptionResponse(
+            status=OK_STATUS,
+            subscription_info=[self._subscription_info(*key, value) for key, value in found.items()],
+        )
+
+    async def describe_subscription(
+        self, request: admin_pb2.DescribeSubscriptionRequest, _context: Context
+    ) -> admin_pb2.DescribeSubscriptionResponse:
+        """What each connected consumer subscribes."""
+        group, topic = _group_and_topic(request)
+        entry = admin_pb2.DescribeSubscriptionResponse.ClientSubscriptionInfo
+        return admin_pb2.DescribeSubscriptionResponse(
+            status=OK_STATUS,
+            client_subscription_info=[
+                entry(
+                    client_info=_client_info(client),
+                    subscription_info=self._subscription_info(client.group, name, subscription),
+                )
+                for client in (self._parts.registry.members(group) if group else self._parts.registry)
+                for name, subscription in client.description.subscriptions.items()
+                if not topic or name == topic
+            ],
+        )
+
+    async def list_consumer_connection(
+        self, request: admin_pb2.ListConsumerConnectionRequest, _context: Context
+    ) -> admin_pb2.ListConsumerConnectionResponse:
+        topic = topic_to_read(request.topic) if request.HasField("topic") else ""
+        members = self._parts.registry.members(group_name(request.group))
+        return admin_pb2.ListConsumerConnectionResponse(
+            status=OK_STATUS,
+            client_info=[
+                _client_info(client)
+                for client in members
+                if not topic or topic in client.description.subscriptions
+            ],
+        )
+
+    async def get_consumer_running_info(
+        self, request: admin_pb2.GetConsumerRunningInfoRequest, _context: Context
+    ) -> admin_pb2.GetConsumerRunningInfoResponse:
+        """What the broker knows of a consumer: its caches and its rates only the client itself knows."""
+        group = group_name(request.group)
+        client = self._member(request.client_id, group)
+        description = client.description
+        info = admin_pb2.ConsumerRunningInfo(
+            properties={
+                "client_type": v2.ClientType.Name(description.client_type),
+                "language": description.language,
+                "version": description.version,
+                "hostname": description.hostname,
+                "address": description.peer,
+                "last_heartbeat": str(client.last_heartbeat_ms),
+                "messages_held": str(self._parts.held_by(client.client_id)),
+            }
+        )
+        for topic, subscription in description.subscriptions.items():
+            info.subscriptions[topic].CopyFrom(_filter(subscription))
+        for topic, queue_id, committed in self._parts.views.committed(group):
+            item = info.message_queue_table.add()
+            item.message_queue.topic.name = topic
+            item.message_queue.id = queue_id
+            item.process_queue_info.commit_offset = committed
+        return admin_pb2.GetConsumerRunningInfoResponse(status=OK_STATUS, consumer_running_info=info)
+
+    async def print_thread_stack_trace(
+        self, request: admin_pb2.PrintThreadStackTraceRequest, _context: Context
+    ) -> admin_pb2.PrintThreadStackTraceResponse:
+        answer = await self._parts.commands.print_stack_trace(request.client_id, group_name(request.group))
+        return admin_pb2.PrintThreadStackTraceResponse(
+            status=v2.Status(code=answer.code), thread_stack_trace=answer.text
+        )
+
+    async def verify_message(
+        self, request: admin_pb2.VerifyMessageRequest, _context: Context
+    ) -> admin_pb2.VerifyMessageResponse:
+        """Has that consumer consume the message now; the status is its listener's result."""
+        group = group_name(request.group)
+        self._member(request.client_id, group)
+        found = get_message(self._parts.store, request.message_id, topic_to_read(request.topic))
+        message = _messages(found, 1)[0]
+        answer = await self._parts.commands.verify_message(request.client_id, group, message)
+        text = answer.text[:STATUS_TEXT_SIZE_MAX]
+        return admin_pb2.VerifyMessageResponse(status=v2.Status(code=answer.code, message=text))
+
+    # --- messages -----------------------------------------------------------------------------------
+    async def query_message(
+        self, request: admin_pb2.ListMessageRequest, _context: Context
+    ) -> admin_pb2.ListMessageResponse:
+        """By id or key, newest first. `scroll_id` goes on where an answer by key had more."""
+        topic = topic_to_read(request.topic)
+        kind = request.WhichOneof("search_key")
+        count_max = request.max_message_nums or self._parts.store.settings.query_messages_max
+        if count_max < 0:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{count_max} messages", field="max_message_nums")
+        if kind == "message_id":
+            found = get_message(self._parts.store, request.message_id, topic)
+            return admin_pb2.ListMessageResponse(status=OK_STATUS, messages=_messages(found, count_max))
+        if kind != "message_key":
+            raise TroveError(errors.NOT_IMPLEMENTED, "messages are looked up by message_id or message_key")
+        begin = timestamp_ms(request.begin_timestamp)
+        end = timestamp_ms(request.end_timestamp) if request.HasField("end_timestamp") else TIME_MAX
+        query = KeyQuery(topic, request.message_key, KeyType.KEY, begin, end)
+        page = query_page(self._parts.store, query, messages_max=count_max, cursor=request.scroll_id)
+        return admin_pb2.ListMessageResponse(
+            status=OK_STATUS,
+            messages=[
+                message_of(record, topic, decode_message(record).queue_id, queue_offset)
+                for record, queue_offset in zip(page.records, page.queue_offsets, strict=True)
+            ],
+            scroll_id=page.cursor,
+        )
+
+    async def admin_send_message(
+        self, request: admin_pb2.AdminSendMessageRequest, context: Context
+    ) -> admin_pb2.AdminSendMessageResponse:
+        """As SendMessage does, with an id made here where the request has none."""
+        message = v2.Message(topic=request.topic, body=request.body, user_properties=request.user_properties)
+        system = message.system_properties
+        system.CopyFrom(request.system_properties)
+        if request.HasField("tag"):
+            system.tag = request.tag
+        if request.HasField("key"):
+            system.keys.append(request.key)
+        system.message_id = system.message_id or self._parts.next_message_id()
+        reply = await self._parts.send(service_pb2.SendMessageRequest(messages=[message]), context)
+        entry = reply.entries[0]
+        return admin_pb2.AdminSendMessageResponse(status=entry.status, message_id=entry.message_id)
+
+    # --- inside -------------------------------------------------------------------------------------
+    def _member(self, client_id: str, group: str) -> Client:
+        client = self._parts.registry.get(client_id)
+        if client is None or client.group != group:
+            raise TroveError(
+                errors.CONSUMER_NOT_ONLINE, f"group {group} has no member {client_id[:255]!r} here"
+            )
+        return client
+
+    def _subscription_info(
+        self, group: str, topic: str, subscription: Subscription
+    ) -> admin_pb2.SubscriptionInfo:
+        subscribed = [
+            client.description.subscriptions[topic]
+            for client in self._parts.registry.members(group)
+            if topic in client.description.subscriptions
+        ]
+        info = admin_pb2.SubscriptionInfo(
+            group=v2.Resource(name=group),
+            topic=v2.Resource(name=topic),
+            expression=_filter(subscription),
+            online=bool(subscribed),
+            message_model=admin_pb2.CLUSTERING,
+            subscription_consistency=len({(one.kind, one.expression) for one in subscribed}) <= 1,
+        )
+        info.last_update_timestamp.FromMilliseconds(subscription.updated_ms)
+        return info
+
+
+def _group_and_topic(
+    request: admin_pb2.ListSubscriptionRequest | admin_pb2.DescribeSubscriptionRequest,
+) -> tuple[str, str]:
+    """ "" for what the request leaves open."""
+    group = group_name(request.group) if request.HasField("group") else ""
+    topic = topic_to_read(request.topic) if request.HasField("topic") else ""
+    return group, topic
+
+
+def _filter(subscription: Subscription) -> v2.FilterExpression:
+    kind = v2.SQL if subscription.kind == "sql" else v2.TAG
+    return v2.FilterExpression(type=kind, expression=subscription.expression)
+
+
+def _client_info(client: Client) -> admin_pb2.ClientInfo:
+    description = client.description
+    return admin_pb2.ClientInfo(
+        client_id=client.client_id,
+        version=description.version,
+        language=description.language,
+        hostname=description.hostname,
+        egress_ip=description.peer,
+        message_model=admin_pb2.CLUSTERING,
+    )
+
+
+def _messages(found: FoundMessages, count_max: int) -> list[v2.Message]:
+    shown = []
+    for record, queue_offset in list(zip(found.records, found.queue_offsets, strict=True))[:count_max]:
+        message = decode_message(record)
+        shown.append(message_of(record, message.topic, message.queue_id, queue_offset))
+    return shown

@@ -1,0 +1,294 @@
+"""Who is connected: the RocketMQ 5 clients that have sent their settings, and what they said of themselves.
+
+A client is known from its first settings until one of these:
+- it says farewell (`terminate`);
+- nothing was heard of it for the expiry time, whatever its stream;
+- its last stream closed, and nothing was heard of it for RECONNECT_MS since (a client opens another within
+  10 s).
+Then every gone-listener is told, once.
+
+Invariants
+- At most `clients_max` clients, STREAMS_MAX streams of each; commands go to the one that was opened last. A
+  client that lost its stream is known as before when it opens another.
+- `_by_topic` and `_by_group` name exactly the clients whose topics and group they are.
+- What is kept of clients that are not known (topics of half messages, last subscriptions) is bounded, and
+  the oldest is dropped first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+CLIENTS_MAX: Final = 10_000
+STREAMS_MAX: Final = 4  # of one client: it has one for every address by which it knows this broker
+EXPIRY_MS: Final = 120_000
+RECONNECT_MS: Final = 11_000  # more than two rounds of Go's reopening, and than a heartbeat period
+HALF_TOPICS_MAX: Final = 1_024  # of one client
+SUBSCRIPTIONS_MAX: Final = 65_536
+
+GoneListener = Callable[[str, int], None]
+
+
+class ClientStream(Protocol):
+    """One open telemetry stream, as the registry and the commands see it."""
+
+    def send(self, command: service_pb2.TelemetryCommand) -> None:
+        """Sends soon. Raises TroveError LIMIT_EXCEEDED where too much waits already."""
+        ...
+
+    def close(self) -> None:
+        """Ends the stream soon, with OK."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic. kind: as filters.parse_filter takes it."""
+
+    kind: str
+    expression: str
+    updated_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientDescription:
+    """What a client says of itself by its metadata and its settings. Times in ms."""
+
+    client_type: v2.ClientType
+    group: str = ""
+    topics: frozenset[str] = frozenset()  # that it produces to
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    language: str = ""
+    version: str = ""
+    hostname: str = ""
+    peer: str = ""
+    request_timeout_ms: int = 0  # 0: it did not say
+
+
+class Client:
+    """One known client; read it, and change it by the registry only."""
+
+    def __init__(self, client_id: str, description: ClientDescription, now_ms: int) -> None:
+        self.client_id: Final = client_id
+        self.description = description
+        self.last_heartbeat_ms = now_ms
+        self.streams: list[ClientStream] = []
+        self.stream_closed_ms = now_ms
+
+    @property
+    def stream(self) -> ClientStream | None:
+        """The stream that was opened last, if one is open."""
+        return self.streams[-1] if self.streams else None
+
+    @property
+    def group(self) -> str:
+        return self.description.group
+
+    @property
+    def is_producer(self) -> bool:
+        return self.description.client_type == v2.PRODUCER
+
+    def is_alive(self, now_ms: int, expiry_ms: int = EXPIRY_MS) -> bool:
+        if now_ms - self.last_heartbeat_ms > expiry_ms:
+            return False
+        heard_since = self.last_heartbeat_ms > self.stream_closed_ms
+        return bool(self.streams) or heard_since or now_ms - self.stream_closed_ms <= RECONNECT_MS
+
+
+class ClientRegistry:
+    """Used on the event loop only; takes the time from its callers."""
+
+    def __init__(self, clients_max: int = CLIENTS_MAX, expiry_ms: int = EXPIRY_MS) -> None:
+        self.clients_max: Final = clients_max
+        self._expiry_ms = expiry_ms
+        self._clients: dict[str, Client] = {}
+        self._by_group: dict[str, dict[str, None]] = {}
+        self._by_topic: dict[str, dict[str, None]] = {}
+        self._half_topics: OrderedDict[str, dict[str, None]] = OrderedDict()  # client id -> topics
+        self._subscriptions: OrderedDict[tuple[str, str], Subscription] = OrderedDict()
+        self._gone_listeners: list[GoneListener] = []
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._clients.values()))
+
+    @property
+    def stream_count(self) -> int:
+        return sum(len(client.streams) for client in self._clients.values())
+
+    def add_gone_listener(self, listener: GoneListener) -> None:
+        """`listener(client_id, now_ms)` is called when a client is known no longer."""
+        self._gone_listeners.append(listener)
+
+    # --- look-ups -----------------------------------------------------------------------------------
+    def get(self, client_id: str) -> Client | None:
+        return self._clients.get(client_id)
+
+    def is_alive(self, client_id: str, now_ms: int) -> bool:
+        client = self._clients.get(client_id)
+        return client is not None and client.is_alive(now_ms, self._expiry_ms)
+
+    def request_timeout_ms(self, client_id: str) -> int:
+        """The client's own time limit for a request; 0 where it is not known."""
+        client = self._clients.get(client_id)
+        return client.description.request_timeout_ms if client is not None else 0
+
+    def members(self, group: str) -> list[Client]:
+        """The group's consumers, in the order of their first settings."""
+        return [self._clients[client_id] for client_id in self._by_group.get(group, ())]
+
+    def groups(self) -> list[str]:
+        """Groups that have members."""
+        return sorted(self._by_group)
+
+    def producers_of(self, topic: str) -> list[Client]:
+        """The producers that declared the topic or sent a half message of it and have a stream open."""
+        clients = (self._clients[client_id] for client_id in self._by_topic.get(topic, ()))
+        return [client for client in clients if client.streams]
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """What the group asked for last, also where its members are gone."""
+        return self._subscriptions.get((group, topic))
+
+    def subscriptions(self, *, group: str = "", topic: str = "") -> dict[tuple[str, str], Subscription]:
+        """By (group, topic); of this group and this topic where one is given."""
+        return {
+            key: value
+            for key, value in self._subscriptions.items()
+            if (not group or key[0] == group) and (not topic or key[1] == topic)
+        }
+
+    # --- what clients do ----------------------------------------------------------------------------
+    def settle(self, client_id: str, description: ClientDescription, now_ms: int) -> Client:
+        """A client's settings came: the first ones, or others. Raises TroveError LIMIT_EXCEEDED."""
+        client = self._clients.get(client_id)
+        if client is None:
+            if len(self._clients) >= self.clients_max:
+                raise TroveError(
+                    errors.LIMIT_EXCEEDED, f"{self.clients_max} clients are connected (clients_max)"
+                )
+            client = self._clients[client_id] = Client(client_id, description, now_ms)
+        else:
+            self._unindex(client)
+            client.description = description
+            client.last_heartbeat_ms = now_ms
+        self._index(client)
+        for topic, subscription in description.subscriptions.items():
+            self.subscribed(description.group, topic, subscription)
+        return client
+
+    def heard(self, client_id: str, now_ms: int) -> Client:
+        """A heartbeat, or anything that is as good as one. Raises TroveError CLIENT_UNKNOWN."""
+        client = self._clients.get(client_id)
+        if client is None:
+            raise TroveError(errors.CLIENT_UNKNOWN)
+        client.last_heartbeat_ms = max(client.last_heartbeat_ms, now_ms)
+        return client
+
+    def subscribed(self, group: str, topic: str, subscription: Subscription) -> None:
+        """The group asked for the topic with this filter."""
+        self._subscriptions[group, topic] = subscription
+        self._subscriptions.move_to_end((group, topic))
+        if len(self._subscriptions) > SUBSCRIPTIONS_MAX:
+            self._subscriptions.popitem(last=False)
+
+    def sent_half(self, client_id: str, topic: str) -> None:
+        """The client sent a half message of the topic: it can be asked about the topic's transactions, even
+        if it did not declare the topic, or has not sent its settings yet."""
+        topics = self._half_topics.setdefault(client_id, {})
+        self._half_topics.move_to_end(client_id)
+        topics.pop(topic, None)
+        topics[topic] = None
+        if len(topics) > HALF_TOPICS_MAX:
+            dropped = next(iter(topics))
+            del topics[dropped]
+            self._drop_from_topic(client_id, dropped)
+        if len(self._half_topics) > self.clients_max:
+            oldest, forgotten = self._half_topics.popitem(last=False)
+            for dropped in forgotten:
+                self._drop_from_topic(oldest, dropped)
+        if client_id in self._clients:
+            self._by_topic.setdefault(topic, {})[client_id] = None
+
+    def attach(self, client_id: str, stream: ClientStream) -> None:
+        """A stream of a known client: commands go to it from now on."""
+        streams = self._clients[client_id].streams
+        assert stream not in streams, "a stream is attached once"
+        streams.append(stream)
+        if len(streams) > STREAMS_MAX:
+            streams.pop(0).close()
+
+    def detach(self, client_id: str, stream: ClientStream, now_ms: int) -> None:
+        """The stream is over. The client stays known for a while."""
+        client = self._clients.get(client_id)
+        if client is not None and stream in client.streams:
+            client.streams.remove(stream)
+            client.stream_closed_ms = now_ms
+
+    def terminate(self, client_id: str, now_ms: int) -> None:
+        """The client says farewell. Raises TroveError CLIENT_UNKNOWN."""
+        if client_id not in self._clients:
+            raise TroveError(errors.CLIENT_UNKNOWN)
+        self._forget(client_id, now_ms)
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forgets the clients that are gone; call every second or so. Their ids."""
+        clients = self._clients.values()
+        gone = [client.client_id for client in clients if not client.is_alive(now_ms, self._expiry_ms)]
+        for client_id in gone:
+            self._forget(client_id, now_ms)
+        return gone
+
+    def forget_group(self, group: str) -> None:
+        """The group was deleted: nothing is subscribed for it. Its members stay until they leave."""
+        for key in [key for key in self._subscriptions if key[0] == group]:
+            del self._subscriptions[key]
+
+    # --- inside -------------------------------------------------------------------------------------
+    def _forget(self, client_id: str, now_ms: int) -> None:
+        client = self._clients[client_id]
+        self._unindex(client)
+        del self._clients[client_id]
+        self._half_topics.pop(client_id, None)
+        streams, client.streams = client.streams, []
+        for stream in streams:
+            stream.close()
+        for listener in self._gone_listeners:
+            listener(client_id, now_ms)
+
+    def _topics_of(self, client: Client) -> set[str]:
+        return {*client.description.topics, *self._half_topics.get(client.client_id, ())}
+
+    def _index(self, client: Client) -> None:
+        if client.group:
+            self._by_group.setdefault(client.group, {})[client.client_id] = None
+        for topic in self._topics_of(client):
+            self._by_topic.setdefault(topic, {})[client.client_id] = None
+
+    def _unindex(self, client: Client) -> None:
+        _drop(self._by_group, client.group, client.client_id)
+        for topic in self._topics_of(client):
+            _drop(self._by_topic, topic, client.client_id)
+
+    def _drop_from_topic(self, client_id: str, topic: str) -> None:
+        client = self._clients.get(client_id)
+        if client is not None and topic not in client.description.topics:
+            _drop(self._by_topic, topic, client_id)
+
+
+def _drop(table: dict[str, dict[str, None]], key: str, client_id: str) -> None:
+    entries = table.get(key)
+    if entries is not None:
+        entries.pop(client_id, None)
+        if not entries:
+            del table[key]

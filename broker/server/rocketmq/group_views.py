@@ -1,0 +1,171 @@
+"""A consumer group's progress as RocketMQ's v2 Admin service shows it: what is owed, the times, a reset."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.consume.group_lag import GroupLags, QueueLag
+from broker.consume.offsets import OffsetKeeper, ResetTarget
+from broker.delivery.request import QueueProgress
+from broker.filters.filter import Filter, parse_filter
+from broker.message_store import MessageStore
+from broker.queues import find_queue, queue_ids, queue_range
+from broker.server.rocketmq.client_settings import duration
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.rocketmq.messages import timestamp_ms
+from broker.server.rocketmq.resources import group_name, topic_to_read
+from broker.server.rocketmq.status import OK_STATUS, Context
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import admin_pb2
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+TOPICS_MAX: Final = 1_024  # of one answer
+
+
+class Progress(Protocol):
+    """The part of broker.delivery.delivery.Delivery that is looked at."""
+
+    def progress(self, group: str, topic: str) -> list[QueueProgress]: ...
+
+    def pairs(self) -> list[tuple[str, str]]: ...
+
+    def held_by(self, client_id: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupViewParts:
+    store: MessageStore
+    delivery: Progress
+    registry: ClientRegistry
+    offsets: OffsetKeeper
+    clock_ms: Callable[[], int]
+
+
+class GroupViews:
+    """The methods are those of admin.proto; every refusal is a TroveError."""
+
+    def __init__(self, parts: GroupViewParts) -> None:
+        self._parts = parts
+        self._lags = GroupLags(parts.store, parts.delivery.progress, self._filters)
+
+    async def describe_accumulation(
+        self, request: admin_pb2.DescribeGroupAccumulationRequest, _context: Context
+    ) -> admin_pb2.DescribeGroupAccumulationResponse:
+        """`ready_messages` are those that the group's filters take and that nobody holds."""
+        group = group_name(request.group)
+        reply = admin_pb2.DescribeGroupAccumulationResponse(status=OK_STATUS)
+        for topic in self._topics(group, request.topics):
+            lags = await _finished(self._lags.steps(group, [topic], self._parts.clock_ms()))
+            _add(reply.topic_accumulation[topic], lags)
+            _add(reply.accumulation, lags)
+        return reply
+
+    async def query_time_span(
+        self, request: admin_pb2.QueryTimeSpanRequest, _context: Context
+    ) -> admin_pb2.QueryTimeSpanResponse:
+        """Of each queue: store times of its first and last message and of the group's next one, epoch ms."""
+        group = group_name(request.group)
+        now_ms = self._parts.clock_ms()
+        reply = admin_pb2.QueryTimeSpanResponse(status=OK_STATUS)
+        for topic in self._topics(group, request.topics):
+            for queue_id, committed in self._committed(group, topic):
+                reply.queue_time_span_list.append(self._time_span(topic, queue_id, committed, now_ms))
+        return reply
+
+    async def reset_offset(
+        self, request: admin_pb2.ResetGroupOffsetRequest, _context: Context
+    ) -> admin_pb2.ResetGroupOffsetResponse:
+        """The group goes on at the first message stored at or after the time, in every queue of the topic."""
+        if not request.HasField("reset_timestamp"):
+            raise TroveError(errors.REQUEST_ILLEGAL, "reset_timestamp is missing", field="reset_timestamp")
+        target = ResetTarget(timestamp=timestamp_ms(request.reset_timestamp))
+        await self._parts.offsets.reset(group_name(request.group), topic_to_read(request.topic), None, target)
+        return admin_pb2.ResetGroupOffsetResponse(status=OK_STATUS)
+
+    def committed(self, group: str) -> Iterator[tuple[str, int, int]]:
+        """(topic, queue id, committed offset) of every queue that the group has read."""
+        for topic in self._topics(group, ()):
+            for queue_id, offset in self._committed(group, topic):
+                if offset is not None:
+                    yield topic, queue_id, offset
+
+    # --- inside -------------------------------------------------------------------------------------
+    def _topics(self, group: str, asked: Sequence[v2.Resource]) -> list[str]:
+        """Those asked for, or every one that the group has a position or a subscription of."""
+        if asked:
+            names = [topic_to_read(topic) for topic in asked]
+        else:
+            known = {topic for owner, topic in self._parts.delivery.pairs() if owner == group}
+            known.update(topic for owner, topic in self._parts.store.offsets.pairs() if owner == group)
+            known.update(topic for _, topic in self._parts.registry.subscriptions(group=group))
+            names = sorted(topic for topic in known if self._exists(topic))
+        if len(names) > TOPICS_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{len(names)} topics, the limit is {TOPICS_MAX}")
+        return names
+
+    def _exists(self, topic: str) -> bool:
+        return topic in self._parts.store.topics or bool(self._parts.store.consume_queues.queues(topic))
+
+    def _committed(self, group: str, topic: str) -> list[tuple[int, int | None]]:
+        """Of every queue, sorted; None for one that the group never read."""
+        progress = {entry.queue_id: entry.committed for entry in self._parts.delivery.progress(group, topic)}
+        offsets = self._parts.store.offsets
+        return [
+            (queue_id, progress.get(queue_id, offsets.get(group, topic, queue_id)))
+            for queue_id in queue_ids(self._parts.store, topic)
+        ]
+
+    def _filters(self, group: str, topic: str) -> list[Filter]:
+        subscription = self._parts.registry.subscription(group, topic)
+        if subscription is None:
+            return []
+        try:
+            return [parse_filter(subscription.kind, subscription.expression)]
+        except TroveError:
+            return []  # a filter that cannot be read: the client has been told, and gets nothing
+
+    def _time_span(
+        self, topic: str, queue_id: int, committed: int | None, now_ms: int
+    ) -> admin_pb2.QueryTimeSpanResponse.QueueTimeSpan:
+        low, high = queue_range(self._parts.store, topic, queue_id)
+        at = low if committed is None else max(low, committed)
+        consume_ms = self._time_at(topic, queue_id, at) if low <= at < high else 0
+        return admin_pb2.QueryTimeSpanResponse.QueueTimeSpan(
+            message_queue=v2.MessageQueue(topic=v2.Resource(name=topic), id=queue_id),
+            min_timestamp=self._time_at(topic, queue_id, low) if low < high else 0,
+            max_timestamp=self._time_at(topic, queue_id, high - 1) if low < high else 0,
+            consume_timestamp=consume_ms,
+            delay_time_ms=max(0, now_ms - consume_ms) if consume_ms else 0,
+        )
+
+    def _time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        queue = find_queue(self._parts.store, topic, queue_id)
+        assert queue is not None, "a queue with a range is there"
+        return self._parts.store.store_timestamp_at(queue.unit(offset)[0]) or 0
+
+
+async def _finished(work: Generator[None, None, list[QueueLag]]) -> list[QueueLag]:
+    """The generator's result; others go on between its steps."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: list[QueueLag] = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+def _add(
+    total: admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation, lags: Sequence[QueueLag]
+) -> None:
+    for lag in lags:
+        total.inflight_messages += lag.position.in_flight
+        total.ready_messages += max(0, lag.lag - lag.position.in_flight)
+        total.accumulation += lag.lag
+        oldest_ms = total.deliver_delay_time.seconds * 1000 + total.deliver_delay_time.nanos // 1_000_000
+        if lag.lag_ms > oldest_ms:
+            total.deliver_delay_time.CopyFrom(duration(lag.lag_ms))

@@ -1,0 +1,43 @@
+"""Heartbeat and NotifyClientTermination: that a client is there, and that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.rocketmq.status import OK_STATUS, Context, ProtocolError, client_id_of
+from trovemq_proto import errors
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+_SERVED: Final = (v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER, v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER)
+
+
+class Liveness:
+    """The group in these requests is not looked at: a client's settings name it, and some clients leave it
+    out here."""
+
+    def __init__(self, registry: ClientRegistry, clock_ms: Callable[[], int]) -> None:
+        self._registry = registry
+        self._clock_ms = clock_ms
+
+    async def heartbeat(
+        self, request: service_pb2.HeartbeatRequest, context: Context
+    ) -> service_pb2.HeartbeatResponse:
+        """Raises CLIENT_UNKNOWN, also for a client type that is not served (0: Go's while it recovers)."""
+        if request.client_type not in _SERVED:
+            raise ProtocolError(
+                v2.UNRECOGNIZED_CLIENT_TYPE,
+                f"client type {request.client_type} is not served",
+                errors.CLIENT_UNKNOWN,
+            )
+        self._registry.heard(client_id_of(context), self._clock_ms())
+        return service_pb2.HeartbeatResponse(status=OK_STATUS)
+
+    async def notify_client_termination(
+        self, _request: service_pb2.NotifyClientTerminationRequest, context: Context
+    ) -> service_pb2.NotifyClientTerminationResponse:
+        """What the client holds is released, its telemetry streams end. Raises CLIENT_UNKNOWN."""
+        self._registry.terminate(client_id_of(context), self._clock_ms())
+        return service_pb2.NotifyClientTerminationResponse(status=OK_STATUS)

@@ -1,0 +1,274 @@
+"""Stored records as the messages of RocketMQ's v2 protocol, and the other way round.
+
+Reading is the hot path of every consumer: the property block is parsed once, and the generated message is
+filled field by field (constructors with keywords take three times as long).
+
+The digest is over the body's bytes as they are sent; the body is inflated, because clients differ in what
+they can inflate; user properties hold nothing that a store uses internally.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from hashlib import md5, sha1
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from broker.delivery.request import Delivered
+from broker.produce.outgoing import OutgoingMessage
+from broker.server.convert import born_host_of
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import (
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    RESERVED_PROPERTIES,
+    encode_offset_msg_id,
+    format_host,
+    parse_properties,
+)
+from trovemq_proto.records.compression import inflate_body
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    BODY_SIZE_MAX_DEFAULT,
+    HEADERS,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_TRANSACTION_COMMIT,
+    SYS_FLAG_TRANSACTION_MASK,
+    host_bits,
+)
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+PROPERTY_BORN_HOST: Final = "__BORNHOST"
+PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+PROPERTY_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+PROPERTY_OUT_MS: Final = "TIMER_OUT_MS"
+PROPERTY_TRANSACTION: Final = "TRAN_MSG"
+PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
+PROPERTY_DEAD_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+PROPERTY_DEAD_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+SYSTEM_TEXT_SIZE_MAX: Final = 1_024  # characters of a born host or a trace context
+BORN_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999, the last that a Timestamp has
+GZIP_WINDOW: Final = 31  # zlib's wbits: a gzip header and trailer, the largest window
+
+_IDENTITY: Final = v2.IDENTITY
+_MD5: Final = v2.MD5
+
+Record = bytes | bytearray | memoryview
+
+
+def timestamp_ms(timestamp: Timestamp) -> int:
+    """Epoch ms."""
+    return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+
+
+def duration_ms(duration: Duration) -> int:
+    return duration.seconds * 1000 + duration.nanos // 1_000_000
+
+
+# --- a stored record for a consumer ---------------------------------------------------------------------
+def received(delivered: Delivered, topic: v2.Resource | None = None) -> bytes:
+    """One element of a ReceiveMessage stream, serialised. `topic`: the topic's name as the client knows it,
+    where that is not the stored one."""
+    response = service_pb2.ReceiveMessageResponse()
+    message = response.message
+    fill_message(message, delivered.record, delivered.topic, delivered.queue_id, delivered.queue_offset)
+    system = message.system_properties
+    system.receipt_handle = delivered.receipt_handle
+    system.delivery_attempt = delivered.attempt
+    if topic is not None:
+        message.topic.CopyFrom(topic)
+    return response.SerializeToString()
+
+
+def message_of(record: Record, topic: str, queue_id: int, queue_offset: int) -> v2.Message:
+    """A message outside of a delivery (a command to a client, a pull): without handle, attempt 1."""
+    message = v2.Message()
+    fill_message(message, record, topic, queue_id, queue_offset)
+    message.system_properties.delivery_attempt = 1
+    return message
+
+
+def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int, queue_offset: int) -> None:
+    """Fills in all that the record says. `record` is one that the store has checked; `topic`, `queue_id` and
+    `queue_offset` are what the consumer is to see."""
+    data = bytes(record)
+    fields = read_fields(data, 0, len(data))
+    assert fields is not None, "the store hands out well-formed records only"
+    _, _, sys_flag, body_at, body_size, _, _, properties_at, _ = fields
+    header = HEADERS[host_bits(sys_flag)].unpack_from(data)
+    _, _, _, _, _, _, physical_offset, _, born_ms, born_host, store_ms, store_host, reconsume_times, _, _ = (
+        header
+    )
+    properties = parse_properties(data[properties_at:])
+    system = message.system_properties
+    system.body_encoding = _IDENTITY
+    body = data[body_at : body_at + body_size]
+    if sys_flag & SYS_FLAG_COMPRESSED:
+        try:
+            body = inflate_body(body, sys_flag, BODY_SIZE_MAX_DEFAULT)
+        except TroveError:
+            system.body_encoding = v2.GZIP  # as RocketMQ labels every compressed body: the client may know it
+    message.body = body
+    digest = system.body_digest
+    digest.type = _MD5
+    digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    message.topic.name = topic
+    system.queue_id = queue_id
+    system.queue_offset = queue_offset
+    system.born_host = format_host(born_host)
+    system.store_host = format_host(store_host)
+    _set_time(system.born_timestamp, born_ms)
+    _set_time(system.store_timestamp, store_ms)
+    take = properties.pop
+    system.message_id = take(PROPERTY_UNIQ_KEY, "") or _other_id(properties, store_host, physical_offset)
+    if tag := take(PROPERTY_TAGS, ""):
+        system.tag = tag
+    if keys := take(PROPERTY_KEYS, ""):
+        system.keys.extend(keys.split())
+    system.message_type = _kind(properties, sys_flag)
+    if properties:  # most messages have no more
+        _fill_others(message, properties, reconsume_times)
+
+
+def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_times: int) -> None:
+    """The user's own properties, and what only some messages have."""
+    own = message.user_properties
+    for name, value in properties.items():
+        if name not in RESERVED_PROPERTIES and not name.startswith(TRANSIENT_PREFIX):
+            own[name] = value
+    get = properties.get
+    system = message.system_properties
+    if born_host := get(PROPERTY_BORN_HOST):
+        system.born_host = born_host
+    if (born_ms := _number(get(PROPERTY_BORN_TIMESTAMP))) is not None:
+        _set_time(system.born_timestamp, born_ms)
+    if group := get(PROPERTY_SHARDING_KEY):
+        system.message_group = group
+    if context := get(PROPERTY_TRACE_CONTEXT):
+        system.trace_context = context
+    deliver = get(PROPERTY_DELIVER_MS)
+    if deliver is None and not reconsume_times:  # a retry's time is when it was to come back
+        deliver = get(PROPERTY_OUT_MS)
+    if (deliver_ms := _number(deliver)) is not None:
+        _set_time(system.delivery_timestamp, deliver_ms)
+    if dead_topic := get(PROPERTY_DEAD_TOPIC):
+        system.dead_letter_queue.topic = dead_topic
+        system.dead_letter_queue.message_id = get(PROPERTY_DEAD_ID, "")
+
+
+def _other_id(properties: dict[str, str], store_host: bytes, physical_offset: int) -> str:
+    """The id of a message whose sender gave it none."""
+    return properties.get(PROPERTY_ORIGIN_ID) or encode_offset_msg_id(store_host, physical_offset)
+
+
+def _kind(properties: dict[str, str], sys_flag: int) -> v2.MessageType:
+    """The kind that the message was sent as."""
+    if (
+        PROPERTY_TRANSACTION in properties
+        or sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_COMMIT
+    ):
+        return v2.TRANSACTION
+    if PROPERTY_DELIVER_MS in properties or PROPERTY_DELAY in properties:
+        return v2.DELAY
+    return v2.FIFO if PROPERTY_SHARDING_KEY in properties else v2.NORMAL
+
+
+def _number(text: str | None) -> int | None:
+    """A stored number of ms; whatever else stands there is passed over."""
+    return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
+
+
+def _set_time(timestamp: Timestamp, epoch_ms: int) -> None:
+    timestamp.seconds = seconds = epoch_ms // 1000
+    timestamp.nanos = (epoch_ms - seconds * 1000) * 1_000_000
+
+
+# --- a message that was sent ----------------------------------------------------------------------------
+def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
+    """What the store needs of a message that has passed the checks of a send.
+
+    Raises TroveError BATCH_ILLEGAL: the body is not what its digest or its encoding says;
+    MESSAGE_SIZE_EXCEEDED: it inflates to more than `body_size_max` bytes.
+    """
+    system = message.system_properties
+    born_ms = timestamp_ms(system.born_timestamp)
+    return OutgoingMessage(
+        body=_identity_body(message, body_size_max),
+        tag=system.tag,
+        keys=[part for key in system.keys for part in key.split(" ") if part] if system.keys else (),
+        unique_key=system.message_id,
+        # the stored form has no empty names and values
+        properties={name: value for name, value in message.user_properties.items() if name and value},
+        born_timestamp=born_ms if 0 < born_ms <= BORN_MS_MAX else 0,
+        system_properties=_system_properties(system),
+    )
+
+
+def _identity_body(message: v2.Message, body_size_max: int) -> bytes:
+    system = message.system_properties
+    body = message.body
+    if system.HasField("body_digest"):
+        _check_digest(body, system.body_digest)
+    return _gunzip(body, body_size_max) if system.body_encoding == v2.GZIP else body
+
+
+def _check_digest(body: bytes, digest: v2.Digest) -> None:
+    """CRC32 is not compared: the clients write it in three different ways."""
+    if digest.type == v2.MD5:
+        found = md5(body, usedforsecurity=False).hexdigest()
+    elif digest.type == v2.SHA1:
+        found = sha1(body, usedforsecurity=False).hexdigest()
+    else:
+        return
+    if digest.checksum.lower() != found:
+        raise TroveError(errors.BATCH_ILLEGAL, "the body does not have the digest that the message states")
+
+
+def _gunzip(body: bytes, body_size_max: int) -> bytes:
+    inflater = zlib.decompressobj(GZIP_WINDOW)
+    try:
+        inflated = inflater.decompress(body, body_size_max + 1)
+    except zlib.error as error:
+        raise TroveError(errors.BATCH_ILLEGAL, f"the body is said to be gzip, and is not: {error}") from error
+    if len(inflated) > body_size_max:
+        raise TroveError(
+            errors.MESSAGE_SIZE_EXCEEDED, f"the body inflates to more than {body_size_max} bytes"
+        )
+    if not inflater.eof:
+        raise TroveError(errors.BATCH_ILLEGAL, "the gzip body is cut short")
+    return inflated
+
+
+def _system_properties(system: v2.SystemProperties) -> dict[str, str]:
+    """Under the names by which RocketMQ stores them. The born host of the record itself is the peer's
+    address; what the sender says of itself stands beside it."""
+    found = {}
+    if system.message_group:
+        found[PROPERTY_SHARDING_KEY] = system.message_group
+    if system.born_host and _storable(system.born_host):
+        found[PROPERTY_BORN_HOST] = system.born_host
+    if system.trace_context and _storable(system.trace_context):
+        found[PROPERTY_TRACE_CONTEXT] = system.trace_context
+    return found
+
+
+def _storable(text: str) -> bool:
+    """Informative texts that the store's form cannot hold are left out."""
+    return len(text) <= SYSTEM_TEXT_SIZE_MAX and text.isprintable()
+
+
+@lru_cache(maxsize=4_096)
+def peer_host(peer: str) -> bytes:
+    """gRPC's name of the peer as a record's born host; zeros where it has no address."""
+    return born_host_of(peer) or bytes(8)

@@ -1,0 +1,214 @@
+"""PullMessage, UpdateOffset, GetOffset and QueryOffset: reading a queue by its offsets.
+
+A pull changes nothing: no message is in flight by it, none carries a receipt handle. The stream is: one
+status, the messages, the offset at which to go on. Its elements are serialised here, so the handler's
+response_serializer is None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from broker.consume.long_poll import LongPolls
+from broker.consume.offsets import OffsetKeeper
+from broker.consume.pull import TAGS_MAX, PullRequest, PullResult
+from broker.consume.pull import Puller as QueuePuller
+from broker.consumer_settings import ConsumerSettings
+from broker.filters.filter import Filter
+from broker.message_store import MessageStore
+from broker.queues import queue_range
+from broker.server.rocketmq.messages import duration_ms, message_of, timestamp_ms
+from broker.server.rocketmq.receiving import (
+    ANSWER_BEFORE_S,
+    POLLING_MAX_S,
+    check_consumer,
+    check_readable,
+    read_filter,
+)
+from broker.server.rocketmq.resources import group_name, topic_to_read
+from broker.server.rocketmq.status import OK_STATUS, Context
+from broker.server.traffic import Traffic
+from broker.topics.subscription_groups import SubscriptionGroups
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import RecordBatch, parse_properties
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+PULL_COUNT_DEFAULT: Final = 32
+PULL_COUNT_MAX: Final = 1_024
+LOOKS_MAX: Final = 256  # of a pull whose time is over: how many batches it looks at for what its filter takes
+TAG_SEPARATOR: Final = "||"
+
+_OK: Final = service_pb2.PullMessageResponse(status=OK_STATUS).SerializeToString()
+_NOTHING: Final = service_pb2.PullMessageResponse(
+    status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
+).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullParts:
+    """What a Puller works with. `offsets` tells delivery of what it sets; `search` is (topic, queue
+    id, epoch ms) -> queue offset."""
+
+    store: MessageStore
+    puller: QueuePuller
+    long_polls: LongPolls
+    offsets: OffsetKeeper
+    groups: SubscriptionGroups
+    traffic: Traffic
+    settings: ConsumerSettings
+    search: Callable[[str, int, int], int]
+    clock_ms: Callable[[], int]
+
+
+class Puller:
+    def __init__(self, parts: PullParts) -> None:
+        self._parts = parts
+
+    async def pull(
+        self, request: service_pb2.PullMessageRequest, context: Context
+    ) -> AsyncGenerator[bytes, None]:
+        """PullMessage. Raises TroveError before the first element only."""
+        topic = self._topic(request.message_queue)
+        self._check_group(request.group)
+        filter_ = read_filter(request.filter_expression)
+        wanted = PullRequest(
+            topic,
+            request.message_queue.id,
+            request.offset,
+            min(max(request.batch_size, 0) or PULL_COUNT_DEFAULT, PULL_COUNT_MAX),
+            tags=_tags(filter_),
+        )
+        until = asyncio.get_running_loop().time() + _polling_s(request, context)
+        elements, next_offset = await self._pull(wanted, filter_, until)
+        yield _OK if elements else _NOTHING
+        for element in elements:
+            yield element
+        yield service_pb2.PullMessageResponse(next_offset=next_offset).SerializeToString()
+        self._parts.traffic.fetched(topic, len(elements), sum(map(len, elements)))
+
+    async def _pull(self, wanted: PullRequest, filter_: Filter, until: float) -> tuple[list[bytes], int]:
+        """The messages, serialised, and the offset behind all that was looked at."""
+        loop = asyncio.get_running_loop()
+        for looks in itertools.count(1):
+            result = self._parts.puller.pull(wanted)
+            elements = list(_elements(result, wanted, filter_))
+            remaining = until - loop.time()
+            at_end = result.next_offset >= result.max_offset
+            over = remaining <= 0 and (at_end or looks >= LOOKS_MAX)
+            if elements or over or self._parts.long_polls.closed:
+                break
+            wanted = replace(wanted, offset=result.next_offset)
+            if at_end:
+                await self._growth(wanted, remaining)
+            else:
+                await asyncio.sleep(0)  # all was filtered out: others may go first
+        return elements, result.next_offset
+
+    async def _growth(self, wanted: PullRequest, wait_s: float) -> None:
+        grown = asyncio.Event()
+        wait_ms = max(1, round(wait_s * 1000))
+        waiter = self._parts.long_polls.wait(
+            wanted.topic, wanted.queue_id, wait_ms, lambda _grown: grown.set()
+        )
+        try:
+            await grown.wait()
+        finally:
+            waiter.cancel()
+
+    # --- offsets ------------------------------------------------------------------------------------
+    async def update_offset(
+        self, request: service_pb2.UpdateOffsetRequest, _context: Context
+    ) -> service_pb2.UpdateOffsetResponse:
+        """UpdateOffset: on disk before the reply."""
+        topic, group = self._topic(request.message_queue), self._check_group(request.group)
+        queue_id = request.message_queue.id
+        await self._parts.offsets.commit(group, topic, queue_id, request.offset)
+        return service_pb2.UpdateOffsetResponse(status=OK_STATUS)
+
+    async def get_offset(
+        self, request: service_pb2.GetOffsetRequest, _context: Context
+    ) -> service_pb2.GetOffsetResponse:
+        """GetOffset. Raises OFFSET_NOT_FOUND where the group has none for the queue."""
+        topic, group = self._topic(request.message_queue), group_name(request.group)
+        offset = self._parts.offsets.get(group, topic, request.message_queue.id)
+        if offset is None:
+            raise TroveError(errors.OFFSET_NOT_FOUND)
+        return service_pb2.GetOffsetResponse(status=OK_STATUS, offset=offset)
+
+    async def query_offset(
+        self, request: service_pb2.QueryOffsetRequest, _context: Context
+    ) -> service_pb2.QueryOffsetResponse:
+        """QueryOffset: of the queue's first message, behind its last, or of the first at or after a time."""
+        topic, queue_id = self._topic(request.message_queue), request.message_queue.id
+        low, high = queue_range(self._parts.store, topic, queue_id)
+        policy = request.query_offset_policy
+        if policy == v2.BEGINNING:
+            offset = low
+        elif policy == v2.END:
+            offset = high
+        elif policy != v2.TIMESTAMP:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"policy {policy} is unknown")
+        elif not request.HasField("timestamp"):
+            raise TroveError(errors.REQUEST_ILLEGAL, "the policy TIMESTAMP needs a timestamp")
+        else:
+            offset = (
+                self._parts.search(topic, queue_id, timestamp_ms(request.timestamp)) if high > low else low
+            )
+        return service_pb2.QueryOffsetResponse(status=OK_STATUS, offset=offset)
+
+    # --- checks -------------------------------------------------------------------------------------
+    def _topic(self, queue: v2.MessageQueue) -> str:
+        topic = topic_to_read(queue.topic)
+        check_readable(self._parts.store, topic)
+        return topic
+
+    def _check_group(self, resource: v2.Resource) -> str:
+        """The group's name; the group is made where settings allow that."""
+        parts = self._parts
+        name = group_name(resource)
+        group = parts.groups.for_use(
+            name, auto_create=parts.settings.auto_create_group, now_ms=parts.clock_ms()
+        )
+        check_consumer(group)
+        return name
+
+
+def _polling_s(request: service_pb2.PullMessageRequest, context: Context) -> float:
+    wanted = min(max(duration_ms(request.long_polling_timeout) / 1000, 0.0), POLLING_MAX_S)
+    remaining = context.time_remaining()
+    return wanted if remaining is None else min(wanted, max(0.0, remaining - ANSWER_BEFORE_S))
+
+
+def _tags(filter_: Filter) -> tuple[str, ...]:
+    """Tags by which the queue can be searched; () where the filter alone must decide."""
+    if filter_.kind != "tag" or filter_.takes_all:
+        return ()
+    tags = tuple(tag.strip() for tag in filter_.expression.split(TAG_SEPARATOR))
+    return tags if len(tags) <= TAGS_MAX else ()
+
+
+def _elements(result: PullResult, wanted: PullRequest, filter_: Filter) -> Iterator[bytes]:
+    """The messages that the filter takes."""
+    offsets = np.frombuffer(result.queue_offsets, "<i8").tolist()
+    index = 0
+    for run in result.slices:
+        batch = RecordBatch.split(run)
+        for row, record in enumerate(batch.rows if len(batch) else ()):
+            queue_offset = offsets[index] if offsets else int(batch.queue_offsets[row])
+            index += 1
+            if not filter_.takes_all:
+                block = bytes(
+                    batch.data[record.property_position : record.property_position + record.property_size]
+                )
+                if not filter_.matches(parse_properties(block)):
+                    continue
+            message = message_of(batch.record(row), wanted.topic, wanted.queue_id, queue_offset)
+            yield service_pb2.PullMessageResponse(message=message).SerializeToString()

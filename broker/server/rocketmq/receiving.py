@@ -1,0 +1,260 @@
+"""ReceiveMessage: messages of a topic for a consumer group, now or when some come within the polling time.
+
+The stream is: one status, the messages, the time of delivery (spec 9.3). Its elements are serialised here, so
+the handler's response_serializer is None.
+
+What is handed out belongs to the call until its stream has been written: where the client goes away before,
+all its messages become visible again at once, as if they had not been handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from broker.consume.receive_waits import ReceiveWaits, Wait
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.delivery import Delivery
+from broker.delivery.request import Delivered, ReceiveRequest
+from broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.message_store import MessageStore
+from broker.queues import queue_ids
+from broker.server.rocketmq.clients import ClientRegistry, Subscription
+from broker.server.rocketmq.messages import duration_ms, received
+from broker.server.rocketmq.resources import group_name, topic_to_read
+from broker.server.rocketmq.status import (
+    OK_STATUS,
+    Context,
+    ProtocolError,
+    client_id_of,
+    metadata_value,
+)
+from broker.server.traffic import Traffic
+from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+POLLING_MIN_S: Final = 5.0
+POLLING_MAX_S: Final = 20.0
+ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
+REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
+POLLING_CODE_SINCE: Final = (5, 0, 3)  # older clients do not know ILLEGAL_POLLING_TIME
+VERSION_KEY: Final = "x-mq-client-version"
+ATTEMPT_ID_SIZE_MAX: Final = 255
+REDELIVERY_TICK_S: Final = 0.05  # a lease that is shortened meanwhile ends so much late at most
+REDELIVERY_TURN_S: Final = 0.001
+
+_OK: Final = service_pb2.ReceiveMessageResponse(status=OK_STATUS).SerializeToString()
+_NOTHING: Final = service_pb2.ReceiveMessageResponse(
+    status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no message came within the polling time")
+).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveParts:
+    """What a Receiver works with."""
+
+    store: MessageStore
+    delivery: Delivery
+    groups: SubscriptionGroups
+    waits: ReceiveWaits
+    clients: ClientRegistry
+    traffic: Traffic
+    settings: ConsumerSettings
+    clock_ms: Callable[[], int]
+
+
+class Receiver:
+    def __init__(self, parts: ReceiveParts) -> None:
+        self._parts = parts
+
+    async def receive(
+        self, request: service_pb2.ReceiveMessageRequest, context: Context
+    ) -> AsyncGenerator[bytes, None]:
+        """ReceiveMessage. Raises TroveError before the first element only."""
+        until = asyncio.get_running_loop().time() + self._polling_s(request, context)
+        attempt = self._request(request, context)
+        delivered = await self._receive(attempt, until, context)
+        if not delivered:
+            yield _NOTHING
+            return
+        written = False
+        try:
+            # the records are views of the log: read at once, not when the client takes the next element
+            name = request.message_queue.topic
+            own_name = name if name.resource_namespace else None
+            elements = [received(one, own_name) for one in delivered]
+            yield _OK
+            for element in elements:
+                yield element
+            yield self._delivered_at()
+            written = True
+        finally:
+            if not written:
+                self._give_back(attempt, delivered)
+        self._parts.traffic.fetched(attempt.topic, len(elements), sum(map(len, elements)))
+
+    def _delivered_at(self) -> bytes:
+        seconds, millis = divmod(self._parts.clock_ms(), 1000)
+        time = Timestamp(seconds=seconds, nanos=millis * 1_000_000)
+        return service_pb2.ReceiveMessageResponse(delivery_timestamp=time).SerializeToString()
+
+    # --- the request --------------------------------------------------------------------------------
+    def _polling_s(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> float:
+        """How long the call may wait (spec 9.2). Raises POLLING_TIME_ILLEGAL."""
+        remaining: float | None = context.time_remaining()
+        if request.HasField("long_polling_timeout"):
+            wanted = duration_ms(request.long_polling_timeout) / 1000
+        elif remaining is not None:
+            timeout_ms = self._parts.clients.request_timeout_ms(client_id_of(context))
+            wanted = remaining - (timeout_ms or REQUEST_TIMEOUT_DEFAULT_MS) / 2000
+        else:
+            wanted = POLLING_MAX_S
+        wanted = min(max(wanted, POLLING_MIN_S), POLLING_MAX_S)
+        if remaining is None or wanted <= remaining - ANSWER_BEFORE_S:
+            return wanted
+        if wanted > remaining and remaining < POLLING_MIN_S:
+            raise _polling_time_illegal(remaining, context)
+        return remaining - ANSWER_BEFORE_S
+
+    def _request(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> ReceiveRequest:
+        parts = self._parts
+        now_ms = parts.clock_ms()
+        topic = topic_to_read(request.message_queue.topic)
+        name = group_name(request.group)
+        filter_ = read_filter(request.filter_expression)
+        invisible_ms = self._invisible_ms(request)
+        check_readable(parts.store, topic)
+        group = parts.groups.for_use(name, auto_create=parts.settings.auto_create_group, now_ms=now_ms)
+        check_consumer(group)
+        self._remember(name, topic, filter_, now_ms)
+        return ReceiveRequest(
+            group=group,
+            topic=topic,
+            filter=filter_,
+            count_max=min(max(request.batch_size, 1), parts.settings.receive_count_max),
+            invisible_ms=invisible_ms,
+            now_ms=now_ms,
+            client_id=client_id_of(context),
+            renewed=request.auto_renew,
+            attempt_id=request.attempt_id[:ATTEMPT_ID_SIZE_MAX],
+        )
+
+    def _invisible_ms(self, request: service_pb2.ReceiveMessageRequest) -> int:
+        settings = self._parts.settings
+        if request.auto_renew:
+            return settings.renewed_lease_ms
+        invisible_ms = duration_ms(request.invisible_duration)
+        if not settings.invisible_min_ms <= invisible_ms <= settings.invisible_max_ms:
+            raise TroveError(
+                errors.INVISIBLE_DURATION_ILLEGAL,
+                f"an invisible duration of {invisible_ms} ms is not {settings.invisible_min_ms}"
+                f" to {settings.invisible_max_ms}",
+            )
+        return invisible_ms
+
+    def _remember(self, group: str, topic: str, filter_: Filter, now_ms: int) -> None:
+        """What the group wants is known even of clients that have not sent their settings."""
+        clients = self._parts.clients
+        known = clients.subscription(group, topic)
+        if known is None or (known.kind, known.expression) != (filter_.kind, filter_.expression):
+            clients.subscribed(group, topic, Subscription(filter_.kind, filter_.expression, now_ms))
+
+    # --- waiting ------------------------------------------------------------------------------------
+    async def _receive(self, attempt: ReceiveRequest, until: float, context: Context) -> list[Delivered]:
+        """What there is; where there is nothing, what comes until `until`."""
+        waits = self._parts.waits
+        delivered = self._attempt(attempt, context)
+        if delivered or waits.closed:
+            return delivered
+        group, topic = attempt.group.name, attempt.topic
+        with waits.enter(group, topic) as wait:
+            while not delivered and await self._worth_looking(wait, until):
+                if context.done():
+                    break
+                check_readable(self._parts.store, topic)  # it may have been deleted meanwhile
+                current = self._parts.groups.require(group)
+                attempt = replace(attempt, group=current, now_ms=self._parts.clock_ms())
+                delivered = self._attempt(attempt, context)
+        if delivered or context.done():
+            waits.wake((group, topic))  # there may be more than one call takes
+        return delivered
+
+    async def _worth_looking(self, wait: Wait, until: float) -> bool:
+        """Returns when there may be something; False at `until`."""
+        if self._parts.delivery.next_visible_ms(*wait.pair) != 0:
+            return await wait.woken(until) and not self._parts.waits.closed
+        await asyncio.sleep(0)  # the last look was cut short: others may go first
+        return asyncio.get_running_loop().time() < until
+
+    def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[Delivered]:
+        if context.done():
+            return []  # the client is gone: a message handed to it would be lost for its invisible time
+        return self._parts.delivery.receive(attempt)
+
+    def _give_back(self, attempt: ReceiveRequest, delivered: list[Delivered]) -> None:
+        """The client did not get them: visible again now, and this delivery does not count."""
+        group, topic = attempt.group.name, attempt.topic
+        now_ms = self._parts.clock_ms()
+        for one in delivered:
+            try:
+                self._parts.delivery.change_invisible(
+                    group, topic, one.receipt_handle, 0, now_ms, suspend=True
+                )
+            except TroveError:
+                continue  # its time is over already, or it was acknowledged
+        self._parts.waits.wake((group, topic))
+
+    async def watch_redeliveries(self) -> None:
+        """Wakes those who wait for messages that become visible again. Runs until it is cancelled."""
+        parts = self._parts
+        while True:
+            due_ms = parts.delivery.next_due_ms()
+            wait_s = REDELIVERY_TICK_S if due_ms is None else (due_ms - parts.clock_ms()) / 1000
+            await asyncio.sleep(min(max(wait_s, REDELIVERY_TURN_S), REDELIVERY_TICK_S))
+            parts.waits.wake_pairs(parts.delivery.due_pairs(parts.clock_ms()))
+
+
+def read_filter(expression: v2.FilterExpression) -> Filter:
+    """Raises TroveError FILTER_ILLEGAL. An unspecified type is that of tags."""
+    if expression.type in (v2.TAG, v2.FILTER_TYPE_UNSPECIFIED):
+        return parse_filter("tag", expression.expression) if expression.expression else TAKE_ALL
+    if expression.type == v2.SQL:
+        return parse_filter("sql", expression.expression)
+    raise TroveError(errors.FILTER_ILLEGAL, f"filter type {expression.type} is neither TAG nor SQL")
+
+
+def check_readable(store: MessageStore, topic: str) -> None:
+    """Raises TroveError TOPIC_NOT_FOUND, PERMISSION_MISSING."""
+    config = store.topics.get(topic)
+    if config is None:
+        queue_ids(store, topic)  # a topic that only the store's queues know can be read as well
+    elif not config.readable or config.queue_count < 1:
+        raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} has no queue that may be read")
+
+
+def check_consumer(group: SubscriptionGroup) -> None:
+    """Raises TroveError PERMISSION_MISSING where the group may not consume."""
+    if not group.consume_enable:
+        raise TroveError(errors.PERMISSION_MISSING, f"group {group.name} may not consume")
+
+
+def _polling_time_illegal(remaining: float, context: Context) -> TroveError:
+    message = f"{remaining:.1f} s until the call's deadline are too short for a long poll"
+    if _version(metadata_value(context, VERSION_KEY)) < POLLING_CODE_SINCE:
+        return ProtocolError(v2.BAD_REQUEST, message, errors.POLLING_TIME_ILLEGAL)
+    return TroveError(errors.POLLING_TIME_ILLEGAL, message)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """`5.1.2-SNAPSHOT` -> (5, 1, 2); what is no version is taken for a new one."""
+    numbers = text.partition("-")[0].split(".")
+    if len(numbers) < 2 or not all(part.isascii() and part.isdigit() and len(part) < 9 for part in numbers):
+        return POLLING_CODE_SINCE
+    return tuple(map(int, numbers))

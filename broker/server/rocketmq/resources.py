@@ -1,0 +1,128 @@
+"""Names and addresses as RocketMQ's v2 protocol carries them, checked and in the form that the store knows.
+
+| what             | limit                                                           | error                |
+|------------------|-----------------------------------------------------------------|----------------------|
+| topic            | 1..127 of letters, digits, %, |, - and _; no system topic       | TOPIC_ILLEGAL        |
+| %RETRY%…, %DLQ%… | 1..255 of these; can be read only                               | TOPIC_ILLEGAL        |
+| group            | 1..120 of these; no system group                                | GROUP_ILLEGAL        |
+| endpoints        | 1..64 addresses, a known scheme, one address only for a domain  | ILLEGAL_ACCESS_POINT |
+
+A namespace that is not empty becomes part of the name, as RocketMQ stores it: `NAMESPACE%NAME`, and
+`%RETRY%NAMESPACE%NAME` for a retry or dead-letter topic. System names stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from broker.server.rocketmq.status import ProtocolError
+from broker.topics.names import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    check_topic_name,
+    check_user_group_name,
+    is_system_group,
+    is_system_topic,
+)
+from trovemq_daemon.addresses import Address
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+INTERNAL_TOPIC_SIZE_MAX: Final = 255
+NAMESPACE_SIZE_MAX: Final = 127
+ADDRESSES_MAX: Final = 64
+HOST_SIZE_MAX: Final = 255
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SEPARATOR: Final = "%"
+_SCHEMES: Final = (v2.IPv4, v2.IPv6, v2.DOMAIN_NAME)
+_ALL_TYPES: Final = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)
+_TYPES: Final[dict[str, tuple[v2.MessageType, ...]]] = {
+    "NORMAL": (v2.NORMAL,),
+    "FIFO": (v2.FIFO,),
+    "DELAY": (v2.DELAY,),
+    "TRANSACTION": (v2.TRANSACTION,),
+}
+
+
+def topic_to_read(resource: v2.Resource) -> str:
+    """The stored name of a topic that is routed or consumed. Raises TroveError TOPIC_ILLEGAL."""
+    name = _full_name(resource, errors.TOPIC_ILLEGAL, system=is_system_topic(resource.name))
+    if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if len(name) > INTERNAL_TOPIC_SIZE_MAX or not _NAME.fullmatch(name):
+            raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name[:160]!a} is too long or malformed")
+        return name
+    check_topic_name(name)
+    return name
+
+
+def topic_to_send(resource: v2.Resource) -> str:
+    """The stored name of a topic that users may send to. Raises TroveError TOPIC_ILLEGAL."""
+    name = _full_name(resource, errors.TOPIC_ILLEGAL, system=is_system_topic(resource.name))
+    check_topic_name(name)
+    return name
+
+
+def group_name(resource: v2.Resource) -> str:
+    """The stored name of a consumer group. Raises TroveError GROUP_ILLEGAL."""
+    name = _full_name(resource, errors.GROUP_ILLEGAL, system=is_system_group(resource.name))
+    check_user_group_name(name)
+    return name
+
+
+def _full_name(resource: v2.Resource, spec: errors.ErrorSpec, *, system: bool) -> str:
+    name, namespace = resource.name, resource.resource_namespace
+    if not namespace:
+        return name
+    if len(namespace) > NAMESPACE_SIZE_MAX or not _NAME.fullmatch(namespace):
+        raise TroveError(spec, f"namespace {namespace[:160]!a} is too long or has an illegal character")
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if name.startswith(prefix):
+            return prefix + _wrapped(namespace, name.removeprefix(prefix))
+    return name if system else _wrapped(namespace, name)
+
+
+def _wrapped(namespace: str, name: str) -> str:
+    start = namespace + _SEPARATOR
+    return name if name.startswith(start) or not name else start + name
+
+
+def message_types(topic_type: str) -> tuple[v2.MessageType, ...]:
+    """What a topic of this type (topics.MESSAGE_TYPES) takes: all four where it is MIXED or nobody
+    chose a type.
+    """
+    return _TYPES.get(topic_type, _ALL_TYPES)
+
+
+def check_endpoints(endpoints: v2.Endpoints) -> None:
+    """Raises ProtocolError ILLEGAL_ACCESS_POINT. The kind of host is not compared with the scheme: the client
+    has come here by them, whatever it calls them."""
+    fault = _endpoints_fault(endpoints)
+    if fault:
+        raise ProtocolError(v2.ILLEGAL_ACCESS_POINT, f"endpoints: {fault}", field="endpoints")
+
+
+def _endpoints_fault(endpoints: v2.Endpoints) -> str:
+    count = len(endpoints.addresses)
+    if endpoints.scheme not in _SCHEMES:
+        return f"scheme {endpoints.scheme} is unknown"
+    if not 1 <= count <= ADDRESSES_MAX:
+        return f"{count} addresses; there may be 1 to {ADDRESSES_MAX}"
+    if endpoints.scheme == v2.DOMAIN_NAME and count > 1:
+        return "a domain has one address only"
+    for address in endpoints.addresses:
+        host = address.host
+        if not 1 <= len(host) <= HOST_SIZE_MAX or not host.isprintable() or " " in host:
+            return "a host is empty, too long, or has an illegal character"
+        if not 1 <= address.port <= 65_535:
+            return f"port {address.port} is not 1 to 65535"
+    return ""
+
+
+def endpoints_of(address: Address) -> v2.Endpoints:
+    """The endpoints that name one address."""
+    ip = address.ip
+    scheme = v2.DOMAIN_NAME if ip is None else v2.IPv6 if ip.version == 6 else v2.IPv4
+    return v2.Endpoints(scheme=scheme, addresses=[v2.Address(host=address.host, port=address.port)])

@@ -1,0 +1,142 @@
+"""Where a client finds a topic's queues: QueryRoute, and QueryAssignment for push consumers.
+
+| field                | value                                                                            |
+|----------------------|----------------------------------------------------------------------------------|
+| topic                | as the request has it                                                            |
+| id                   | 0, 1, … in this order: clients map message groups to the place in the list       |
+| permission           | what topic and queue number allow; the counts for reading and writing may differ |
+| broker.name, id      | this broker's name; 0, as clients pass over every other id                       |
+| broker.endpoints     | those by which the client came, as it has just reached this broker by them;      |
+|                      | without any the address that the broker advertises                               |
+| accept_message_types | by the topic's type; never empty, or no client would send                        |
+
+The route has this broker's queues: each broker answers for itself, and knows no other one's v2 address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.message_store import MessageStore
+from broker.queues import queue_ids
+from broker.server.rocketmq.resources import (
+    check_endpoints,
+    endpoints_of,
+    group_name,
+    message_types,
+    topic_to_read,
+)
+from broker.server.rocketmq.status import OK_STATUS, Context
+from broker.topics.subscription_groups import SubscriptionGroup
+from broker.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
+from trovemq_daemon.addresses import Address
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+MASTER_ID: Final = 0
+ANY_QUEUE: Final = -1
+
+_PERMISSIONS: Final = {
+    0: v2.NONE,
+    PERM_READ: v2.READ,
+    PERM_WRITE: v2.WRITE,
+    PERM_READ | PERM_WRITE: v2.READ_WRITE,
+}
+
+
+def require_topic(store: MessageStore, name: str) -> TopicConfig:
+    """The topic's configuration; one that only the store's queues know can be read. TOPIC_NOT_FOUND."""
+    config = store.topics.get(name)
+    if config is not None:
+        return config
+    count = max(queue_ids(store, name)) + 1
+    return TopicConfig(name, count, 0, perm=PERM_READ, message_type="UNSPECIFIED")
+
+
+@dataclass(frozen=True, slots=True)
+class RouteParts:
+    """`group_for_use`: the group, made by its first use where the broker does that, else GROUP_NOT_FOUND."""
+
+    store: MessageStore
+    group_for_use: Callable[[str], SubscriptionGroup]
+    broker: str
+    advertised: Address
+
+
+class Routes:
+    def __init__(self, parts: RouteParts) -> None:
+        self._parts = parts
+        self._advertised = endpoints_of(parts.advertised)
+
+    async def query_route(
+        self, request: service_pb2.QueryRouteRequest, _context: Context
+    ) -> service_pb2.QueryRouteResponse:
+        """Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, ILLEGAL_ACCESS_POINT."""
+        config = require_topic(self._parts.store, topic_to_read(request.topic))
+        broker = self._broker(request.endpoints)
+        types = message_types(config.message_type)
+        return service_pb2.QueryRouteResponse(
+            status=OK_STATUS,
+            message_queues=[
+                v2.MessageQueue(
+                    topic=request.topic,
+                    id=queue_id,
+                    permission=_permission(config, queue_id),
+                    broker=broker,
+                    accept_message_types=types,
+                )
+                for queue_id in range(max(config.queue_count, config.write_queue_count))
+            ],
+        )
+
+    async def query_assignment(
+        self, request: service_pb2.QueryAssignmentRequest, _context: Context
+    ) -> service_pb2.QueryAssignmentResponse:
+        """Every client of a group gets all: who gets which message is decided when it is received.
+
+        Raises TOPIC_ILLEGAL, GROUP_ILLEGAL, TOPIC_NOT_FOUND, GROUP_NOT_FOUND, PERMISSION_MISSING,
+        ILLEGAL_ACCESS_POINT.
+        """
+        name, group = topic_to_read(request.topic), group_name(request.group)
+        config = require_topic(self._parts.store, name)
+        broker = self._broker(request.endpoints)
+        if not config.readable or not config.queue_count:
+            raise TroveError(errors.PERMISSION_MISSING, f"no queue of topic {name} can be read", topic=name)
+        orderly = self._parts.group_for_use(group).orderly
+        numbers = range(config.queue_count) if orderly else (ANY_QUEUE,)
+        types = message_types(config.message_type)
+        return service_pb2.QueryAssignmentResponse(
+            status=OK_STATUS,
+            assignments=[
+                v2.Assignment(
+                    message_queue=v2.MessageQueue(
+                        topic=request.topic,
+                        id=queue_id,
+                        permission=_permission(config, queue_id),
+                        broker=broker,
+                        accept_message_types=types,
+                    )
+                )
+                for queue_id in numbers
+            ],
+        )
+
+    def _broker(self, came_by: v2.Endpoints) -> v2.Broker:
+        if came_by.ByteSize():
+            check_endpoints(came_by)
+            endpoints = came_by
+        else:
+            endpoints = self._advertised
+        return v2.Broker(name=self._parts.broker, id=MASTER_ID, endpoints=endpoints)
+
+
+def _permission(config: TopicConfig, queue_id: int) -> v2.Permission:
+    """ANY_QUEUE has what the topic has."""
+    bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
+    if queue_id < config.write_queue_count:
+        bits |= config.perm & PERM_WRITE
+    return _PERMISSIONS[bits]

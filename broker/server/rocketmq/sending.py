@@ -1,0 +1,297 @@
+"""SendMessage: messages of one topic are checked, stored, and answered one entry each.
+
+All messages of a request are checked before the first is stored. An entry says OK when its message is as
+durable as the flush mode promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from broker.message_store import AppendResult, MessageStore
+from broker.produce.append import Appender
+from broker.produce.coalesce import Coalescer
+from broker.produce.group_commit import GroupCommit
+from broker.produce.outgoing import OutgoingMessage
+from broker.record_writer import NewRecord
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.rocketmq.messages import (
+    PROPERTY_DELIVER_MS,
+    duration_ms,
+    outgoing,
+    peer_host,
+    timestamp_ms,
+)
+from broker.server.rocketmq.resources import message_types, topic_to_send
+from broker.server.rocketmq.send_checks import check_message, kind_of
+from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, status_of
+from broker.server.traffic import Traffic
+from broker.storage.files import StorageError
+from broker.timers.recall_handle import encode_recall_handle
+from broker.timers.timers import Timers
+from broker.topics.topics import TopicConfig
+from broker.transactions.transactions import Transactions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.hashes import group_queue
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+SEND_MESSAGES_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of one message: record number `index` of what `result` says."""
+
+    result: AppendResult | None
+    index: int = 0
+    recall_handle: str = ""
+    error: TroveError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendParts:
+    """What a Sender works with. delivery_delay_max_ms: how far ahead a delivery time may be."""
+
+    store: MessageStore
+    appender: Appender
+    coalescer: Coalescer
+    group_commit: GroupCommit
+    timers: Timers
+    transactions: Transactions
+    clients: ClientRegistry
+    traffic: Traffic
+    broker: str
+    delivery_delay_max_ms: int
+    clock_ms: Callable[[], int]
+
+
+class Sender:
+    def __init__(self, parts: SendParts) -> None:
+        self._parts = parts
+        self._body_size_max = parts.store.settings.body_size_max
+
+    async def send(
+        self, request: service_pb2.SendMessageRequest, context: Context
+    ) -> service_pb2.SendMessageResponse:
+        """SendMessage. Raises TroveError where the request is refused whole: nothing was stored then."""
+        group_commit = self._parts.group_commit
+        if group_commit.full:
+            await group_commit.room()
+        now_ms = self._parts.clock_ms()
+        messages = request.messages
+        topic = self._check(messages, now_ms)
+        config, kinds = self._check_topic(topic, messages)
+        send = _Send(self._parts, topic, config, context, now_ms)
+        ready = [outgoing(message, self._body_size_max) for message in messages]
+        if len(ready) == 1:
+            stored = [await send.store_one(messages[0], ready[0], kinds[0])]
+        else:
+            stored = await send.store_many(messages, ready, kinds)
+        await self._settle(stored)
+        return _answer(messages, stored)
+
+    # --- checks -------------------------------------------------------------------------------------
+    def _check(self, messages: Sequence[v2.Message], now_ms: int) -> str:
+        """The topic of all messages, each of which is legal by itself."""
+        if not messages:
+            raise TroveError(errors.BATCH_ILLEGAL, "a send needs at least one message")
+        if len(messages) > SEND_MESSAGES_MAX:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL, f"{len(messages)} messages, the limit is {SEND_MESSAGES_MAX}"
+            )
+        topic = ""
+        latest_ms = now_ms + self._parts.delivery_delay_max_ms
+        for message in messages:
+            name = _stored_topic(message.topic)
+            if topic and name != topic:
+                raise TroveError(errors.BATCH_ILLEGAL, "the messages of one send have one topic")
+            topic = name
+            check_message(message, self._body_size_max, latest_ms)
+        return topic
+
+    def _check_topic(
+        self, topic: str, messages: Sequence[v2.Message]
+    ) -> tuple[TopicConfig, list[v2.MessageType]]:
+        """The topic, which takes all these messages, and their kinds."""
+        config = self._parts.store.topics.get(topic) or self._parts.appender.topic_for_write(topic)
+        accepted = message_types(config.message_type)
+        kinds = [kind_of(message) for message in messages]
+        for kind in kinds:
+            if kind not in accepted:
+                name = v2.MessageType.Name(kind)
+                raise TroveError(
+                    errors.MESSAGE_TYPE_CONFLICT,
+                    f"topic {topic} is of type {config.message_type} and takes no {name} message",
+                    topic=topic,
+                )
+        if len(kinds) > 1 and v2.TRANSACTION in kinds:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a transactional message is sent alone")
+        if not config.writable or config.write_queue_count < 1:
+            raise TroveError(errors.PERMISSION_MISSING, f"topic {topic} may not be written", topic=topic)
+        self._parts.appender.check_accepting()
+        return config, kinds
+
+    # --- durability ---------------------------------------------------------------------------------
+    async def _settle(self, stored: list[Stored]) -> None:
+        """Returns when what was stored is durable; an entry that is not is given the error.
+
+        Raises the error of a send of which nothing was stored.
+        """
+        ends = [one.result.end for one in stored if one.result is not None]
+        if not ends:
+            assert stored[0].error is not None, "what was not stored has an error"
+            raise stored[0].error
+        if self._parts.appender.sync:
+            try:
+                await self._parts.group_commit.durable(max(ends))
+            except TroveError as error:
+                self._parts.traffic.refused(error.symbol)
+                stored[:] = [one if one.result is None else replace(one, error=error) for one in stored]
+
+
+class _Send:
+    """One request that has passed all checks."""
+
+    def __init__(
+        self, parts: SendParts, topic: str, config: TopicConfig, context: Context, now_ms: int
+    ) -> None:
+        self._parts = parts
+        self._topic = topic
+        self._queue_count = config.write_queue_count
+        self._context = context
+        self._born_host = peer_host(context.peer())
+        self._now_ms = now_ms
+
+    async def store_one(self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType) -> Stored:
+        """Raises TroveError: nothing was stored."""
+        if kind == v2.NORMAL:
+            return Stored(await self._append([ready], -1))
+        group = message.system_properties.message_group
+        queue_id = group_queue(group, self._queue_count) if group else -1
+        if kind == v2.TRANSACTION:
+            return self._prepare(message, ready, queue_id)
+        if kind == v2.DELAY:
+            deliver_ms = timestamp_ms(message.system_properties.delivery_timestamp)
+            if deliver_ms > self._now_ms:
+                return self._schedule(ready, queue_id, deliver_ms)
+            ready = replace(
+                ready, system_properties={**ready.system_properties, PROPERTY_DELIVER_MS: str(deliver_ms)}
+            )
+        return Stored(await self._append([ready], queue_id))
+
+    async def store_many(
+        self, messages: Sequence[v2.Message], ready: list[OutgoingMessage], kinds: list[v2.MessageType]
+    ) -> list[Stored]:
+        """One for each message, in order. Messages without a group that need not wait lie together; those of
+        one message group keep their order."""
+        plain = [index for index, kind in enumerate(kinds) if kind == v2.NORMAL]
+        others = [index for index, kind in enumerate(kinds) if kind != v2.NORMAL]
+        tasks: list[Coroutine[Any, Any, list[Stored]]] = [
+            self._guarded(self._store_singly(messages[index], ready[index], kinds[index]), 1)
+            for index in others
+        ]
+        if plain:
+            tasks.append(self._guarded(self._store_together([ready[index] for index in plain]), len(plain)))
+        results = await asyncio.gather(*tasks)
+        stored = [one for result in results for one in result]
+        return [
+            one for _, one in sorted(zip([*others, *plain], stored, strict=True), key=lambda pair: pair[0])
+        ]
+
+    async def _store_singly(
+        self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType
+    ) -> list[Stored]:
+        return [await self.store_one(message, ready, kind)]
+
+    async def _store_together(self, ready: list[OutgoingMessage]) -> list[Stored]:
+        result = await self._append(ready, -1)
+        return [Stored(result, index) for index in range(len(ready))]
+
+    async def _guarded(self, storing: Coroutine[Any, Any, list[Stored]], count: int) -> list[Stored]:
+        """A part that is refused does not take the others with it."""
+        try:
+            return await storing
+        except TroveError as error:
+            self._parts.traffic.refused(error.symbol)
+            return [Stored(None, error=error)] * count
+
+    async def _append(self, ready: Sequence[OutgoingMessage], queue_id: int) -> AppendResult:
+        outcome = await self._parts.coalescer.send(
+            self._topic, queue_id, ready, born_host=self._born_host, now_ms=self._now_ms, checked=True
+        )
+        result = outcome.result
+        self._parts.traffic.appended(self._topic, result.record_count, result.bytes_written, result.positions)
+        return result
+
+    def _prepare(self, message: v2.Message, ready: OutgoingMessage, queue_id: int) -> Stored:
+        client_id = client_id_of(self._context)
+        immunity_ms = duration_ms(message.system_properties.orphaned_transaction_recovery_duration)
+        record = self._record(ready, queue_id)
+        transactions = self._parts.transactions
+        result = self._written(
+            lambda: transactions.prepare(record, self._now_ms, client_id=client_id, immunity_ms=immunity_ms)
+        )
+        self._parts.clients.sent_half(client_id, self._topic)
+        return Stored(result)
+
+    def _schedule(self, ready: OutgoingMessage, queue_id: int, deliver_ms: int) -> Stored:
+        record = self._record(ready, queue_id)
+        timers = self._parts.timers
+        result = self._written(lambda: timers.schedule(record, deliver_ms, self._now_ms))
+        handle = encode_recall_handle(self._topic, self._parts.broker, deliver_ms, ready.unique_key)
+        return Stored(result, recall_handle=handle)
+
+    def _record(self, ready: OutgoingMessage, queue_id: int) -> NewRecord:
+        return NewRecord(
+            self._topic,
+            self._parts.coalescer.shared_queue(self._topic) if queue_id < 0 else queue_id,
+            ready.body,
+            ready.stored_properties(""),
+            ready.born_timestamp or self._now_ms,
+            self._born_host,
+        )
+
+    def _written(self, write: Callable[[], AppendResult]) -> AppendResult:
+        try:
+            result = write()
+        except StorageError as error:
+            self._parts.group_commit.fail(error)
+            raise TroveError(errors.STORE_FAILED, str(error)) from error
+        self._parts.traffic.appended(self._topic, 1, result.bytes_written)
+        return result
+
+
+def _stored_topic(resource: v2.Resource) -> str:
+    """topic_to_send(), whose verdict on a name does not change."""
+    return topic_to_send(resource) if resource.resource_namespace else _legal_topic(resource.name)
+
+
+@lru_cache(maxsize=4_096)
+def _legal_topic(name: str) -> str:
+    return topic_to_send(v2.Resource(name=name))
+
+
+def _answer(messages: Sequence[v2.Message], stored: list[Stored]) -> service_pb2.SendMessageResponse:
+    response = service_pb2.SendMessageResponse()
+    codes = set()
+    for message, one in zip(messages, stored, strict=True):
+        entry = response.entries.add()
+        entry.message_id = entry.transaction_id = message.system_properties.message_id
+        if one.result is not None:
+            entry.offset = one.result.first_queue_offset + one.index
+        if one.recall_handle:
+            entry.recall_handle = one.recall_handle
+        status = OK_STATUS if one.error is None else status_of(one.error)
+        entry.status.CopyFrom(status)
+        codes.add(status.code)
+    if len(codes) == 1:
+        response.status.CopyFrom(status)
+    else:
+        response.status.code = v2.MULTIPLE_RESULTS
+    return response

@@ -1,0 +1,253 @@
+"""How a call of RocketMQ's v2 protocol is answered when it fails: the error's code inside of the reply.
+
+| what failed                              | the client sees                                            |
+|------------------------------------------|------------------------------------------------------------|
+| a TroveError                             | `status` of the reply: its row's code in CODES, its text   |
+| a ProtocolError                          | the same with the code that it names                       |
+| metadata without x-mq-client-id          | CLIENT_ID_REQUIRED                                         |
+| bytes that are no message                | BAD_REQUEST                                                |
+| anything else                            | INTERNAL_SERVER_ERROR; the log has it with the request id  |
+| the call is cancelled                    | nothing                                                    |
+
+Every unary reply has `status`; in a stream of replies the status is the first element. gRPC's own status
+stays OK, because the clients take any other for a broken connection.
+
+Handlers are `async def h(request, context) -> Reply`, or async generators of replies, that raise TroveError;
+service.py puts `unary` and `stream` around them, so that they see well-formed requests with a client id only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from trovemq_daemon.logging import get_logger
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2.definition_pb2 import Code, Status
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+
+CLIENT_ID_KEY: Final = "x-mq-client-id"
+CLIENT_ID_SIZE_MAX: Final = 255
+REQUEST_ID_KEY: Final = "x-mq-request-id"
+METADATA_VALUE_SIZE_MAX: Final = 128  # of what is kept or logged of a client's other metadata
+STATUS_TEXT_SIZE_MAX: Final = 1_024
+
+OK_STATUS: Final = Status(code=Code.OK, message="OK")
+
+CODES: Final[dict[str, Code]] = {
+    "REQUEST_ILLEGAL": Code.BAD_REQUEST,
+    "TOPIC_ILLEGAL": Code.ILLEGAL_TOPIC,
+    "GROUP_ILLEGAL": Code.ILLEGAL_CONSUMER_GROUP,
+    "KEY_ILLEGAL": Code.ILLEGAL_MESSAGE_KEY,
+    "TAG_ILLEGAL": Code.ILLEGAL_MESSAGE_TAG,
+    "PROPERTY_ILLEGAL": Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    "MESSAGE_SIZE_EXCEEDED": Code.MESSAGE_BODY_TOO_LARGE,
+    "PROPERTIES_SIZE_EXCEEDED": Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    "BATCH_ILLEGAL": Code.MESSAGE_CORRUPTED,
+    "BATCH_SIZE_EXCEEDED": Code.PAYLOAD_TOO_LARGE,
+    "MESSAGE_ID_ILLEGAL": Code.ILLEGAL_MESSAGE_ID,
+    "CURSOR_ILLEGAL": Code.BAD_REQUEST,
+    "OFFSET_OUT_OF_RANGE": Code.ILLEGAL_OFFSET,
+    "MESSAGE_TYPE_UNSUPPORTED": Code.UNSUPPORTED,
+    "UNIQUE_KEY_ILLEGAL": Code.ILLEGAL_MESSAGE_ID,
+    "RECEIPT_HANDLE_ILLEGAL": Code.INVALID_RECEIPT_HANDLE,
+    "INVISIBLE_DURATION_ILLEGAL": Code.ILLEGAL_INVISIBLE_TIME,
+    "FILTER_ILLEGAL": Code.ILLEGAL_FILTER_EXPRESSION,
+    "DELIVERY_TIME_ILLEGAL": Code.ILLEGAL_DELIVERY_TIME,
+    "MESSAGE_GROUP_ILLEGAL": Code.ILLEGAL_MESSAGE_GROUP,
+    "TRANSACTION_ILLEGAL": Code.INVALID_TRANSACTION_ID,
+    "MESSAGE_TYPE_CONFLICT": Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    "CLIENT_ID_MISSING": Code.CLIENT_ID_REQUIRED,
+    "BODY_EMPTY": Code.MESSAGE_BODY_EMPTY,
+    "POLLING_TIME_ILLEGAL": Code.ILLEGAL_POLLING_TIME,
+    "CLIENT_PROPERTIES_ILLEGAL": Code.INVALID_CLIENT_PROPERTIES,
+    "RECALL_HANDLE_ILLEGAL": Code.BAD_REQUEST,
+    "TOPIC_NOT_FOUND": Code.TOPIC_NOT_FOUND,
+    "TOPIC_EXISTS": Code.PRECONDITION_FAILED,
+    "QUEUE_NOT_FOUND": Code.NOT_FOUND,
+    "MESSAGE_NOT_FOUND": Code.MESSAGE_NOT_FOUND,
+    "RECORD_DAMAGED": Code.INTERNAL_SERVER_ERROR,  # MESSAGE_CORRUPTED would blame what the client sent
+    "COMPRESSION_UNSUPPORTED": Code.UNSUPPORTED,
+    "GROUP_NOT_FOUND": Code.CONSUMER_GROUP_NOT_FOUND,
+    "GROUP_EXISTS": Code.PRECONDITION_FAILED,
+    "CONSUMER_NOT_ONLINE": Code.NOT_FOUND,
+    "OFFSET_NOT_FOUND": Code.OFFSET_NOT_FOUND,
+    "CLIENT_UNKNOWN": Code.UNRECOGNIZED_CLIENT_TYPE,
+    "INDEX_DISABLED": Code.PRECONDITION_FAILED,
+    "CREATE_MAPPED_FILE_FAILED": Code.INTERNAL_SERVER_ERROR,
+    "DISK_FULL": Code.INTERNAL_SERVER_ERROR,
+    "FLUSH_DISK_TIMEOUT": Code.MASTER_PERSISTENCE_TIMEOUT,
+    "STORE_FAILED": Code.INTERNAL_SERVER_ERROR,
+    "STORE_LOCKED": Code.INTERNAL_SERVER_ERROR,
+    "STORE_SETTINGS_MISMATCH": Code.INTERNAL_SERVER_ERROR,
+    "STORE_NEWER": Code.INTERNAL_SERVER_ERROR,
+    "SERVICE_NOT_AVAILABLE": Code.INTERNAL_SERVER_ERROR,
+    "PERMISSION_MISSING": Code.FORBIDDEN,
+    "BROKER_NAME_TAKEN": Code.INTERNAL_SERVER_ERROR,
+    "BROKER_NOT_FOUND": Code.NOT_FOUND,
+    "BROKER_AMBIGUOUS": Code.BAD_REQUEST,
+    "BROKER_UNREACHABLE": Code.PROXY_TIMEOUT,
+    "UNKNOWN_ERROR": Code.INTERNAL_SERVER_ERROR,
+    "LIMIT_EXCEEDED": Code.TOO_MANY_REQUESTS,
+    "REQUEST_TIMEOUT": Code.PROXY_TIMEOUT,
+    "OS_PAGE_CACHE_BUSY": Code.TOO_MANY_REQUESTS,
+    "CONSUME_MSG_TIMEOUT": Code.REQUEST_TIMEOUT,
+    "NOT_IMPLEMENTED": Code.NOT_IMPLEMENTED,
+}
+
+
+class ProtocolError(TroveError):
+    """A refusal whose code only this protocol knows (MESSAGE_CORRUPTED, ILLEGAL_ACCESS_POINT, …).
+
+    Elsewhere (metrics, logs) it is the row `spec`, REQUEST_ILLEGAL unless another is given.
+    """
+
+    def __init__(
+        self, code: Code, message: str, spec: errors.ErrorSpec = errors.REQUEST_ILLEGAL, **fields: object
+    ) -> None:
+        super().__init__(spec, message, **fields)
+        self.code: Final = code
+
+
+def code_of(error: TroveError) -> Code:
+    return error.code if isinstance(error, ProtocolError) else CODES[error.symbol]
+
+
+def status_of(error: TroveError) -> Status:
+    """The status that tells a client of this error."""
+    return Status(code=code_of(error), message=error.message[:STATUS_TEXT_SIZE_MAX])
+
+
+def metadata_value(context: Context, key: str) -> str:
+    """The call's metadata of this key as text, "" where there is none; cut after 255 characters."""
+    for name, value in context.invocation_metadata() or ():
+        if name == key:
+            text = value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
+            return text[: CLIENT_ID_SIZE_MAX + 1]
+    return ""
+
+
+def client_id_of(context: Context) -> str:
+    """Who calls. Raises TroveError CLIENT_ID_MISSING; REQUEST_ILLEGAL: more than 255 characters."""
+    client_id = metadata_value(context, CLIENT_ID_KEY).strip()
+    if not client_id:
+        raise TroveError(errors.CLIENT_ID_MISSING)
+    if len(client_id) > CLIENT_ID_SIZE_MAX:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL, f"the client id has more than {CLIENT_ID_SIZE_MAX} characters"
+        )
+    return client_id
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands for a request whose bytes are no message of its type."""
+
+    reason: str
+
+
+def reader(request_type: type[Request]) -> Callable[[bytes], Request | Malformed]:
+    """A request deserializer that never raises: gRPC would log a traceback for each hostile request."""
+
+    def read(data: bytes) -> Request | Malformed:
+        try:
+            return request_type.FromString(data)
+        except (DecodeError, ValueError) as error:
+            return Malformed(f"the bytes are no {request_type.DESCRIPTOR.name}: {error}")
+
+    return read
+
+
+def write_reply(reply: Message | bytes) -> bytes:
+    """A response serializer that lets through what is serialised already."""
+    return reply if isinstance(reply, bytes) else reply.SerializeToString()
+
+
+def internal_error(error: Exception, context: Context, method: str) -> TroveError:
+    """Logs what nobody expected; the error for the client, without its details."""
+    request_id = metadata_value(context, REQUEST_ID_KEY)[:METADATA_VALUE_SIZE_MAX]
+    get_logger().error("rpc.unexpected_error", method=method, request_id=request_id, exc_info=error)
+    return TroveError(errors.UNKNOWN_ERROR, f"unexpected error (request {request_id or 'without id'})")
+
+
+def _fault(error: Exception, context: Context, method: str) -> TroveError:
+    return error if isinstance(error, TroveError) else internal_error(error, context, method)
+
+
+def _check(request: Request | Malformed, context: Context, *, anonymous: bool = False) -> Request:
+    if not anonymous:
+        client_id_of(context)
+    if isinstance(request, Malformed):
+        raise TroveError(errors.REQUEST_ILLEGAL, request.reason)
+    return request
+
+
+UnaryHandler: TypeAlias = Callable[[Request, Context], Awaitable[Reply]]
+StreamHandler: TypeAlias = Callable[[Request, Context], AsyncGenerator["Reply | bytes", None]]
+
+
+def unary(
+    method: str,
+    handler: UnaryHandler[Request, Reply],
+    reply_type: Callable[..., Reply],
+    *,
+    anonymous: bool = False,
+    refused: Callable[[str], None] | None = None,
+) -> Callable[[Request | Malformed, Context], Awaitable[Reply]]:
+    """The handler, with what it raises as its reply's status (`reply_type(status=…)`).
+
+    Inside of the handler the metadata are known to have a client id, unless `anonymous`. `refused` is told
+    the symbol of each error.
+    """
+
+    async def guarded(request: Request | Malformed, context: Context) -> Reply:
+        try:
+            return await handler(_check(request, context, anonymous=anonymous), context)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception as error:
+            fault = _fault(error, context, method)
+            if refused is not None:
+                refused(fault.symbol)
+            return reply_type(status=status_of(fault))
+
+    return guarded
+
+
+def stream(
+    method: str,
+    handler: StreamHandler[Request, Reply],
+    reply_type: Callable[..., Reply],
+) -> Callable[[Request | Malformed, Context], AsyncIterator[Reply | bytes]]:
+    """As unary(), for a handler that yields replies (messages, or bytes that are serialised already): what it
+    raises before the first one becomes that one.
+
+    Later errors end the stream: its status has been sent.
+    """
+
+    async def guarded(request: Request | Malformed, context: Context) -> AsyncIterator[Reply | bytes]:
+        begun = False
+        try:
+            async with aclosing(handler(_check(request, context), context)) as replies:
+                async for reply in replies:
+                    begun = True
+                    yield reply
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception as error:
+            fault = _fault(error, context, method)
+            if begun:
+                raise fault from error
+            yield reply_type(status=status_of(fault))
+
+    return guarded

@@ -1,0 +1,52 @@
+"""An event loop whose time is its own: it jumps to the next timer instead of waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+THREAD_WAIT_S = 5.0
+"""How long something in another thread may take, in real time, when no timer is set."""
+
+
+class _Selector(selectors.SelectSelector):
+    """Tells the loop's clock how long the loop would have slept."""
+
+    slept_s = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            ready = super().select(THREAD_WAIT_S)
+            assert ready, "the loop waits for something that will not happen"
+            return ready
+        ready = super().select(0)
+        if not ready:
+            self.slept_s += max(0.0, timeout)
+        return ready
+
+
+class FakeLoop(asyncio.SelectorEventLoop):
+    """`time()` starts at 0 and moves only while nothing is ready."""
+
+    def __init__(self) -> None:
+        self._own_selector = _Selector()
+        super().__init__(self._own_selector)
+
+    def time(self) -> float:
+        return self._own_selector.slept_s
+
+
+def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """The coroutine's result, on a loop of its own."""
+    with asyncio.Runner(loop_factory=FakeLoop) as runner:
+        return runner.run(coroutine)
+
+
+async def turns(count: int = 5) -> None:
+    """Lets everything that is ready run."""
+    for _ in range(count):
+        await asyncio.sleep(0)

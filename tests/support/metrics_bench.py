@@ -1,0 +1,52 @@
+"""The parts of a broker on a store in memory, and what its /metrics says, read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.server.metrics import BrokerCollector
+from broker.server.traffic import Traffic
+from broker.services import StoreServices
+from broker.settings import BrokerSettings
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, open_store
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+
+
+class Bench:
+    """Call inside of a running loop. `now_ms` is the clock of the figures."""
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.now_ms = NOW_MS
+        self.registry: CollectorRegistry = new_registry("1.2.3")
+        self.rpc = RpcMetrics(self.registry, cluster="C", node_type="broker", node_id="broker-a")
+        self.store = open_store(MemoryFileSystem())
+        traffic = Traffic(self.rpc.observe)
+        self.parts = StoreServices(self.store, settings or BrokerSettings(), traffic)
+        self.parts.statistics.clock_ms = lambda: self.now_ms
+        self.registry.register(BrokerCollector(self.parts.statistics))
+
+    def values(self, name: str, **labels: str) -> list[float]:
+        """Of every series that has these labels."""
+        return [
+            float(sample.value)
+            for family in text_string_to_metric_families(generate_latest(self.registry).decode())
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Of the one series that has them."""
+        (found,) = self.values(name, **labels)
+        return found
+
+    def counter(self, name: str) -> int:
+        return self.parts.statistics.counters()[name]
+
+    def dispatch(self) -> None:
+        """What was appended is visible, and read by the consumer model."""
+        self.parts.model.grown(self.store.dispatch())
+
+    def close(self) -> None:
+        self.parts.group_commit.close()

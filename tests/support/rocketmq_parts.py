@@ -1,0 +1,242 @@
+"""The v2 handlers on a store in memory, wired as the broker does it, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from broker.consume.long_poll import LongPolls
+from broker.consume.offsets import OffsetKeeper
+from broker.consume.pull import Puller as QueuePuller
+from broker.consume.pull import PullSettings
+from broker.consume.receive_waits import ReceiveWaits
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.delivery import Delivery
+from broker.events.event_log import EventLog
+from broker.produce.append import Appender, AppendSettings, batch_size_limit
+from broker.produce.coalesce import Coalescer
+from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
+from broker.produce.outgoing import OutgoingEncoder
+from broker.query.search_offset import search_offset
+from broker.record_writer import RecordWriter
+from broker.server.rocketmq.acknowledging import Acknowledger, AckParts
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.rocketmq.ending import Ender, EndParts
+from broker.server.rocketmq.pulling import Puller, PullParts
+from broker.server.rocketmq.receiving import ReceiveParts, Receiver
+from broker.server.rocketmq.sending import Sender, SendParts
+from broker.server.traffic import Traffic
+from broker.storage.memory import MemoryFileSystem
+from broker.store_settings import StoreSettings
+from broker.timers.timers import Timers
+from broker.topics.subscription_groups import SubscriptionGroups
+from broker.transactions.transactions import Transactions
+from tests.support.engine import NOW_MS, SMALL, open_store
+from tests.support.rpc_context import RpcContext
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+BROKER = "broker-a"
+ROOMY = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=1 << 19)
+
+TOPICS = {
+    "orders": "NORMAL",
+    "steps": "FIFO",
+    "later": "DELAY",
+    "deals": "TRANSACTION",
+    "mixed": "MIXED",
+}
+"""The topics, by name, with their types."""
+
+
+class Parts:
+    """Call inside of a running loop. `now_ms` is the broker's clock."""
+
+    def __init__(
+        self,
+        settings: StoreSettings = ROOMY,
+        *,
+        consumers: ConsumerSettings | None = None,
+        waiters_max: int = 64,
+        auto_create_topic: bool = False,
+    ) -> None:
+        self.now_ms = NOW_MS
+        self.store = store = open_store(MemoryFileSystem(), settings, topics=())
+        for name, message_type in TOPICS.items():
+            store.topics.create(name, 4, message_type)
+        self.settings = consumers or ConsumerSettings()
+        self.waits = ReceiveWaits(waiters_max)
+        self.long_polls = LongPolls()
+        self.commit = GroupCommit(store, FlushSettings(mode=settings.flush_mode), self.grown)
+        self.appender = Appender(
+            store, self.commit, AppendSettings(auto_create_topic=auto_create_topic), self.clock_ms, self.grown
+        )
+        keys = count()
+        encoder = OutgoingEncoder(settings, False, lambda: f"U{next(keys)}")
+        self.coalescer = Coalescer(self.appender, encoder, batch_size_limit(settings), self.commit)
+        self.writer = RecordWriter(store, self._appended)
+        self.events = EventLog(store, self.writer)
+        self.groups = SubscriptionGroups.load(MemoryFileSystem())
+        engine = (store, self.writer, self.events)
+        self.delivery = Delivery(*engine, self.groups, self.settings)
+        self.timers = Timers(*engine, self.settings)
+        self.transactions = Transactions(*engine, self.settings)
+        self.clients = ClientRegistry()
+        self.traffic = Traffic()
+        self._build()
+
+    def _build(self) -> None:
+        self.sender = Sender(
+            SendParts(
+                store=self.store,
+                appender=self.appender,
+                coalescer=self.coalescer,
+                group_commit=self.commit,
+                timers=self.timers,
+                transactions=self.transactions,
+                clients=self.clients,
+                traffic=self.traffic,
+                broker=BROKER,
+                delivery_delay_max_ms=self.settings.delivery_delay_max_ms,
+                clock_ms=self.clock_ms,
+            )
+        )
+        self.receiver = Receiver(
+            ReceiveParts(
+                store=self.store,
+                delivery=self.delivery,
+                groups=self.groups,
+                waits=self.waits,
+                clients=self.clients,
+                traffic=self.traffic,
+                settings=self.settings,
+                clock_ms=self.clock_ms,
+            )
+        )
+        self.acknowledger = Acknowledger(
+            AckParts(delivery=self.delivery, waits=self.waits, settings=self.settings, clock_ms=self.clock_ms)
+        )
+        self.ender = Ender(
+            EndParts(
+                store=self.store,
+                appender=self.appender,
+                group_commit=self.commit,
+                timers=self.timers,
+                transactions=self.transactions,
+                broker=BROKER,
+                clock_ms=self.clock_ms,
+            )
+        )
+
+        def search(topic: str, queue_id: int, timestamp: int) -> int:
+            return search_offset(self.store, topic, queue_id, timestamp)
+
+        self.puller = Puller(
+            PullParts(
+                store=self.store,
+                puller=QueuePuller(self.store, PullSettings()),
+                long_polls=self.long_polls,
+                offsets=OffsetKeeper(self.store, self.commit.durable, search, self._moved),
+                groups=self.groups,
+                traffic=self.traffic,
+                settings=self.settings,
+                search=search,
+                clock_ms=self.clock_ms,
+            )
+        )
+
+    def _moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        return self.delivery.reset(group, topic, offsets, self.now_ms)
+
+    def clock_ms(self) -> int:
+        return self.now_ms
+
+    def grown(self, queues: Grown) -> None:
+        self.waits.grown(queues)
+        self.long_polls.wake(queues)
+
+    def _appended(self) -> None:
+        self.commit.appended()
+        if self.store.settings.flush_mode == "async":
+            asyncio.get_running_loop().call_soon(lambda: self.grown(self.store.dispatch()))
+
+    # --- what tests do most -------------------------------------------------------------------------
+    async def send(self, *messages: v2.Message, context: RpcContext | None = None) -> Any:
+        request = service.SendMessageRequest(messages=messages)
+        return await self.sender.send(request, context or RpcContext())
+
+    async def receive(
+        self, topic: str = "orders", *, context: RpcContext | None = None, **fields: Any
+    ) -> list[service.ReceiveMessageResponse]:
+        """The whole stream."""
+        request = receive_request(topic, **fields)
+        stream = self.receiver.receive(request, context or RpcContext())
+        return [service.ReceiveMessageResponse.FromString(element) async for element in stream]
+
+    async def messages(self, topic: str = "orders", **fields: Any) -> list[v2.Message]:
+        """What is received; [] for MESSAGE_NOT_FOUND."""
+        replies = await self.receive(topic, **fields)
+        return [reply.message for reply in replies if reply.HasField("message")]
+
+    async def acknowledge(self, *handles: str, topic: str = "orders", group: str = "g") -> Any:
+        entries = [
+            service.AckMessageEntry(message_id=f"M{number}", receipt_handle=handle)
+            for number, handle in enumerate(handles)
+        ]
+        request = service.AckMessageRequest(
+            group=v2.Resource(name=group), topic=v2.Resource(name=topic), entries=entries
+        )
+        return await self.acknowledger.acknowledge(request, RpcContext())
+
+
+def message(
+    body: bytes = b"hello",
+    topic: str = "orders",
+    *,
+    message_id: str = "01AA",
+    properties: dict[str, str] | None = None,
+    keys: Sequence[str] = (),
+    deliver_ms: int | None = None,
+    **system: Any,
+) -> v2.Message:
+    """A message as an official client sends it."""
+    made = v2.Message(
+        topic=v2.Resource(name=topic),
+        body=body,
+        user_properties=properties or {},
+        system_properties=v2.SystemProperties(
+            message_id=message_id, keys=keys, body_encoding=v2.IDENTITY, **system
+        ),
+    )
+    if deliver_ms is not None:
+        made.system_properties.delivery_timestamp.FromMilliseconds(deliver_ms)
+    return made
+
+
+def receive_request(
+    topic: str = "orders",
+    *,
+    group: str = "g",
+    invisible_ms: int = 30_000,
+    batch_size: int = 32,
+    polling_ms: int | None = 5_000,
+    expression: str = "*",
+    kind: int = v2.TAG,
+    **fields: Any,
+) -> service.ReceiveMessageRequest:
+    request = service.ReceiveMessageRequest(
+        group=v2.Resource(name=group),
+        message_queue=v2.MessageQueue(topic=v2.Resource(name=topic)),
+        batch_size=batch_size,
+        **fields,
+    )
+    request.filter_expression.type = kind  # type: ignore[assignment]
+    request.filter_expression.expression = expression
+    if invisible_ms >= 0:
+        request.invisible_duration.FromMilliseconds(invisible_ms)
+    if polling_ms is not None:
+        request.long_polling_timeout.FromMilliseconds(polling_ms)
+    return request

@@ -1,0 +1,152 @@
+"""Dead letters sent again: what the new message has, where it lies, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from broker.consume.dead_letters import DeadLetters
+from broker.message_store import MessageStore
+from broker.record_writer import NewRecord, RecordWriter
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, open_store, read_queue
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.records import Message
+
+DEAD = "%DLQ%billing"
+LATER = NOW_MS + 1_000
+ORIGIN = {"DLQ_ORIGIN_TOPIC": "orders"}
+
+
+def bury(store: MessageStore, properties: Mapping[str, str], body: bytes = b"bad") -> None:
+    store.topics.ensure_internal(DEAD, 1)
+    letter = NewRecord(
+        DEAD,
+        0,
+        body,
+        properties,
+        born_timestamp=NOW_MS - 9,
+        born_host=bytes([10, 0, 0, 9, 0, 0, 0, 80]),
+        reconsume_times=16,
+    )
+    RecordWriter(store, lambda: None).append([letter], NOW_MS)
+    store.dispatch()
+
+
+def letters_of(
+    store: MessageStore, queue_of: Callable[[str, str], int | None] = lambda *_: None
+) -> DeadLetters:
+    return DeadLetters(store, RecordWriter(store, lambda: None), queue_of)
+
+
+def resend(
+    store: MessageStore, offset: int = 0, queue_of: Callable[[str, str], int | None] = lambda *_: None
+) -> Message:
+    before = {queue_id: len(read_queue(store, "orders", queue_id)) for queue_id in range(4)}
+    sent = letters_of(store, queue_of).resend("billing", offset, LATER)
+    store.dispatch()
+    assert sent.topic == "orders"
+    (message,) = [
+        message
+        for queue_id in range(4)
+        for message in read_queue(store, "orders", queue_id)[before[queue_id] :]
+    ]
+    assert sent.appended.offset_msg_ids() == [message.offset_msg_id]
+    return message
+
+
+def refused(store: MessageStore, offset: int = 0) -> ErrorSpec:
+    end = store.end_offset
+    with pytest.raises(TroveError) as caught:
+        letters_of(store).resend("billing", offset, LATER)
+    assert store.end_offset == end, "a letter that cannot be sent changes nothing"
+    return caught.value.spec
+
+
+def test_the_copy_has_keys_tags_properties_and_unique_key_and_none_of_its_past() -> None:
+    store = open_store(MemoryFileSystem())
+    user = {"KEYS": "a b", "TAGS": "paid", "UNIQ_KEY": "U1", "colour": "red"}
+    past = {
+        "DLQ_ORIGIN_TOPIC": "orders",
+        "DLQ_ORIGIN_MESSAGE_ID": "0A",
+        "ORIGIN_MESSAGE_ID": "0B",
+        "RECONSUME_TIME": "16",
+        "RETRY_TOPIC": "orders",
+        "REAL_TOPIC": "%RETRY%billing_orders",
+        "REAL_QID": "0",
+        "TIMER_OUT_MS": "5",
+        "DELAY": "3",
+        "TRAN_MSG": "true",
+        "1ST_POP_TIME": "7",
+    }
+    bury(store, user | past)
+    message = resend(store)
+    assert message.properties == user
+    assert (message.body, message.reconsume_times) == (b"bad", 0)
+    assert (message.born_timestamp, message.born_host) == (NOW_MS - 9, "10.0.0.9:80")
+    assert message.store_timestamp == LATER
+    assert [letter.unique_key for letter in read_queue(store, DEAD)] == ["U1"], "the letter stays"
+
+
+def test_letters_spread_over_the_queues() -> None:
+    store = open_store(MemoryFileSystem())
+    for number in range(8):
+        bury(store, ORIGIN | {"UNIQ_KEY": str(number)})
+    assert [resend(store, offset).queue_id for offset in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_an_ordered_message_goes_to_its_first_queue_or_its_groups() -> None:
+    store = open_store(MemoryFileSystem())
+    for number in range(5):
+        bury(store, ORIGIN | {"UNIQ_KEY": str(number), "__SHARDINGKEY": "customer-7"})
+    assert resend(store, 0, lambda *_: 3).queue_id == 3
+    assert resend(store, 1, lambda *_: 99).queue_id < 4, "a queue that is there no more is not taken"
+    assert len({resend(store, offset).queue_id for offset in (2, 3, 4)}) == 1
+    assert resend(store, 4).properties["__SHARDINGKEY"] == "customer-7"
+
+
+def test_a_classic_dead_letter_says_its_topic_as_retry_topic() -> None:
+    store = open_store(MemoryFileSystem())
+    bury(store, {"RETRY_TOPIC": "orders"})
+    assert resend(store).topic == "orders"
+
+
+@pytest.mark.parametrize(
+    ("properties", "spec"),
+    [
+        ({}, errors.PROPERTY_ILLEGAL),
+        ({"DLQ_ORIGIN_TOPIC": "gone"}, errors.TOPIC_NOT_FOUND),
+        ({"DLQ_ORIGIN_TOPIC": DEAD}, errors.TOPIC_ILLEGAL),
+    ],
+)
+def test_a_letter_that_cannot_go_back_is_refused(properties: dict[str, str], spec: ErrorSpec) -> None:
+    store = open_store(MemoryFileSystem())
+    bury(store, properties)
+    assert refused(store) is spec
+
+
+def test_a_topic_that_takes_no_messages_takes_no_letters() -> None:
+    store = open_store(MemoryFileSystem())
+    bury(store, ORIGIN)
+    store.topics.alter("orders", perm=4)
+    assert refused(store) is errors.PERMISSION_MISSING
+
+
+def test_offsets_that_are_not_there_are_refused() -> None:
+    store = open_store(MemoryFileSystem())
+    assert refused(store) is errors.TOPIC_NOT_FOUND
+    bury(store, ORIGIN)
+    assert refused(store, 1) is errors.OFFSET_OUT_OF_RANGE
+    assert refused(store, -1) is errors.OFFSET_OUT_OF_RANGE
+
+
+def test_a_group_is_checked_before_any_letter() -> None:
+    store = open_store(MemoryFileSystem())
+    for group, spec in (("", errors.GROUP_ILLEGAL), ("billing", errors.TOPIC_NOT_FOUND)):
+        with pytest.raises(TroveError) as caught:
+            letters_of(store).check_group(group)
+        assert caught.value.spec is spec
+    bury(store, ORIGIN)
+    letters_of(store).check_group("billing")

@@ -1,0 +1,333 @@
+"""AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: each status, and who is woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.consumer_settings import ConsumerSettings
+from broker.server.rocketmq.status import code_of
+from broker.topics.subscription_groups import SubscriptionGroup
+from tests.support.engine import NOW_MS, read_queue
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import Parts, message
+from tests.support.rpc_context import RpcContext
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+
+async def received_by(parts: Parts, count: int = 1, topic: str = "orders", **fields: Any) -> list[str]:
+    """Handles of that many new messages."""
+    group = {"message_group": "mg"} if topic == "steps" else {}
+    await parts.send(
+        *[message(bytes([48 + n]), topic, message_id=f"M{n}", **group) for n in range(count)]  # type: ignore[arg-type]
+    )
+    await turns()
+    found = await parts.messages(topic, **fields)
+    return [one.system_properties.receipt_handle for one in found]
+
+
+def parts_with(**fields: Any) -> Parts:
+    return Parts(consumers=ConsumerSettings(new_group_start="begin", **fields))
+
+
+async def change(parts: Parts, handle: str, invisible_ms: int, **fields: Any) -> Any:
+    request = service.ChangeInvisibleDurationRequest(
+        group=v2.Resource(name=fields.pop("group", "g")),
+        topic=v2.Resource(name=fields.pop("topic", "orders")),
+        receipt_handle=handle,
+        **fields,
+    )
+    request.invisible_duration.FromMilliseconds(invisible_ms)
+    return await parts.acknowledger.change_invisible(request, RpcContext())
+
+
+async def forward(parts: Parts, handle: str, topic: str = "orders", group: str = "g") -> Any:
+    request = service.ForwardMessageToDeadLetterQueueRequest(
+        group=v2.Resource(name=group), topic=v2.Resource(name=topic), receipt_handle=handle
+    )
+    return await parts.acknowledger.dead_letter(request, RpcContext())
+
+
+# --- AckMessage -----------------------------------------------------------------------------------------
+def test_acknowledged_messages_do_not_come_back() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        handles = await received_by(parts, 3)
+        response = await parts.acknowledge(*handles)
+        assert response.status.code == v2.OK
+        assert [(one.message_id, one.receipt_handle, one.status.code) for one in response.entries] == [
+            (f"M{number}", handle, v2.OK) for number, handle in enumerate(handles)
+        ]
+        assert (await parts.acknowledge(*handles)).status.code == v2.OK, "once more is fine"
+        parts.now_ms += 31_000
+        assert await parts.messages() == []
+
+    run(scene())
+
+
+def test_each_entry_has_its_own_status() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        first, second = await received_by(parts, 2)
+        response = await parts.acknowledge(first, "no handle", second, "")
+        assert response.status.code == v2.MULTIPLE_RESULTS
+        assert [one.status.code for one in response.entries] == [
+            v2.OK,
+            v2.INVALID_RECEIPT_HANDLE,
+            v2.OK,
+            v2.INVALID_RECEIPT_HANDLE,
+        ]
+
+    run(scene())
+
+
+def test_an_expired_handle_is_invalid() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        parts.now_ms += 30_000
+        response = await parts.acknowledge(handle)
+        assert response.status.code == v2.INVALID_RECEIPT_HANDLE
+
+    run(scene())
+
+
+def test_a_handle_of_another_group_or_topic_is_invalid() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        await parts.messages(group="h")
+        for topic, group in (("orders", "h"), ("mixed", "g"), ("nowhere", "g"), ("orders", "nobody")):
+            response = await parts.acknowledge(handle, topic=topic, group=group)
+            assert response.status.code == v2.INVALID_RECEIPT_HANDLE, (topic, group)
+        assert (await parts.acknowledge(handle)).status.code == v2.OK
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "count", "code"),
+    [
+        ("orders", "g", 0, v2.BAD_REQUEST),
+        ("orders", "g", 4_097, v2.BAD_REQUEST),
+        ("a b", "g", 1, v2.ILLEGAL_TOPIC),
+        ("orders", "", 1, v2.ILLEGAL_CONSUMER_GROUP),
+    ],
+)
+def test_an_acknowledgement_that_is_refused(topic: str, group: str, count: int, code: v2.Code) -> None:
+    async def scene() -> None:
+        with pytest.raises(TroveError) as caught:
+            await parts_with().acknowledge(*["x"] * count, topic=topic, group=group)
+        assert code_of(caught.value) == code
+
+    run(scene())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=200), st.integers(0, 200), st.integers(0, 255))
+def test_hostile_handles_are_invalid_and_harm_nobody(text: str, place: int, change_by: int) -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        place_in = place % len(handle)
+        bent = handle[:place_in] + chr(change_by) + handle[place_in + 1 :]
+        for hostile in {text, bent, handle[:place_in], handle + "x"} - {handle}:
+            response = await parts.acknowledge(hostile)
+            assert response.status.code == v2.INVALID_RECEIPT_HANDLE
+            for call in (change(parts, hostile, 0), forward(parts, hostile)):
+                with pytest.raises(TroveError) as caught:
+                    await call
+                assert code_of(caught.value) == v2.INVALID_RECEIPT_HANDLE
+        assert (await parts.acknowledge(handle)).status.code == v2.OK
+
+    run(scene())
+
+
+def test_an_acknowledgement_lets_the_next_of_its_message_group_come() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        parts.groups.create(SubscriptionGroup("g", orderly=True))
+        handles = await received_by(parts, 2, "steps", batch_size=1)
+        waiting = asyncio.ensure_future(parts.messages("steps"))
+        await turns()
+        assert not waiting.done(), "the message group is locked"
+        await parts.acknowledge(*handles, topic="steps")
+        assert [one.body for one in await waiting] == [b"1"]
+
+    run(scene())
+
+
+def test_an_acknowledgement_makes_room_in_a_full_queue() -> None:
+    async def scene() -> None:
+        parts = parts_with(in_flight_max=2)
+        handles = await received_by(parts, 3)
+        assert len(handles) == 2
+        waiting = asyncio.ensure_future(parts.messages())
+        await turns()
+        assert not waiting.done()
+        await parts.acknowledge(handles[0])
+        assert [one.body for one in await waiting] == [b"2"]
+
+    run(scene())
+
+
+# --- ChangeInvisibleDuration ----------------------------------------------------------------------------
+def test_a_new_handle_takes_the_old_one_s_place() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        response = await change(parts, handle, 60_000)
+        assert response.status.code == v2.OK
+        assert response.receipt_handle not in ("", handle)
+        assert (await parts.acknowledge(handle)).status.code == v2.INVALID_RECEIPT_HANDLE
+        parts.now_ms += 59_999
+        assert (await parts.acknowledge(response.receipt_handle)).status.code == v2.OK
+
+    run(scene())
+
+
+def test_a_nack_with_no_delay_wakes_a_poll() -> None:
+    async def scene() -> None:
+        parts, loop = parts_with(), asyncio.get_running_loop()
+        (handle,) = await received_by(parts)
+        waiting = asyncio.ensure_future(parts.messages())
+        await turns()
+        await change(parts, handle, 0)
+        (again,) = await waiting
+        assert again.system_properties.delivery_attempt == 2
+        assert loop.time() < 0.1
+
+    run(scene())
+
+
+def test_a_suspended_message_keeps_its_attempt() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        await change(parts, handle, 0, suspend=True)
+        (again,) = await parts.messages()
+        assert again.system_properties.delivery_attempt == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 43_200_001])
+def test_an_invisible_time_out_of_range(invisible_ms: int) -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        with pytest.raises(TroveError) as caught:
+            await change(parts, handle, invisible_ms)
+        assert code_of(caught.value) == v2.ILLEGAL_INVISIBLE_TIME
+        assert (await change(parts, handle, 43_200_000)).status.code == v2.OK
+
+    run(scene())
+
+
+def test_an_expired_handle_cannot_be_changed() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        parts.now_ms += 30_000
+        with pytest.raises(TroveError) as caught:
+            await change(parts, handle, 1_000)
+        assert code_of(caught.value) == v2.INVALID_RECEIPT_HANDLE
+
+    run(scene())
+
+
+def test_too_many_requests_leave_the_client_its_handle() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        plain = parts.delivery.change_invisible
+
+        def limited(*_: Any, **__: Any) -> str:
+            raise TroveError(errors.LIMIT_EXCEEDED)
+
+        parts.delivery.change_invisible = limited  # type: ignore[method-assign]
+        response = await change(parts, handle, 1_000)
+        assert response.status.code == v2.TOO_MANY_REQUESTS
+        assert response.receipt_handle == handle
+        parts.delivery.change_invisible = plain  # type: ignore[method-assign]
+
+    run(scene())
+
+
+# --- ForwardMessageToDeadLetterQueue --------------------------------------------------------------------
+def test_a_forwarded_message_is_a_dead_letter_and_consumed() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        assert (await forward(parts, handle)).status.code == v2.OK
+        assert (await forward(parts, handle)).status.code == v2.OK, "a repeated call is fine"
+        await turns()
+        (dead,) = read_queue(parts.store, "%DLQ%g", 0)
+        assert dead.body == b"0"
+        parts.now_ms += 31_000
+        assert await parts.messages() == []
+
+    run(scene())
+
+
+def test_a_forwarded_message_lets_its_message_group_go_on() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        parts.groups.create(SubscriptionGroup("g", orderly=True))
+        (handle,) = await received_by(parts, 2, "steps", batch_size=1)
+        waiting = asyncio.ensure_future(parts.messages("steps"))
+        await turns()
+        await forward(parts, handle, "steps")
+        assert [one.body for one in await waiting] == [b"1"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "code"),
+    [
+        ("a b", "g", v2.ILLEGAL_TOPIC),
+        ("orders", "a b", v2.ILLEGAL_CONSUMER_GROUP),
+        ("orders", "g", v2.INVALID_RECEIPT_HANDLE),
+    ],
+)
+def test_changes_and_forwards_that_are_refused(topic: str, group: str, code: v2.Code) -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        calls: list[Callable[[], Any]] = [
+            lambda: change(parts, "x", 1_000, topic=topic, group=group),
+            lambda: forward(parts, "x", topic, group),
+        ]
+        for call in calls:
+            with pytest.raises(TroveError) as caught:
+                await call()
+            assert code_of(caught.value) == code
+
+    run(scene())
+
+
+def test_a_duration_of_any_size_is_answered() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        (handle,) = await received_by(parts)
+        request = service.ChangeInvisibleDurationRequest(
+            group=v2.Resource(name="g"),
+            topic=v2.Resource(name="orders"),
+            receipt_handle=handle,
+            invisible_duration=Duration(seconds=(1 << 63) - 1, nanos=-(1 << 31)),
+        )
+        with pytest.raises(TroveError) as caught:
+            await parts.acknowledger.change_invisible(request, RpcContext())
+        assert code_of(caught.value) == v2.ILLEGAL_INVISIBLE_TIME
+        assert parts.now_ms == NOW_MS
+
+    run(scene())

@@ -1,0 +1,271 @@
+"""Who is connected: known, alive, gone, told once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.server.rocketmq import clients
+from broker.server.rocketmq.clients import (
+    EXPIRY_MS,
+    RECONNECT_MS,
+    STREAMS_MAX,
+    ClientDescription,
+    ClientRegistry,
+    Subscription,
+)
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+NOW_MS = 1_700_000_000_000
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.closed = False
+        self.sent: list[Any] = []
+
+    def send(self, command: Any) -> None:
+        self.sent.append(command)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def producer(*topics: str) -> ClientDescription:
+    return ClientDescription(client_type=v2.PRODUCER, topics=frozenset(topics))
+
+
+def consumer(group: str = "workers", **filters: str) -> ClientDescription:
+    subscriptions = {topic: Subscription("tag", text) for topic, text in filters.items()}
+    return ClientDescription(client_type=v2.PUSH_CONSUMER, group=group, subscriptions=subscriptions)
+
+
+def ids(found: list[clients.Client]) -> list[str]:
+    return [client.client_id for client in found]
+
+
+def test_a_client_is_known_by_its_settings() -> None:
+    registry = ClientRegistry()
+    with pytest.raises(TroveError, match="CLIENT_UNKNOWN"):
+        registry.heard("c", NOW_MS)
+    with pytest.raises(TroveError, match="CLIENT_UNKNOWN"):
+        registry.terminate("c", NOW_MS)
+    registry.settle("c", consumer(orders="a || b"), NOW_MS)
+    assert ids(registry.members("workers")) == ["c"]
+    assert registry.subscription("workers", "orders") == Subscription("tag", "a || b")
+    registry.settle("c", consumer("others", orders="*"), NOW_MS)
+    assert registry.members("workers") == []
+    assert registry.groups() == ["others"]
+
+
+def test_a_client_is_gone_after_silence_and_everybody_is_told_once() -> None:
+    registry, gone = ClientRegistry(), list[tuple[str, int]]()
+    registry.add_gone_listener(lambda client_id, now_ms: gone.append((client_id, now_ms)))
+    stream = Stream()
+    registry.settle("c", consumer(), NOW_MS)
+    registry.attach("c", stream)
+    registry.heard("c", NOW_MS + 1_000)
+    assert registry.expire(NOW_MS + 1_000 + EXPIRY_MS) == []
+    assert registry.is_alive("c", NOW_MS + 1_000 + EXPIRY_MS)
+    late_ms = NOW_MS + 1_001 + EXPIRY_MS
+    assert not registry.is_alive("c", late_ms)
+    assert registry.expire(late_ms) == ["c"]
+    assert registry.expire(late_ms) == []
+    assert gone == [("c", late_ms)]
+    assert stream.closed
+    assert registry.members("workers") == []
+
+
+def test_the_expiry_time_is_a_setting() -> None:
+    registry = ClientRegistry(expiry_ms=5_000)
+    registry.settle("c", consumer(), NOW_MS)
+    registry.attach("c", Stream())
+    assert registry.expire(NOW_MS + 5_000) == []
+    assert not registry.is_alive("c", NOW_MS + 5_001)
+    assert registry.expire(NOW_MS + 5_001) == ["c"]
+
+
+def test_a_closed_stream_that_comes_back_changes_nothing() -> None:
+    registry = ClientRegistry()
+    first, second = Stream(), Stream()
+    registry.settle("c", consumer(orders="*"), NOW_MS)
+    registry.attach("c", first)
+    registry.detach("c", first, NOW_MS + 5_000)
+    assert registry.expire(NOW_MS + 5_000 + RECONNECT_MS) == []
+    registry.attach("c", second)
+    assert registry.expire(NOW_MS + 6_000 + RECONNECT_MS) == []
+    assert ids(registry.members("workers")) == ["c"]
+
+
+def test_a_closed_stream_that_stays_away_means_gone() -> None:
+    registry = ClientRegistry()
+    for name in ("silent", "heard"):
+        stream = Stream()
+        registry.settle(name, consumer(), NOW_MS)
+        registry.attach(name, stream)
+        registry.detach(name, stream, NOW_MS + 5_000)
+    registry.heard("heard", NOW_MS + 6_000)
+    assert registry.expire(NOW_MS + 5_001 + RECONNECT_MS) == ["silent"]
+    assert registry.expire(NOW_MS + 6_001 + EXPIRY_MS) == ["heard"]
+
+
+def test_a_new_stream_takes_over_and_the_number_of_old_ones_is_bounded() -> None:
+    registry = ClientRegistry()
+    registry.settle("c", consumer(), NOW_MS)
+    streams = [Stream() for _ in range(STREAMS_MAX + 1)]
+    for stream in streams:
+        registry.attach("c", stream)
+    client = registry.get("c")
+    assert client is not None
+    assert client.stream is streams[-1]
+    assert [stream.closed for stream in streams] == [True, *[False] * STREAMS_MAX]
+    registry.detach("c", streams[-1], NOW_MS)
+    assert client.stream is streams[-2], "a client that is connected twice keeps its other stream"
+    registry.detach("c", streams[0], NOW_MS)
+    assert len(client.streams) == STREAMS_MAX - 1
+
+
+def test_a_farewell_closes_the_streams() -> None:
+    registry, stream = ClientRegistry(), Stream()
+    registry.settle("c", producer("orders"), NOW_MS)
+    registry.attach("c", stream)
+    registry.terminate("c", NOW_MS)
+    assert stream.closed
+    assert registry.producers_of("orders") == []
+    registry.detach("c", stream, NOW_MS)  # the stream's own end comes later
+
+
+def test_producers_are_those_that_declared_the_topic_or_sent_a_half_message() -> None:
+    registry = ClientRegistry()
+    registry.sent_half("early", "orders")  # before its settings
+    for name in ("early", "declared", "other", "offline"):
+        topics = ("orders",) if name in ("declared", "offline") else ()
+        registry.settle(name, producer(*topics), NOW_MS)
+        if name != "offline":
+            registry.attach(name, Stream())
+    assert sorted(ids(registry.producers_of("orders"))) == ["declared", "early"]
+    registry.sent_half("other", "orders")
+    assert len(registry.producers_of("orders")) == 3
+    registry.settle("declared", producer("payments"), NOW_MS)  # it says now what it produces to
+    assert sorted(ids(registry.producers_of("orders"))) == ["early", "other"]
+
+
+def test_the_number_of_clients_is_bounded() -> None:
+    registry = ClientRegistry(clients_max=2)
+    for name in ("a", "b"):
+        registry.settle(name, producer(), NOW_MS)
+    with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+        registry.settle("c", producer(), NOW_MS)
+    registry.settle("a", producer("orders"), NOW_MS)  # who is known may always say more
+    registry.terminate("b", NOW_MS)
+    registry.settle("c", producer(), NOW_MS)
+
+
+def test_what_is_kept_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "SUBSCRIPTIONS_MAX", 3)
+    monkeypatch.setattr(clients, "HALF_TOPICS_MAX", 2)
+    registry = ClientRegistry(clients_max=2)
+    for number in range(5):
+        registry.subscribed("group", f"topic-{number}", Subscription("tag", "*"))
+    assert [topic for _, topic in registry.subscriptions()] == ["topic-2", "topic-3", "topic-4"]
+    registry.settle("c", producer(), NOW_MS)
+    registry.attach("c", Stream())
+    for number in range(4):
+        registry.sent_half("c", f"topic-{number}")
+    assert [bool(registry.producers_of(f"topic-{number}")) for number in range(4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    for name in ("x", "y"):  # others push it out
+        registry.sent_half(name, "orders")
+    assert registry.producers_of("topic-3") == []
+
+
+class Lives(RuleBasedStateMachine):
+    """Clients come, talk and go in any order; the indexes always agree with the clients."""
+
+    names = st.sampled_from(["a", "b", "c", "d"])
+    topics = st.frozensets(st.sampled_from(["t1", "t2", "t3"]))
+
+    @initialize()
+    def start(self) -> None:
+        self.registry = ClientRegistry(clients_max=3)
+        self.now_ms = NOW_MS
+        self.known: set[str] = set()
+        self.gone: list[str] = []
+        self.registry.add_gone_listener(lambda client_id, _now_ms: self.gone.append(client_id))
+        self.streams: dict[str, list[Stream]] = {}
+        self.half: dict[str, set[str]] = {}
+
+    @rule(name=names, topics=topics, group=st.sampled_from(["", "g1", "g2"]))
+    def settle(self, name: str, topics: frozenset[str], group: str) -> None:
+        description = ClientDescription(client_type=v2.PRODUCER, topics=topics, group=group)
+        if name not in self.known and len(self.known) == 3:
+            with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+                self.registry.settle(name, description, self.now_ms)
+            return
+        self.registry.settle(name, description, self.now_ms)
+        self.known.add(name)
+
+    @rule(name=names)
+    def attach(self, name: str) -> None:
+        if name in self.known:
+            self.registry.attach(name, Stream())
+
+    @rule(name=names)
+    def detach(self, name: str) -> None:
+        client = self.registry.get(name)
+        if client is not None and client.streams:
+            self.registry.detach(name, client.streams[0], self.now_ms)
+
+    @rule(name=names, topic=st.sampled_from(["t1", "t2", "t3"]))
+    def sent_half(self, name: str, topic: str) -> None:
+        self.registry.sent_half(name, topic)
+
+    @rule(name=names)
+    def heard(self, name: str) -> None:
+        if name in self.known:
+            self.registry.heard(name, self.now_ms)
+
+    @rule(name=names)
+    def terminate(self, name: str) -> None:
+        if name in self.known:
+            self.registry.terminate(name, self.now_ms)
+            self.known.discard(name)
+            assert self.gone.pop() == name
+
+    @rule(step_ms=st.sampled_from([1_000, RECONNECT_MS + 1, EXPIRY_MS + 1]))
+    def expire(self, step_ms: int) -> None:
+        self.now_ms += step_ms
+        dead = sorted(name for name in self.known if not self.registry.is_alive(name, self.now_ms))
+        assert sorted(self.registry.expire(self.now_ms)) == dead
+        assert sorted(self.gone) == dead
+        self.gone.clear()
+        self.known.difference_update(dead)
+
+    @invariant()
+    def indexes_agree(self) -> None:
+        registry = self.registry
+        assert {client.client_id for client in registry} == self.known
+        for topic in ("t1", "t2", "t3"):
+            indexed = set(registry._by_topic.get(topic, ()))
+            assert indexed == {
+                client.client_id for client in registry if topic in registry._topics_of(client)
+            }
+        for group in ("g1", "g2"):
+            assert {client.client_id for client in registry.members(group)} == {
+                client.client_id for client in registry if client.group == group
+            }
+        assert len(registry._half_topics) <= 3
+        assert not self.gone
+
+
+TestLives = Lives.TestCase
+TestLives.settings = hypothesis_settings(max_examples=25, stateful_step_count=25, deadline=None)

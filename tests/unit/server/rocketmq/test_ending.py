@@ -1,0 +1,224 @@
+"""EndTransaction and RecallMessage: each status, and what is visible afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.server.rocketmq.status import code_of
+from broker.storage.files import StorageError
+from broker.timers.recall_handle import encode_recall_handle
+from tests.support.engine import NOW_MS, flush, read_queue
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
+from tests.support.rpc_context import RpcContext
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+
+async def prepared(parts: Parts, transaction_id: str = "T1") -> None:
+    await parts.send(
+        message(b"deal", "deals", message_id=transaction_id, message_type=v2.TRANSACTION),
+        context=RpcContext("producer"),
+    )
+    await turns()
+
+
+async def end(parts: Parts, resolution: int, transaction_id: str = "T1", topic: str = "deals") -> v2.Code:
+    request = service.EndTransactionRequest(
+        topic=v2.Resource(name=topic),
+        message_id=transaction_id,
+        transaction_id=transaction_id,
+        source=v2.SOURCE_CLIENT,
+        resolution=resolution,  # type: ignore[arg-type]
+    )
+    return await code(parts.ender.end_transaction(request, RpcContext()))
+
+
+async def recall(parts: Parts, handle: str, topic: str = "later") -> Any:
+    request = service.RecallMessageRequest(topic=v2.Resource(name=topic), recall_handle=handle)
+    return await parts.ender.recall(request, RpcContext())
+
+
+async def code(call: Any) -> v2.Code:
+    """The code of the reply, or of the refusal."""
+    try:
+        found: v2.Code = (await call).status.code
+    except TroveError as error:
+        return code_of(error)
+    return found
+
+
+def deals(parts: Parts) -> list[bytes]:
+    return [one.body for queue_id in range(4) for one in read_queue(parts.store, "deals", queue_id)]
+
+
+async def delayed(parts: Parts, deliver_ms: int = NOW_MS + 10_000, topic: str = "later") -> str:
+    """The recall handle of a message that waits."""
+    response = await parts.send(message(b"soon", topic, message_id="D1", deliver_ms=deliver_ms))
+    await turns()
+    parts.timers.catch_up()
+    handle: str = response.entries[0].recall_handle
+    return handle
+
+
+# --- EndTransaction -------------------------------------------------------------------------------------
+def test_a_commit_makes_the_message_visible() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        await prepared(parts)
+        assert await end(parts, v2.COMMIT) == v2.OK
+        await turns()
+        assert deals(parts) == [b"deal"]
+        assert await end(parts, v2.COMMIT) == v2.INVALID_TRANSACTION_ID, "it is settled"
+
+    run(scene())
+
+
+def test_a_rollback_drops_the_message() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        await prepared(parts)
+        assert await end(parts, v2.ROLLBACK) == v2.OK
+        await turns()
+        assert deals(parts) == []
+        assert await end(parts, v2.COMMIT) == v2.INVALID_TRANSACTION_ID
+
+    run(scene())
+
+
+def test_an_undecided_transaction_stays_open() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        await prepared(parts)
+        assert await end(parts, v2.TRANSACTION_RESOLUTION_UNSPECIFIED) == v2.OK
+        assert parts.transactions.open_count == 1
+        assert await end(parts, v2.COMMIT) == v2.OK
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("resolution", "transaction_id", "topic", "expected"),
+    [
+        (v2.COMMIT, "", "deals", v2.INVALID_TRANSACTION_ID),
+        (v2.COMMIT, " \t", "deals", v2.INVALID_TRANSACTION_ID),
+        (v2.COMMIT, "unknown", "deals", v2.INVALID_TRANSACTION_ID),
+        (v2.ROLLBACK, "T1", "orders", v2.INVALID_TRANSACTION_ID),
+        (v2.COMMIT, "T1", "a b", v2.ILLEGAL_TOPIC),
+        (9, "T1", "deals", v2.BAD_REQUEST),
+    ],
+)
+def test_an_end_that_is_refused(resolution: int, transaction_id: str, topic: str, expected: v2.Code) -> None:
+    async def scene() -> None:
+        parts = Parts()
+        await prepared(parts)
+        assert await end(parts, resolution, transaction_id, topic) == expected
+        assert parts.transactions.open_count == 1
+
+    run(scene())
+
+
+def test_in_sync_mode_a_commit_waits_for_the_disk() -> None:
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        sending = asyncio.ensure_future(prepared(parts))
+        await turns(10)
+        flush(parts.store)
+        parts.commit._resolve_up_to(parts.store.flushed_offset)
+        await sending
+        ending = asyncio.ensure_future(end(parts, v2.COMMIT))
+        await turns(10)
+        assert not ending.done()
+        flush(parts.store)
+        parts.commit._resolve_up_to(parts.store.flushed_offset)
+        assert await ending == v2.OK
+        assert deals(parts) == [b"deal"]
+
+    run(scene())
+
+
+def test_a_disk_that_fails_fails_the_store() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        await prepared(parts)
+
+        def broken(*_: Any, **__: Any) -> Any:
+            raise StorageError("write", "commitlog", 5)
+
+        parts.transactions.end = broken  # type: ignore[method-assign]
+        assert await end(parts, v2.COMMIT) == v2.INTERNAL_SERVER_ERROR
+        assert parts.commit.failure is not None
+
+    run(scene())
+
+
+# --- RecallMessage --------------------------------------------------------------------------------------
+def test_a_recalled_message_is_not_delivered() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        handle = await delayed(parts)
+        for _ in range(2):
+            response = await recall(parts, handle)
+            assert response.status.code == v2.OK, "to recall it once more changes nothing"
+            assert response.message_id == "D1"
+            await turns()
+            parts.timers.catch_up()
+        parts.now_ms += 60_000
+        parts.timers.deliver_due(parts.now_ms)
+        await turns()
+        assert [one for queue_id in range(4) for one in read_queue(parts.store, "later", queue_id)] == []
+
+    run(scene())
+
+
+def test_a_message_that_was_delivered_cannot_be_recalled() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        handle = await delayed(parts)
+        parts.now_ms += 10_000
+        assert await code(recall(parts, handle)) == v2.BAD_REQUEST
+
+    run(scene())
+
+
+@pytest.mark.parametrize("topic", ["orders", "steps", "deals"])
+def test_a_topic_without_delayed_messages(topic: str) -> None:
+    async def scene() -> None:
+        parts = Parts()
+        handle = encode_recall_handle(topic, BROKER, NOW_MS + 1_000, "D1")
+        assert await code(recall(parts, handle, topic)) == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+    run(scene())
+
+
+def test_a_mixed_topic_has_delayed_messages() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        handle = await delayed(parts, topic="mixed")
+        assert (await recall(parts, handle, "mixed")).status.code == v2.OK
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("handle", "topic", "expected"),
+    [
+        ("", "later", v2.BAD_REQUEST),
+        ("no handle", "later", v2.BAD_REQUEST),
+        ("é" * 5_000, "later", v2.BAD_REQUEST),
+        (encode_recall_handle("mixed", BROKER, NOW_MS + 10_000, "D1"), "later", v2.BAD_REQUEST),
+        (encode_recall_handle("later", "broker-b", NOW_MS + 10_000, "D1"), "later", v2.BAD_REQUEST),
+        ("x", "nowhere", v2.TOPIC_NOT_FOUND),
+        ("x", "a b", v2.ILLEGAL_TOPIC),
+    ],
+)
+def test_a_recall_that_is_refused(handle: str, topic: str, expected: v2.Code) -> None:
+    async def scene() -> None:
+        assert await code(recall(Parts(), handle, topic)) == expected
+
+    run(scene())

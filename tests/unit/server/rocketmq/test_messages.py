@@ -1,0 +1,281 @@
+"""Stored records as v2 messages: every field that a client depends on, and nothing internal."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from hashlib import md5, sha1
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.delivery.request import Delivered
+from broker.server.rocketmq.messages import message_of, outgoing, peer_host, received
+from tests.support.rocketmq_parts import message
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import RESERVED_PROPERTIES, encode_offset_msg_id, encode_record
+from trovemq_proto.records.layout import COMPRESSION_LZ4, COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+BORN_HOST = bytes([10, 0, 0, 2, 0, 0, 0xC3, 0xCB])
+STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91])
+BORN_MS = 1_700_000_000_123
+STORED_MS = 1_700_000_000_999
+
+
+def stored(body: bytes = b"hello", properties: dict[str, str] | None = None, **fields: Any) -> bytes:
+    return encode_record(
+        "orders",
+        body,
+        queue_id=1,
+        properties=properties or {},
+        queue_offset=7,
+        physical_offset=4_096,
+        born_timestamp=BORN_MS,
+        born_host=BORN_HOST,
+        store_timestamp=STORED_MS,
+        store_host=STORE_HOST,
+        **fields,
+    )
+
+
+def delivered(record: bytes, topic: str = "orders", attempt: int = 1) -> v2.Message:
+    one = Delivered(memoryview(record), topic, 3, 12, attempt, "HANDLE", 0)
+    response = service_pb2.ReceiveMessageResponse.FromString(received(one))
+    assert response.WhichOneof("content") == "message"
+    return response.message
+
+
+def milliseconds(timestamp: Timestamp) -> int:
+    return timestamp.ToMilliseconds()
+
+
+def test_every_system_property_of_a_message() -> None:
+    properties = {
+        "UNIQ_KEY": "01AA",
+        "TAGS": "urgent",
+        "KEYS": "k1 k2",
+        "__SHARDINGKEY": "customer-7",
+        "TRACE_CONTEXT": "trace",
+        "color": "red",
+        "größe": "zwölf",
+    }
+    found = delivered(stored(properties=properties), attempt=4)
+    system = found.system_properties
+    assert found.topic == v2.Resource(name="orders")
+    assert found.body == b"hello"
+    assert dict(found.user_properties) == {"color": "red", "größe": "zwölf"}
+    assert system.tag == "urgent"
+    assert list(system.keys) == ["k1", "k2"]
+    assert system.message_id == "01AA"
+    assert system.body_digest == v2.Digest(type=v2.MD5, checksum=md5(b"hello").hexdigest().upper())
+    assert system.body_encoding == v2.IDENTITY
+    assert system.message_type == v2.FIFO
+    assert milliseconds(system.born_timestamp) == BORN_MS
+    assert system.born_host == "10.0.0.2:50123"
+    assert milliseconds(system.store_timestamp) == STORED_MS
+    assert system.store_host == "10.0.0.1:8081"
+    assert system.receipt_handle == "HANDLE"
+    assert (system.queue_id, system.queue_offset) == (3, 12)
+    assert system.delivery_attempt == 4
+    assert system.message_group == "customer-7"
+    assert system.trace_context == "trace"
+
+
+def test_what_a_message_does_not_have_is_absent() -> None:
+    system = delivered(stored(properties={"UNIQ_KEY": "01AA"})).system_properties
+    for name in (
+        "tag",
+        "message_group",
+        "delivery_timestamp",
+        "trace_context",
+        "dead_letter_queue",
+        "invisible_duration",
+        "orphaned_transaction_recovery_duration",
+    ):
+        assert not system.HasField(name), name
+    assert list(system.keys) == []
+    assert system.message_type == v2.NORMAL
+
+
+def test_outside_of_a_delivery_there_is_no_handle() -> None:
+    found = message_of(stored(properties={"UNIQ_KEY": "01AA"}), "orders", 1, 7)
+    assert not found.system_properties.HasField("receipt_handle")
+    assert found.system_properties.delivery_attempt == 1
+
+
+def test_a_message_without_a_unique_key_has_its_offset_id() -> None:
+    assert delivered(stored()).system_properties.message_id == encode_offset_msg_id(STORE_HOST, 4_096)
+    origin = stored(properties={"ORIGIN_MESSAGE_ID": "FIRST"})
+    assert delivered(origin).system_properties.message_id == "FIRST"
+
+
+@pytest.mark.parametrize(
+    ("properties", "fields", "kind"),
+    [
+        ({"TRAN_MSG": "true", "__SHARDINGKEY": "g"}, {}, v2.TRANSACTION),
+        ({}, {"sys_flag": 0x8}, v2.TRANSACTION),
+        ({"TIMER_DELIVER_MS": "1700000000000"}, {}, v2.DELAY),
+        ({"DELAY": "3"}, {}, v2.DELAY),
+        ({"__SHARDINGKEY": "g"}, {}, v2.FIFO),
+        ({}, {}, v2.NORMAL),
+    ],
+)
+def test_the_kind(properties: dict[str, str], fields: dict[str, Any], kind: v2.MessageType) -> None:
+    assert delivered(stored(properties=properties, **fields)).system_properties.message_type == kind
+
+
+@pytest.mark.parametrize(
+    ("properties", "reconsume_times", "expected"),
+    [
+        ({"TIMER_DELIVER_MS": "1700000000321", "TIMER_OUT_MS": "1700000000000"}, 0, 1_700_000_000_321),
+        ({"TIMER_OUT_MS": "1700000000000"}, 0, 1_700_000_000_000),
+        ({"TIMER_OUT_MS": "1700000000000"}, 2, None),
+        ({"TIMER_DELIVER_MS": "soon"}, 0, None),
+        ({"TIMER_DELIVER_MS": "9" * 30}, 0, None),
+    ],
+)
+def test_the_delivery_timestamp(
+    properties: dict[str, str], reconsume_times: int, expected: int | None
+) -> None:
+    system = delivered(stored(properties=properties, reconsume_times=reconsume_times)).system_properties
+    found = milliseconds(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None
+    assert found == expected
+
+
+def test_a_dead_letter_names_its_origin() -> None:
+    properties = {"DLQ_ORIGIN_TOPIC": "orders", "DLQ_ORIGIN_MESSAGE_ID": "01AA"}
+    system = delivered(stored(properties=properties), topic="%DLQ%g").system_properties
+    assert system.dead_letter_queue == v2.DeadLetterQueue(topic="orders", message_id="01AA")
+
+
+def test_the_sender_s_own_words_about_its_birth_win() -> None:
+    properties = {"__BORNHOST": "laptop", "BORN_TIMESTAMP": "1700000000777"}
+    system = delivered(stored(properties=properties)).system_properties
+    assert (system.born_host, milliseconds(system.born_timestamp)) == ("laptop", 1_700_000_000_777)
+
+
+def test_no_internal_name_is_a_user_property() -> None:
+    names = dict.fromkeys(RESERVED_PROPERTIES, "1") | {"__RMQ.TRANSIENT.x": "1", "mine": "2"}
+    assert dict(delivered(stored(properties=names)).user_properties) == {"mine": "2"}
+
+
+def test_a_compressed_body_is_inflated_and_its_digest_is_of_what_is_sent() -> None:
+    body = b"abc" * 1_000
+    record = stored(zlib.compress(body), sys_flag=SYS_FLAG_COMPRESSED | COMPRESSION_ZLIB)
+    found = delivered(record)
+    assert found.body == body
+    assert found.system_properties.body_encoding == v2.IDENTITY
+    assert found.system_properties.body_digest.checksum == md5(body).hexdigest().upper()
+
+
+@pytest.mark.parametrize("method", [COMPRESSION_ZLIB, COMPRESSION_LZ4, 0x700])
+def test_a_body_that_does_not_inflate_is_handed_on_as_it_is(method: int) -> None:
+    found = delivered(stored(b"\x04\x22\x4d\x18rest", sys_flag=SYS_FLAG_COMPRESSED | method))
+    assert found.body == b"\x04\x22\x4d\x18rest"
+    assert found.system_properties.body_encoding == v2.GZIP
+    assert found.system_properties.body_digest.checksum == md5(found.body).hexdigest().upper()
+
+
+@given(st.binary(max_size=300))
+def test_any_property_block_gives_a_message_that_can_be_parsed(block: bytes) -> None:
+    record = encode_record("orders", b"x", properties=block, store_host=STORE_HOST)
+    found = delivered(record)
+    assert found.system_properties.message_id
+    assert RESERVED_PROPERTIES.isdisjoint(found.user_properties)
+
+
+# --- what was sent --------------------------------------------------------------------------------------
+def test_what_the_store_gets_of_a_sent_message() -> None:
+    sent = message(
+        b"body",
+        message_id="01BB",
+        properties={"a": "1", "empty": "", "": "nameless"},
+        keys=["k1", "two words"],
+        tag="t",
+        message_group="g",
+        born_host="laptop",
+        trace_context="trace",
+        born_timestamp=Timestamp(seconds=1_700_000_000, nanos=5_000_000),
+    )
+    found = outgoing(sent, 1_000)
+    assert (found.body, found.tag, found.unique_key, found.born_timestamp) == (
+        b"body",
+        "t",
+        "01BB",
+        1_700_000_000_005,
+    )
+    assert found.keys == ["k1", "two", "words"], "a space splits a key when it is stored"
+    assert found.properties == {"a": "1"}, "the stored form has no empty names and values"
+    assert found.system_properties == {
+        "__SHARDINGKEY": "g",
+        "__BORNHOST": "laptop",
+        "TRACE_CONTEXT": "trace",
+    }
+
+
+def test_a_sent_message_comes_back_as_it_was() -> None:
+    sent = message(b"body", properties={"a": "ä"}, keys=["k"], tag="t", message_group="g", born_host="laptop")
+    ready = outgoing(sent, 1_000)
+    found = delivered(encode_record("orders", ready.body, properties=ready.stored_properties("")))
+    assert found.body == sent.body
+    assert found.user_properties == sent.user_properties
+    for name in ("tag", "keys", "message_group", "message_id", "born_host"):
+        assert getattr(found.system_properties, name) == getattr(sent.system_properties, name), name
+
+
+@pytest.mark.parametrize("seconds", [-5, 0, 1 << 50])
+def test_an_impossible_time_of_birth_is_none(seconds: int) -> None:
+    sent = message(born_timestamp=Timestamp(seconds=seconds))
+    assert outgoing(sent, 1_000).born_timestamp == 0
+
+
+def test_texts_that_the_stored_form_cannot_hold_are_left_out() -> None:
+    sent = message(born_host="a\x01b", trace_context="x" * 2_000)
+    assert outgoing(sent, 1_000).system_properties == {}
+
+
+def test_a_gzip_body_is_stored_inflated_within_the_limit() -> None:
+    sent = message(gzip.compress(b"abc" * 10))
+    sent.system_properties.body_encoding = v2.GZIP
+    assert outgoing(sent, 30).body == b"abc" * 10
+    with pytest.raises(TroveError, match="MESSAGE_SIZE_EXCEEDED"):
+        outgoing(sent, 29)
+
+
+@pytest.mark.parametrize("body", [b"no gzip", gzip.compress(b"abc" * 100)[:-12]])
+def test_a_gzip_body_that_is_none_is_refused(body: bytes) -> None:
+    sent = message(body)
+    sent.system_properties.body_encoding = v2.GZIP
+    with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
+        outgoing(sent, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "checksum", "fits"),
+    [
+        (v2.MD5, md5(b"hello").hexdigest().upper(), True),
+        (v2.MD5, md5(b"hello").hexdigest(), True),
+        (v2.SHA1, sha1(b"hello").hexdigest().upper(), True),
+        (v2.CRC32, "whatever", True),
+        (v2.MD5, md5(b"hallo").hexdigest(), False),
+        (v2.SHA1, "", False),
+    ],
+)
+def test_a_digest_that_is_stated_must_be_right(kind: v2.DigestType, checksum: str, fits: bool) -> None:
+    sent = message(body_digest=v2.Digest(type=kind, checksum=checksum))
+    if fits:
+        assert outgoing(sent, 1_000).body == b"hello"
+    else:
+        with pytest.raises(TroveError, match="BATCH_ILLEGAL"):
+            outgoing(sent, 1_000)
+
+
+def test_the_peer_s_host() -> None:
+    assert peer_host("ipv4:10.0.0.2:50123") == BORN_HOST
+    assert len(peer_host("ipv6:%5B::1%5D:80")) == 20
+    assert peer_host("unix:") == bytes(8)

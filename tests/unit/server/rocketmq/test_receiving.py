@@ -1,0 +1,429 @@
+"""ReceiveMessage: the order of its stream, each status, how long it waits and what wakes it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.consumer_settings import ConsumerSettings
+from broker.server.rocketmq.status import code_of
+from broker.topics.subscription_groups import SubscriptionGroup
+from tests.support.engine import NOW_MS
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import Parts, message, receive_request
+from tests.support.rpc_context import RpcContext
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+FROM_BEGIN = ConsumerSettings(new_group_start="begin")
+
+
+def parts_with(**fields: Any) -> Parts:
+    return Parts(consumers=FROM_BEGIN, **fields)
+
+
+async def refusal(parts: Parts, *, context: RpcContext | None = None, **fields: Any) -> v2.Code:
+    with pytest.raises(TroveError) as caught:
+        await parts.receive(context=context, **fields)
+    assert len(parts.waits) == 0
+    return code_of(caught.value)
+
+
+def bodies(messages: list[v2.Message]) -> list[bytes]:
+    return [one.body for one in messages]
+
+
+# --- the stream -----------------------------------------------------------------------------------------
+def test_status_then_messages_then_the_time() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        for number in range(3):
+            await parts.send(message(str(number).encode(), message_id=f"M{number}", tag="t"))
+        await turns()
+        replies = await parts.receive()
+        kinds = [reply.WhichOneof("content") for reply in replies]
+        assert kinds == ["status", "message", "message", "message", "delivery_timestamp"]
+        assert replies[0].status.code == v2.OK
+        assert replies[-1].delivery_timestamp.ToMilliseconds() == NOW_MS
+        system = replies[1].message.system_properties
+        assert system.receipt_handle
+        assert system.delivery_attempt == 1
+        assert parts.traffic.messages_out["orders"] == 3
+        known = parts.clients.subscription("g", "orders")
+        assert known is not None
+        assert (known.kind, known.expression) == ("tag", "*")
+
+    run(scene())
+
+
+def test_nothing_within_the_polling_time_is_no_error() -> None:
+    async def scene() -> None:
+        parts, loop = parts_with(), asyncio.get_running_loop()
+        (reply,) = await parts.receive(polling_ms=7_000)
+        assert reply.status.code == v2.MESSAGE_NOT_FOUND
+        assert loop.time() == pytest.approx(7.0)
+        assert len(parts.waits) == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("polling_ms", "deadline_s", "waited_s"),
+    [
+        (None, None, 20.0),
+        (None, 10.0, 8.5),  # the deadline less half of the default request timeout
+        (1_000, None, 5.0),
+        (40_000, None, 20.0),
+        (-5_000, None, 5.0),
+        (20_000, 23.0, 20.0),
+        (20_000, 12.0, 11.9),
+        (20_000, 20.05, 19.95),
+        (5_000, 5.0, 4.9),
+    ],
+)
+def test_the_polling_time(polling_ms: int | None, deadline_s: float | None, waited_s: float) -> None:
+    async def scene() -> None:
+        parts, loop = parts_with(), asyncio.get_running_loop()
+        await parts.receive(polling_ms=polling_ms, context=RpcContext(deadline_s=deadline_s))
+        assert loop.time() == pytest.approx(waited_s)
+
+    run(scene())
+
+
+# --- refusals -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "a b"}, v2.ILLEGAL_TOPIC),
+        ({"topic": ""}, v2.ILLEGAL_TOPIC),
+        ({"topic": "rmq_sys_wheel_timer"}, v2.ILLEGAL_TOPIC),
+        ({"topic": "nowhere"}, v2.TOPIC_NOT_FOUND),
+        ({"topic": "%DLQ%g"}, v2.TOPIC_NOT_FOUND),
+        ({"group": ""}, v2.ILLEGAL_CONSUMER_GROUP),
+        ({"group": "a b"}, v2.ILLEGAL_CONSUMER_GROUP),
+        ({"group": "CID_RMQ_SYS_TRANS"}, v2.ILLEGAL_CONSUMER_GROUP),
+        ({"expression": "a" * 8_193}, v2.ILLEGAL_FILTER_EXPRESSION),
+        ({"expression": "a > ", "kind": v2.SQL}, v2.ILLEGAL_FILTER_EXPRESSION),
+        ({"kind": 7}, v2.ILLEGAL_FILTER_EXPRESSION),
+        ({"invisible_ms": 9_999}, v2.ILLEGAL_INVISIBLE_TIME),
+        ({"invisible_ms": 43_200_001}, v2.ILLEGAL_INVISIBLE_TIME),
+        ({"invisible_ms": -1}, v2.ILLEGAL_INVISIBLE_TIME),
+    ],
+)
+def test_a_receive_that_is_refused(fields: dict[str, Any], code: v2.Code) -> None:
+    async def scene() -> None:
+        assert await refusal(parts_with(), **fields) == code
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("5.2.0", v2.ILLEGAL_POLLING_TIME),
+        ("5.0.3-SNAPSHOT", v2.ILLEGAL_POLLING_TIME),
+        ("5.0.2", v2.BAD_REQUEST),
+        ("", v2.ILLEGAL_POLLING_TIME),
+        ("x.y", v2.ILLEGAL_POLLING_TIME),
+    ],
+)
+def test_a_deadline_that_is_too_short_to_wait(version: str, code: v2.Code) -> None:
+    async def scene() -> None:
+        context = RpcContext(deadline_s=4.9, x_mq_client_version=version)
+        assert await refusal(parts_with(), context=context, polling_ms=5_000) == code
+
+    run(scene())
+
+
+def test_a_group_that_is_not_made_by_itself() -> None:
+    async def scene() -> None:
+        parts = Parts(consumers=ConsumerSettings(auto_create_group=False))
+        assert await refusal(parts) == v2.CONSUMER_GROUP_NOT_FOUND
+        parts.groups.create(SubscriptionGroup("g"))
+        assert (await parts.receive())[0].status.code == v2.MESSAGE_NOT_FOUND
+
+    run(scene())
+
+
+def test_what_may_not_be_read_is_forbidden() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        parts.groups.create(SubscriptionGroup("stopped", consume_enable=False))
+        assert await refusal(parts, group="stopped") == v2.FORBIDDEN
+        parts.store.topics.alter("orders", perm=2)
+        assert await refusal(parts) == v2.FORBIDDEN
+
+    run(scene())
+
+
+def test_too_many_polls_are_refused() -> None:
+    async def scene() -> None:
+        parts = parts_with(waiters_max=1)
+        first = asyncio.ensure_future(parts.receive(group="other"))
+        await turns()
+        with pytest.raises(TroveError) as caught:
+            await parts.receive()
+        assert code_of(caught.value) == v2.TOO_MANY_REQUESTS
+        await parts.send(message())
+        assert (await first)[0].status.code == v2.OK
+
+    run(scene())
+
+
+# --- what is taken --------------------------------------------------------------------------------------
+def test_a_batch_has_at_most_32_and_at_least_one() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        await parts.send(*[message(bytes([65 + n]), message_id=f"M{n}") for n in range(40)])
+        await turns()
+        assert len(await parts.messages(batch_size=0)) == 1
+        assert len(await parts.messages(batch_size=1_000)) == 32
+        assert len(await parts.messages(batch_size=5)) == 5
+
+    run(scene())
+
+
+def test_filters_by_tag_and_by_sql() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        for number, tag in enumerate(("a", "b", "c", "")):
+            sent = message(tag.encode() or b"-", message_id=f"M{number}", properties={"n": str(number)})
+            sent.system_properties.tag = tag
+            await parts.send(sent)
+        await turns()
+        assert sorted(bodies(await parts.messages(group="g1", expression="a || c"))) == [b"a", b"c"]
+        assert len(await parts.messages(group="g2", expression="", kind=0)) == 4
+        assert bodies(await parts.messages(group="g3", expression="n = 1", kind=v2.SQL)) == [b"b"]
+        (reply,) = await parts.receive(group="g4", expression="zzz")
+        assert reply.status.code == v2.MESSAGE_NOT_FOUND, "all filtered out"
+
+    run(scene())
+
+
+def test_auto_renew_needs_no_duration() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        await parts.send(message())
+        await turns()
+        (one,) = await parts.messages(invisible_ms=-1, auto_renew=True, context=RpcContext("push-1"))
+        assert one.system_properties.receipt_handle
+        assert parts.delivery.held_by("push-1") == 1
+
+    run(scene())
+
+
+def test_dead_letters_can_be_read() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        await parts.send(message(b"bad", message_id="M1"))
+        await turns()
+        (one,) = await parts.messages()
+        parts.delivery.dead_letter("g", "orders", one.system_properties.receipt_handle, NOW_MS)
+        await turns()
+        (dead,) = await parts.messages("%DLQ%g", group="reader")
+        assert (dead.body, dead.topic.name) == (b"bad", "%DLQ%g")
+        assert dead.system_properties.dead_letter_queue == v2.DeadLetterQueue(topic="orders", message_id="M1")
+
+    run(scene())
+
+
+def test_a_namespaced_topic_is_answered_by_the_client_s_name() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        parts.store.topics.create("ns%orders", 4)
+        sent = message()
+        sent.topic.resource_namespace = "ns"
+        await parts.send(sent)
+        await turns()
+        request = receive_request()
+        request.message_queue.topic.resource_namespace = "ns"
+        stream = parts.receiver.receive(request, RpcContext())
+        replies = [service.ReceiveMessageResponse.FromString(element) async for element in stream]
+        assert replies[1].message.topic == v2.Resource(resource_namespace="ns", name="orders")
+
+    run(scene())
+
+
+# --- waiting --------------------------------------------------------------------------------------------
+def test_a_poll_is_woken_by_the_first_message() -> None:
+    async def scene() -> None:
+        parts, loop = parts_with(), asyncio.get_running_loop()
+        task = asyncio.ensure_future(parts.messages())
+        other = asyncio.ensure_future(parts.messages("mixed"))
+        await asyncio.sleep(1.5)
+        await parts.send(message(b"news"))
+        assert bodies(await task) == [b"news"]
+        assert loop.time() == pytest.approx(1.5)
+        assert await other == []
+
+    run(scene())
+
+
+def test_one_new_message_goes_to_one_poll_and_the_others_wait_on() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        looks = 0
+        receive = parts.delivery.receive
+
+        def counted(request: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return receive(request)
+
+        parts.delivery.receive = counted  # type: ignore[method-assign]
+        tasks = [asyncio.ensure_future(parts.messages()) for _ in range(10)]
+        await turns()
+        looks = 0
+        await parts.send(message(b"1"))
+        await turns(10)
+        assert [task.done() for task in tasks] == [True] + [False] * 9
+        assert looks <= 2, "the one that got it, and the next"
+        await parts.send(message(b"2", message_id="M2"))
+        assert bodies(await tasks[1]) == [b"2"]
+        assert [len(found) for found in await asyncio.gather(*tasks)] == [1, 1] + [0] * 8
+
+    run(scene())
+
+
+def test_more_than_one_poll_takes_goes_to_the_next() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        tasks = [asyncio.ensure_future(parts.messages(batch_size=2)) for _ in range(4)]
+        await turns()
+        await parts.send(*[message(bytes([48 + n]), message_id=f"M{n}") for n in range(6)])
+        await turns(20)
+        assert [task.done() for task in tasks] == [True, True, True, False]
+        taken = [body for task in tasks[:3] for body in bodies(task.result())]
+        assert sorted(taken) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        assert await tasks[3] == []
+
+    run(scene())
+
+
+def test_each_group_gets_the_message() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        tasks = [asyncio.ensure_future(parts.messages(group=f"g{n}")) for n in range(3)]
+        await turns()
+        await parts.send(message(b"all"))
+        assert [bodies(found) for found in await asyncio.gather(*tasks)] == [[b"all"]] * 3
+
+    run(scene())
+
+
+def test_a_poll_is_woken_by_a_redelivery() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        begun = parts.now_ms
+        parts.clock_ms = lambda: begun + round((loop.time() - started) * 1000)  # type: ignore[method-assign]
+        parts._build()
+        watch = asyncio.ensure_future(parts.receiver.watch_redeliveries())
+        await parts.send(message(b"again"))
+        await turns()
+        (first,) = await parts.messages(invisible_ms=10_000)
+        (second,) = await parts.messages(polling_ms=20_000)
+        watch.cancel()
+        assert second.body == b"again"
+        assert second.system_properties.delivery_attempt == 2
+        assert second.system_properties.receipt_handle != first.system_properties.receipt_handle
+        assert 10.0 <= loop.time() - started < 10.1
+
+    run(scene())
+
+
+def test_a_stop_answers_every_poll() -> None:
+    async def scene() -> None:
+        parts, loop = parts_with(), asyncio.get_running_loop()
+        tasks = [asyncio.ensure_future(parts.receive()) for _ in range(3)]
+        await turns()
+        parts.waits.close()
+        assert [found[0].status.code for found in await asyncio.gather(*tasks)] == [v2.MESSAGE_NOT_FOUND] * 3
+        assert (await parts.receive())[0].status.code == v2.MESSAGE_NOT_FOUND
+        assert loop.time() < 0.1
+
+    run(scene())
+
+
+def test_a_poll_hears_that_its_topic_was_deleted() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        task = asyncio.ensure_future(parts.receive())
+        await turns()
+        parts.store.delete_topic("orders", NOW_MS)
+        parts.waits.wake_topic("orders")
+        with pytest.raises(TroveError) as caught:
+            await task
+        assert code_of(caught.value) == v2.TOPIC_NOT_FOUND
+
+    run(scene())
+
+
+# --- clients that go away -------------------------------------------------------------------------------
+def test_a_cancelled_poll_takes_nothing() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        gone = asyncio.ensure_future(parts.messages())
+        await turns()
+        stays = asyncio.ensure_future(parts.messages())
+        await turns()
+        send = asyncio.ensure_future(parts.send(message(b"1")))
+        parts.waits.wake(("g", "orders"))
+        gone.cancel()
+        await send
+        assert bodies(await stays) == [b"1"]
+        assert len(parts.waits) == 0
+        assert parts.delivery.in_flight_count == 1
+
+    run(scene())
+
+
+def test_a_poll_whose_client_is_gone_takes_nothing() -> None:
+    async def scene() -> None:
+        parts, context = parts_with(), RpcContext()
+        gone = asyncio.ensure_future(parts.receive(context=context))
+        await turns()
+        stays = asyncio.ensure_future(parts.messages())
+        await turns()
+        context.is_done = True
+        await parts.send(message(b"1"))
+        assert bodies(await stays) == [b"1"]
+        assert (await gone)[0].status.code == v2.MESSAGE_NOT_FOUND
+
+    run(scene())
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_a_stream_that_is_broken_off_gives_its_messages_back(taken: int) -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))
+        await turns()
+        stream = parts.receiver.receive(receive_request(), RpcContext())
+        for _ in range(taken):
+            await anext(stream)
+        waiting = asyncio.ensure_future(parts.messages())
+        await turns()
+        assert not waiting.done()
+        await stream.aclose()
+        found = await waiting
+        assert bodies(found) == [b"1", b"2"]
+        assert [one.system_properties.delivery_attempt for one in found] == [1, 1], "nobody has seen them"
+
+    run(scene())
+
+
+def test_a_stream_that_was_written_keeps_its_messages() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        await parts.send(message(b"1"))
+        await turns()
+        assert len(await parts.messages()) == 1
+        assert parts.delivery.in_flight_count == 1
+        assert await parts.messages() == []
+
+    run(scene())

@@ -1,0 +1,392 @@
+"""SendMessage: each refusal with its status, each kind in its place, one entry a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from broker.consumer_settings import ConsumerSettings
+from broker.server.rocketmq.status import code_of
+from broker.storage.files import StorageError
+from broker.timers.recall_handle import decode_recall_handle
+from tests.support.engine import NOW_MS, flush, read_queue
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message
+from tests.support.rpc_context import RpcContext
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message
+from trovemq_proto.records.hashes import group_queue
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2 as service
+
+DAY_MS = 86_400_000
+
+
+async def refusal(parts: Parts, *messages: v2.Message) -> v2.Code:
+    end = parts.store.end_offset
+    with pytest.raises(TroveError) as caught:
+        await parts.send(*messages)
+    assert parts.store.end_offset == end, "nothing was stored"
+    return code_of(caught.value)
+
+
+def stored(parts: Parts, topic: str) -> list[Message]:
+    return [one for queue_id in range(4) for one in read_queue(parts.store, topic, queue_id)]
+
+
+# --- refusals -------------------------------------------------------------------------------------------
+REFUSED: list[tuple[str, v2.Message, v2.Code]] = [
+    ("blank topic", message(topic=""), v2.ILLEGAL_TOPIC),
+    ("topic's characters", message(topic="a b"), v2.ILLEGAL_TOPIC),
+    ("long topic", message(topic="t" * 128), v2.ILLEGAL_TOPIC),
+    ("system topic", message(topic="rmq_sys_x"), v2.ILLEGAL_TOPIC),
+    ("dead letters", message(topic="%DLQ%g"), v2.ILLEGAL_TOPIC),
+    ("empty body", message(b""), v2.MESSAGE_BODY_EMPTY),
+    ("large body", message(b"x" * 8_193), v2.MESSAGE_BODY_TOO_LARGE),
+    (
+        "many properties",
+        message(properties={f"p{i}": "1" for i in range(129)}),
+        v2.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
+    ("reserved name", message(properties={"KEYS": "1"}), v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("internal name", message(properties={"__SHARDINGKEY": "1"}), v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("transient name", message(properties={"__RMQ.TRANSIENT.a": "1"}), v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("control in a name", message(properties={"a\x01": "1"}), v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("control in a value", message(properties={"a": "\x85"}), v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("blank tag", message(tag="  "), v2.ILLEGAL_MESSAGE_TAG),
+    ("tag with a stroke", message(tag="a|b"), v2.ILLEGAL_MESSAGE_TAG),
+    ("tag with a control", message(tag="a\n"), v2.ILLEGAL_MESSAGE_TAG),
+    ("blank key", message(keys=["good", " "]), v2.ILLEGAL_MESSAGE_KEY),
+    ("key with a control", message(keys=["a\x7f"]), v2.ILLEGAL_MESSAGE_KEY),
+    ("properties' bytes", message(properties={"a": "x" * 16_384}), v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("properties' UTF-8", message(properties={"a": "€" * 5_462}), v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("tag and keys count", message(tag="t" * 9_000, keys=["k" * 9_000]), v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("no id", message(message_id=""), v2.ILLEGAL_MESSAGE_ID),
+    ("blank id", message(message_id=" \t"), v2.ILLEGAL_MESSAGE_ID),
+    ("id with a space", message(message_id="a b"), v2.ILLEGAL_MESSAGE_ID),
+    ("long id", message(message_id="é" * 128), v2.ILLEGAL_MESSAGE_ID),
+    (
+        "long recovery",
+        message(
+            topic="deals",
+            message_type=v2.TRANSACTION,
+            orphaned_transaction_recovery_duration=Duration(seconds=3_601),
+        ),
+        v2.BAD_REQUEST,
+    ),
+    ("far ahead", message(topic="later", deliver_ms=NOW_MS + DAY_MS + 1), v2.ILLEGAL_DELIVERY_TIME),
+    ("blank group", message(topic="steps", message_group=" "), v2.ILLEGAL_MESSAGE_GROUP),
+    ("long group", message(topic="steps", message_group="é" * 32), v2.ILLEGAL_MESSAGE_GROUP),
+    ("group with a control", message(topic="steps", message_group="a\x00"), v2.ILLEGAL_MESSAGE_GROUP),
+    ("unknown topic", message(topic="nowhere"), v2.TOPIC_NOT_FOUND),
+    ("FIFO in NORMAL", message(message_group="g"), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("NORMAL in FIFO", message(topic="steps"), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("DELAY in NORMAL", message(deliver_ms=NOW_MS), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("half in NORMAL", message(message_type=v2.TRANSACTION), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("PRIORITY", message(topic="mixed", priority=3), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("LITE", message(topic="mixed", lite_topic="l"), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    (
+        "wrong digest",
+        message(body_digest=v2.Digest(type=v2.MD5, checksum="00")),
+        v2.MESSAGE_CORRUPTED,
+    ),
+]
+
+
+@pytest.mark.parametrize(("sent", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_a_message_that_is_refused(sent: v2.Message, code: v2.Code) -> None:
+    async def scene() -> None:
+        parts = Parts(consumers=ConsumerSettings(delivery_delay_max_ms=DAY_MS))
+        assert await refusal(parts, sent) == code
+        good = message()
+        if sent.topic.name == "orders":
+            assert await refusal(parts, good, sent) == code, "a batch is checked whole"
+
+    run(scene())
+
+
+def test_no_message_and_mixed_topics_are_corrupted() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        assert await refusal(parts) == v2.MESSAGE_CORRUPTED
+        assert await refusal(parts, message(), message(topic="mixed")) == v2.MESSAGE_CORRUPTED
+        assert await refusal(parts, *[message()] * 1_025) == v2.BAD_REQUEST
+
+    run(scene())
+
+
+def test_what_lies_exactly_at_its_limit_is_taken() -> None:
+    async def scene() -> None:
+        parts = Parts(consumers=ConsumerSettings(delivery_delay_max_ms=DAY_MS))
+        for sent in (
+            message(b"x" * 8_192),
+            message(properties={f"p{i}": "1" for i in range(128)}),
+            message(properties={"a": "x" * 16_383}),
+            message(message_id="x" * 255),
+            message(tag="", keys=["a b", ""]),
+            message(topic="steps", message_group="g" * 63),
+            message(topic="later", deliver_ms=NOW_MS + DAY_MS),
+            message(topic="later", deliver_ms=1),
+        ):
+            response = await parts.send(sent)
+            assert response.status.code == v2.OK, response
+            assert response.entries[0].status.code == v2.OK
+
+    run(scene())
+
+
+def test_a_topic_that_may_not_be_written_is_forbidden() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        parts.store.topics.alter("orders", perm=4)
+        assert await refusal(parts, message()) == v2.FORBIDDEN
+
+    run(scene())
+
+
+def test_a_stopping_broker_refuses_every_kind() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        parts.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "stopping"))
+        for sent in (
+            message(),
+            message(topic="later", deliver_ms=NOW_MS + 1_000),
+            message(topic="deals", message_type=v2.TRANSACTION),
+        ):
+            assert await refusal(parts, sent) == v2.INTERNAL_SERVER_ERROR
+
+    run(scene())
+
+
+# --- what is stored -------------------------------------------------------------------------------------
+def test_a_normal_message() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        sent = message(
+            "größe".encode(), properties={"color": "red"}, keys=["k1", "k 2"], tag="t", born_host="laptop"
+        )
+        response = await parts.send(sent)
+        await turns()
+        (found,) = stored(parts, "orders")
+        assert found.body == "größe".encode()
+        assert found.properties == {
+            "UNIQ_KEY": "01AA",
+            "KEYS": "k1 k 2",
+            "TAGS": "t",
+            "color": "red",
+            "__BORNHOST": "laptop",
+        }
+        assert found.born_host == "127.0.0.1:5000"
+        assert found.born_timestamp == NOW_MS
+        (entry,) = response.entries
+        assert (entry.message_id, entry.transaction_id, entry.offset) == ("01AA", "01AA", 0)
+        assert entry.recall_handle == ""
+        assert parts.traffic.messages_in["orders"] == 1
+
+    run(scene())
+
+
+def test_message_groups_stay_in_their_queues_and_others_take_turns() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        for number in range(12):
+            await parts.send(
+                message(str(number).encode(), "steps", message_group=f"g{number % 3}", queue_id=3)
+            )
+            await parts.send(message(str(number).encode(), queue_id=2))
+        await turns()
+        for name in ("g0", "g1", "g2"):
+            mine = [one for one in stored(parts, "steps") if one.properties["__SHARDINGKEY"] == name]
+            assert [int(one.body) for one in mine] == list(range(int(name[1]), 12, 3))
+            assert {one.queue_id for one in mine} == {group_queue(name, 4)}
+        assert Counter(one.queue_id for one in stored(parts, "orders")) == {0: 3, 1: 3, 2: 3, 3: 3}
+
+    run(scene())
+
+
+def test_the_queue_of_a_group_moves_rarely_when_queues_are_added() -> None:
+    names = [f"group-{number}" for number in range(1_000)]
+    counts = Counter(group_queue(name, 8) for name in names)
+    assert set(counts) == set(range(8))
+    assert min(counts.values()) > 60
+    moved = [name for name in names if group_queue(name, 8) != group_queue(name, 9)]
+    assert 0 < len(moved) < 250
+    assert {group_queue(name, 9) for name in moved} == {8}, "they move to the new queue only"
+
+
+def test_a_delayed_message_waits_and_can_be_recalled() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        due = NOW_MS + 5_000
+        response = await parts.send(message(topic="later", deliver_ms=due, message_group="g"))
+        await turns()
+        assert stored(parts, "later") == []
+        (waiting,) = read_queue(parts.store, "rmq_sys_wheel_timer", 0)
+        assert waiting.properties["REAL_TOPIC"] == "later"
+        assert waiting.properties["REAL_QID"] == str(group_queue("g", 4))
+        assert waiting.properties["TIMER_DELIVER_MS"] == str(due)
+        assert waiting.properties["UNIQ_KEY"] == "01AA"
+        (entry,) = response.entries
+        handle = decode_recall_handle(entry.recall_handle)
+        assert (handle.topic, handle.broker, handle.deliver_ms, handle.message_id) == (
+            "later",
+            BROKER,
+            due,
+            "01AA",
+        )
+
+    run(scene())
+
+
+def test_a_delayed_message_whose_time_is_past_is_delivered_at_once() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        response = await parts.send(message(topic="later", deliver_ms=NOW_MS))
+        await turns()
+        (found,) = stored(parts, "later")
+        assert found.properties["TIMER_DELIVER_MS"] == str(NOW_MS)
+        assert response.entries[0].recall_handle == ""
+
+    run(scene())
+
+
+def test_a_half_message_is_invisible_and_its_sender_is_remembered() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        response = await parts.send(
+            message(topic="deals", message_type=v2.TRANSACTION, message_id="T1"),
+            context=RpcContext("producer-1"),
+        )
+        await turns()
+        assert stored(parts, "deals") == []
+        (half,) = read_queue(parts.store, "RMQ_SYS_TRANS_HALF_TOPIC", 0)
+        assert half.properties["REAL_TOPIC"] == "deals"
+        assert response.entries[0].transaction_id == "T1"
+        assert parts.transactions.open_count == 1
+        both = [message(topic="deals", message_type=v2.TRANSACTION, message_id=name) for name in ("T2", "T3")]
+        assert await refusal(parts, *both) == v2.BAD_REQUEST
+
+    run(scene())
+
+
+def test_a_mixed_topic_takes_every_kind_in_one_send() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        sent = [
+            message(b"0", "mixed", message_id="M0", message_group="g"),
+            message(b"1", "mixed", message_id="M1"),
+            message(b"2", "mixed", message_id="M2", deliver_ms=NOW_MS + 1_000),
+            message(b"3", "mixed", message_id="M3"),
+            message(b"4", "mixed", message_id="M4", message_group="g"),
+        ]
+        response = await parts.send(*sent)
+        await turns()
+        assert response.status.code == v2.OK
+        assert [entry.message_id for entry in response.entries] == ["M0", "M1", "M2", "M3", "M4"]
+        by_id = {one.unique_key: one for one in stored(parts, "mixed")}
+        assert set(by_id) == {"M0", "M1", "M3", "M4"}
+        for entry in response.entries:
+            if entry.message_id in by_id:
+                assert entry.offset == by_id[entry.message_id].queue_offset, entry.message_id
+        assert by_id["M0"].queue_offset < by_id["M4"].queue_offset
+        assert by_id["M1"].queue_id == by_id["M3"].queue_id
+        assert bool(response.entries[2].recall_handle)
+
+    run(scene())
+
+
+def test_results_that_differ_are_told_one_by_one() -> None:
+    async def scene() -> None:
+        parts = Parts()
+
+        def full(*_: Any) -> Any:
+            raise TroveError(errors.DISK_FULL)
+
+        parts.timers.schedule = full  # type: ignore[assignment, method-assign]
+        response = await parts.send(
+            message(b"0", "mixed", deliver_ms=NOW_MS + 1_000), message(b"1", "mixed", message_id="M1")
+        )
+        assert response.status.code == v2.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in response.entries] == [v2.INTERNAL_SERVER_ERROR, v2.OK]
+        await turns()
+        assert [one.body for one in stored(parts, "mixed")] == [b"1"]
+        assert await refusal(parts, message(b"0", "mixed", deliver_ms=NOW_MS + 1)) == (
+            v2.INTERNAL_SERVER_ERROR
+        )
+
+    run(scene())
+
+
+def test_a_disk_that_fails_fails_the_store() -> None:
+    async def scene() -> None:
+        parts = Parts()
+
+        def broken(*_: Any, **__: Any) -> Any:
+            raise StorageError("the disk is gone", "commitlog", 5)
+
+        parts.transactions.prepare = broken  # type: ignore[method-assign]
+        sent = message(topic="deals", message_type=v2.TRANSACTION)
+        assert await refusal(parts, sent) == v2.INTERNAL_SERVER_ERROR
+        assert parts.commit.failure is not None
+
+    run(scene())
+
+
+# --- durability -----------------------------------------------------------------------------------------
+def test_in_sync_mode_the_reply_waits_for_the_disk() -> None:
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        for sent in (message(), message(topic="later", deliver_ms=NOW_MS + 1_000)):
+            task = asyncio.ensure_future(parts.send(sent))
+            await turns(10)
+            assert not task.done()
+            flush(parts.store)
+            parts.commit._resolve_up_to(parts.store.flushed_offset)
+            response = await task
+            assert response.status.code == v2.OK
+
+    run(scene())
+
+
+def test_a_sync_that_takes_too_long_is_a_persistence_timeout() -> None:
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync"))
+        response = await parts.send(message(), message(message_id="M1"))
+        assert response.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
+        assert [entry.status.code for entry in response.entries] == [v2.MASTER_PERSISTENCE_TIMEOUT] * 2
+        assert [entry.message_id for entry in response.entries] == ["01AA", "M1"]
+        flush(parts.store)
+        assert len(stored(parts, "orders")) == 2, "the messages are in the log"
+
+    run(scene())
+
+
+def test_a_topic_is_made_where_settings_allow_that() -> None:
+    async def scene() -> None:
+        parts = Parts(auto_create_topic=True)
+        response = await parts.send(message(topic="fresh"))
+        assert response.status.code == v2.OK
+        assert parts.store.topics.get("fresh") is not None
+
+    run(scene())
+
+
+def test_a_namespace_is_part_of_the_stored_name() -> None:
+    async def scene() -> None:
+        parts = Parts()
+        parts.store.topics.create("ns%orders", 4)
+        sent = message()
+        sent.topic.resource_namespace = "ns"
+        response: service.SendMessageResponse = await parts.send(sent)
+        await turns()
+        assert response.status.code == v2.OK
+        assert len(stored(parts, "ns%orders")) == 1
+        assert stored(parts, "orders") == []
+
+    run(scene())

@@ -1,0 +1,144 @@
+"""The certificate that a daemon shows: given as PEM files, or one for development, made at each start.
+
+A development certificate is signed by nobody but itself, and its key is never written anywhere. Clients that
+verify nothing (RocketMQ's Java and Go clients, as they come) take it; others must be told to trust it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trovemq_daemon.errors import SettingsError
+from trovemq_daemon.logging import get_logger
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+PEM_SIZE_MAX: Final = 1 << 20
+DEVELOPMENT_DAYS: Final = 365
+_CLOCK_SKEW: Final = timedelta(days=1)  # of clients whose clock is behind
+
+
+@dataclass(frozen=True, slots=True)
+class TlsIdentity:
+    """A certificate chain with its private key, both PEM. The key does not show in a repr."""
+
+    certificate: bytes
+    key: bytes
+    fingerprint: str  # SHA-256 of the certificate, as hexadecimal digits
+    expires: datetime
+    development: bool = False
+
+    def __repr__(self) -> str:
+        return f"TlsIdentity({self.fingerprint})"
+
+
+def read_identity(certificate_path: Path, key_path: Path) -> TlsIdentity:
+    """Reads both files. Raises SettingsError that names the file and what is wrong with it."""
+    from cryptography import x509
+
+    certificate_pem, key_pem = _read(certificate_path), _read(key_path)
+    try:
+        certificate = x509.load_pem_x509_certificates(certificate_pem)[0]
+    except ValueError:
+        raise SettingsError(f"{certificate_path} holds no certificate in PEM form") from None
+    key = _load_key(key_path, key_pem)
+    if key.public_key() != certificate.public_key():
+        raise SettingsError(f"{key_path} is not the key of the certificate in {certificate_path}")
+    return _identity(certificate, certificate_pem, key_pem)
+
+
+def development_identity(hosts: Collection[str], now: datetime) -> TlsIdentity:
+    """A certificate for localhost, its addresses and `hosts` (names or IP addresses), valid for a year."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    names = [_general_name(host) for host in dict.fromkeys(("localhost", "127.0.0.1", "::1", *hosts))]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=DEVELOPMENT_DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
+    return _identity(certificate, certificate_pem, key_pem, development=True)
+
+
+def identity_for(certificate: str, key: str, *, hosts: Collection[str]) -> TlsIdentity:
+    """The one of the files where they are given, else one for development. Raises SettingsError."""
+    if certificate:
+        return read_identity(Path(certificate), Path(key))
+    return development_identity(hosts, datetime.now(UTC))
+
+
+def log_identity(identity: TlsIdentity) -> None:
+    """One line: which certificate clients will see, and whether they should."""
+    log = get_logger(sha256=identity.fingerprint, expires=identity.expires.isoformat())
+    if identity.development:
+        log.warning("tls.development_certificate", reason="no tls_certificate was given")
+    elif identity.expires <= datetime.now(UTC):
+        log.warning("tls.certificate_expired")
+    else:
+        log.info("tls.certificate")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(PEM_SIZE_MAX + 1)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > PEM_SIZE_MAX:
+        raise SettingsError(f"{path} has more than {PEM_SIZE_MAX} bytes")
+    return content
+
+
+def _load_key(path: Path, pem: bytes) -> PrivateKeyTypes:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return load_pem_private_key(pem, password=None)
+    except TypeError:
+        raise SettingsError(f"{path} is encrypted; give a key without a password") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise SettingsError(f"{path} holds no private key in PEM form") from None
+
+
+def _identity(
+    certificate: x509.Certificate, certificate_pem: bytes, key_pem: bytes, *, development: bool = False
+) -> TlsIdentity:
+    from cryptography.hazmat.primitives import hashes
+
+    fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
+    return TlsIdentity(
+        certificate_pem, key_pem, fingerprint, certificate.not_valid_after_utc, development=development
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
