@@ -6,6 +6,10 @@
         receipt = await client.send("orders", b"...", keys=["42"], tag="paid")
         async for message in client.pull("orders", queue_id=receipt.queue_id):
             ...
+        async with client.subscribe("orders", group="billing") as messages:
+            async for message in messages:
+                async with message.process():
+                    ...
 
 Every refusal and failure is a `TroveError`; its `spec` is a row of `trovemq.errors`.
 
@@ -23,6 +27,17 @@ if TYPE_CHECKING:
     from trovemq.answers import GetAnswer, QueryAnswer
     from trovemq.client import Client, connect
     from trovemq.fetched import FetchedBatch
+    from trovemq.group_model import (
+        DeadLetter,
+        DelayedMessage,
+        DirectConsumption,
+        GroupDescription,
+        GroupMember,
+        GroupReset,
+        GroupSettings,
+        QueueLag,
+        ResentDeadLetter,
+    )
     from trovemq.model import (
         BrokerInfo,
         BrokerRoute,
@@ -37,6 +52,9 @@ if TYPE_CHECKING:
     from trovemq.options import ClientOptions
     from trovemq.producer import Producer
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
+    from trovemq.received import ReceivedMessage
+    from trovemq.subscription import Subscription
+    from trovemq.transaction import Transaction, TransactionResolution
     from trovemq_proto import errors
     from trovemq_proto.errors import TroveError
     from trovemq_proto.records import Message, RecordBatch
@@ -51,19 +69,32 @@ __all__ = [
     "Client",
     "ClientOptions",
     "ClusterState",
+    "DeadLetter",
+    "DelayedMessage",
+    "DirectConsumption",
     "FetchedBatch",
     "GetAnswer",
+    "GroupDescription",
+    "GroupMember",
+    "GroupReset",
+    "GroupSettings",
     "Message",
     "OffsetReset",
     "PartialBatchError",
     "Producer",
     "QueryAnswer",
+    "QueueLag",
     "QueueOffsets",
+    "ReceivedMessage",
     "RecordBatch",
+    "ResentDeadLetter",
     "SendReceipt",
+    "Subscription",
     "TopicDescription",
     "TopicQueue",
     "TopicRoute",
+    "Transaction",
+    "TransactionResolution",
     "TroveError",
     "connect",
     "errors",
@@ -76,6 +107,17 @@ _MODULES: Final = {
     "trovemq.answers": ("GetAnswer", "QueryAnswer"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.fetched": ("FetchedBatch",),
+    "trovemq.group_model": (
+        "DeadLetter",
+        "DelayedMessage",
+        "DirectConsumption",
+        "GroupDescription",
+        "GroupMember",
+        "GroupReset",
+        "GroupSettings",
+        "QueueLag",
+        "ResentDeadLetter",
+    ),
     "trovemq.model": (
         "BrokerInfo",
         "BrokerRoute",
@@ -90,6 +132,9 @@ _MODULES: Final = {
     "trovemq.options": ("ClientOptions",),
     "trovemq.producer": ("Producer",),
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
+    "trovemq.received": ("ReceivedMessage",),
+    "trovemq.subscription": ("Subscription",),
+    "trovemq.transaction": ("Transaction", "TransactionResolution"),
     "trovemq_proto.errors": ("TroveError", "errors"),
     "trovemq_proto.records": ("Message", "RecordBatch"),
 }

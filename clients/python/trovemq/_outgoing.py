@@ -19,11 +19,13 @@ from trovemq._routes import Slot
 from trovemq._wire.frames import append_frame
 from trovemq.model import BrokerInfo
 from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, UniqueKeys
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BatchEncoder, RecordBatch, encode_record
 
 # At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
 RECORD_OVERHEAD = 320
+MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 
 Keys = str | Sequence[str] | None
 
@@ -308,3 +310,15 @@ class ColumnBatch(Batch):
 
 def _empty_host(ipv6: bool) -> bytes:
     return bytes(20 if ipv6 else 8)
+
+
+def check_message_group(group: str) -> str:
+    """The group itself. Raises TroveError MESSAGE_GROUP_ILLEGAL."""
+    size = len(group.encode("utf-8", "surrogatepass"))
+    if not group.strip() or size > MESSAGE_GROUP_SIZE_MAX or not group.isprintable():
+        raise TroveError(
+            errors.MESSAGE_GROUP_ILLEGAL,
+            f"the message group {group[:80]!r} is blank, longer than {MESSAGE_GROUP_SIZE_MAX} bytes or has a"
+            " control character",
+        )
+    return group

@@ -149,6 +149,15 @@ class RouteTable:
         """Whether the routes say that the broker has the topic."""
         return self._has(broker, topic)
 
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after each change, until `unlisten`."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        """Ends `listen`; nothing happens where it was not called."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
     async def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
         """Waits for routes that meet the condition; False where none came in time."""
         if condition():

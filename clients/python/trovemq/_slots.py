@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import zlib
 
 from trovemq._links import Links
 from trovemq._routes import Slot
 from trovemq.model import BrokerInfo
+from trovemq_proto.records.hashes import group_queue
 
 # A topic that no route names: its broker decides whether it exists (autoCreateTopicEnable) or not.
 UNKNOWN = Slot("", 0)
@@ -38,9 +38,10 @@ class SlotChooser:
         return slots[self._turn % len(slots)]
 
     def of_key(self, ordering_key: str) -> Slot:
-        """The queue of an ordering key: the same one as long as the topic's queues stay the same."""
+        """The queue of an ordering key or message group: the same one as long as the topic's queues stay the
+        same, and the one that a broker chooses for a RocketMQ client's message group."""
         slots = self._links.routes.slots(self._topic) or (UNKNOWN,)
-        return slots[zlib.crc32(ordering_key.encode()) % len(slots)]
+        return slots[group_queue(ordering_key, len(slots))]
 
     def of_queue(self, queue_id: int, broker: str | None) -> Slot:
         """That queue. Raises TroveError BROKER_AMBIGUOUS, BROKER_NOT_FOUND."""

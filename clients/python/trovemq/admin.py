@@ -1,9 +1,10 @@
-"""Topics, group offsets, statistics: on every broker, or on the one that is named."""
+"""Topics, consumer groups and their offsets, statistics: on every broker, or on the one that is named."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from trovemq._groups import Groups, reset_target
 from trovemq._links import Links
 from trovemq._queries import present
 from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
@@ -16,7 +17,7 @@ QUEUE_COUNT_MAX = 1024
 
 
 class Admin:
-    """Administration; `Client.admin`.
+    """Administration; `Client.admin`. `groups` has the calls for consumer groups.
 
     Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it.
     All calls raise TroveError; those on every broker raise the first failure, and what other brokers did
@@ -25,6 +26,7 @@ class Admin:
 
     def __init__(self, links: Links) -> None:
         self._links = links
+        self.groups = Groups(links)
 
     # --- topics ---------------------------------------------------------------------------------------
 
@@ -155,15 +157,7 @@ class Admin:
         Raises:
             TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; TOPIC_NOT_FOUND, …
         """
-        targets: dict[str, int | bool | None] = {
-            "timestamp": timestamp,
-            "offset": offset,
-            "to_min": to_min or None,
-            "to_max": to_max or None,
-        }
-        target = {name: value for name, value in targets.items() if value is not None}
-        if len(target) != 1:
-            raise TroveError(errors.REQUEST_ILLEGAL, "give exactly one of timestamp, offset, to_min, to_max")
+        target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
         if queue_id is None:
             brokers = self._links.routes.brokers_of(topic, broker)
         else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Self
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
 from trovemq._links import Links, parse_servers
@@ -24,6 +26,11 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.records import Message
+
+if TYPE_CHECKING:  # imported when they are first needed
+    from trovemq.received import Handler
+    from trovemq.subscription import Subscription
+    from trovemq.transaction import Checker
 
 TOPIC_NAME_MAX: Final = 127
 
@@ -94,6 +101,7 @@ class Client:
         self._queries = Queries(links)
         self._producers: OrderedDict[str, Producer] = OrderedDict()  # those of `send`
         self._all_producers: WeakSet[Producer] = WeakSet()
+        self._subscriptions: set[Subscription] = set()  # those that are open
         self.admin = Admin(links)
 
     async def __aenter__(self) -> Self:
@@ -103,8 +111,10 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Flushes what `send` and `send_oneway` took, gives up what other producers hold, and disconnects."""
+        """Closes subscriptions, flushes what `send` and `send_oneway` took, gives up what other producers
+        hold, and disconnects."""
         try:
+            await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
             for producer in list(self._producers.values()):
                 await producer.close()
         finally:
@@ -126,6 +136,9 @@ class Client:
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
+        message_group: str | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
     ) -> SendReceipt:
         """Sends one message at once and waits for its acknowledgement; see `Producer.send`."""
         return await self._producer_of(topic).send(
@@ -137,7 +150,28 @@ class Client:
             queue_id=queue_id,
             broker=broker,
             ordering_key=ordering_key,
+            message_group=message_group,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
         )
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Cancels a delayed message before its time: nobody will see it.
+
+        Args:
+            topic: Its topic.
+            recall_handle: From the receipt of its send.
+
+        Returns:
+            The message's unique key. A message that was recalled before is no error.
+
+        Raises:
+            TroveError: RECALL_HANDLE_ILLEGAL where the handle is unreadable or the message was delivered;
+                BROKER_UNREACHABLE, …
+        """
+        from trovemq._rocketmq.recalling import recall
+
+        return await recall(self._links, topic, recall_handle)
 
     def _producer_of(self, topic: str) -> Producer:
         producer = self._producers.get(topic)
@@ -164,6 +198,7 @@ class Client:
         batch_bytes_max: int = 1 << 20,
         in_flight_bytes_max: int = 64 << 20,
         retry_in_doubt: bool = False,
+        checker: Checker | None = None,
     ) -> Producer:
         """A producer of one topic, to be used as an async context manager.
 
@@ -174,6 +209,8 @@ class Client:
             in_flight_bytes_max: Unacknowledged bytes; `send` and `send_batch` wait while there are more.
             retry_in_doubt: Send again what may have been stored already: nothing is lost where the broker
                 comes back, and a message may be stored twice (with the same unique key).
+            checker: Says what becomes of a message whose transaction nobody ended, in this process or an
+                earlier one: called with the message, returns (or awaits) a TransactionResolution.
 
         Raises:
             TroveError: TOPIC_ILLEGAL for a name that no record can carry.
@@ -185,9 +222,122 @@ class Client:
             batch_bytes_max=batch_bytes_max,
             in_flight_bytes_max=in_flight_bytes_max,
             retry_in_doubt=retry_in_doubt,
+            checker=checker,
         )
         self._all_producers.add(producer)
         return producer
+
+    # --- subscribing ----------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        filter: str = "*",  # noqa: A002  RocketMQ's word
+        tags: Sequence[str] | None = None,
+        sql: str | None = None,
+        invisible_ms: int | None = None,
+        prefetch: int = 256,
+        prefetch_bytes_max: int = 32 << 20,
+        handler: Handler | None = None,
+        broadcast: bool = False,
+        start: Literal["begin", "end"] = "end",
+    ) -> Subscription:
+        """The messages of a topic for a consumer group: each goes to one member, until one consumes it.
+
+            async with client.subscribe("orders", group="billing") as messages:
+                async for message in messages:
+                    async with message.process():
+                        ...
+
+        A message comes again, with a higher `attempt`, when it is given back, when its consumer is gone, or
+        when `invisible_ms` is over; after the group's attempts are used up it goes to the topic `%DLQ%GROUP`.
+        Of an orderly group, one message of a message group at a time is handed out here, and the next one
+        after that is settled.
+
+        Args:
+            topic: The topic.
+            group: The consumer group; the broker makes it at first use, unless told otherwise.
+            filter: A tag expression: `paid`, `paid || refunded`, `*`.
+            tags: The same as a list.
+            sql: An SQL-92 condition on properties instead: `amount > 10 AND region IN ('eu', 'us')`.
+            invisible_ms: How long a message is this subscriber's (10 s to 12 h, RocketMQ's simple consumer);
+                None: for as long as this client lives (its push consumer).
+            prefetch: Messages that are received ahead of the program; at most one batch less is asked for.
+            prefetch_bytes_max: Bytes of bodies received ahead; exceeded by at most one batch.
+            handler: Consumes a message that an operator sends to this client (`trovemq consume-directly`).
+            broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
+                in this process alone, and nothing comes again (`ack` and `nack` do nothing). The group is
+                a name only.
+            start: Where a broadcast begins: `end` or `begin`. Groups go on where they stand.
+
+        Returns:
+            A Subscription, to be entered.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL, FILTER_ILLEGAL for arguments that do not fit together.
+        """
+        from trovemq.subscription import SubscribeOptions, Subscription
+
+        options = SubscribeOptions(
+            filter=filter,
+            tags=tags,
+            sql=sql,
+            invisible_ms=invisible_ms,
+            prefetch=prefetch,
+            prefetch_bytes_max=prefetch_bytes_max,
+            handler=handler,
+            broadcast=broadcast,
+            start=start,
+        )
+        return Subscription(self._links, topic, group, options, self._subscriptions)
+
+    async def consume(
+        self,
+        topic: str,
+        group: str,
+        handler: Handler,
+        *,
+        concurrency: int = 16,
+        filter: str = "*",  # noqa: A002  as `subscribe`
+        tags: Sequence[str] | None = None,
+        sql: str | None = None,
+        invisible_ms: int | None = None,
+        prefetch: int = 256,
+        prefetch_bytes_max: int = 32 << 20,
+        broadcast: bool = False,
+        start: Literal["begin", "end"] = "end",
+    ) -> None:
+        """Calls `handler` for each message, until it is cancelled or the client is closed.
+
+        A message is consumed when its handler returns; it comes again, with back-off, when the handler raises
+        (which is logged). Operators can have messages consumed directly.
+
+        Args:
+            topic: As `subscribe`, like everything that is not named here.
+            group: The consumer group.
+            handler: An async function of one message.
+            concurrency: Handlers that run at a time, 1 to 10,000.
+
+        Raises:
+            TroveError: What makes going on useless: TOPIC_NOT_FOUND, GROUP_NOT_FOUND, FILTER_ILLEGAL, …
+        """
+        subscription = self.subscribe(
+            topic,
+            group,
+            filter=filter,
+            tags=tags,
+            sql=sql,
+            invisible_ms=invisible_ms,
+            prefetch=prefetch,
+            prefetch_bytes_max=prefetch_bytes_max,
+            handler=handler,
+            broadcast=broadcast,
+            start=start,
+        )
+        async with subscription:
+            await subscription.consume(handler, concurrency)
 
     # --- pulling --------------------------------------------------------------------------------------
 

@@ -10,14 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from trovemq._columns import columns_of, split_columns
 from trovemq._delivery import Delivery
 from trovemq._links import Links
-from trovemq._outgoing import RECORD_OVERHEAD, Batch, ColumnBatch, Columns, Destination, Keys, SingleMessages
+from trovemq._outgoing import (
+    RECORD_OVERHEAD,
+    Batch,
+    ColumnBatch,
+    Columns,
+    Destination,
+    Keys,
+    SingleMessages,
+    check_message_group,
+)
 from trovemq._room import Room
 from trovemq._routes import Slot
 from trovemq._slots import SlotChooser
@@ -26,8 +36,12 @@ from trovemq.fetched import Buffer
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import encode_properties
+from trovemq_proto.records import PROPERTY_SHARDING_KEY, encode_properties
 from trovemq_proto.records.properties import message_properties
+
+if TYPE_CHECKING:  # imported when they are first needed: most producers speak the native protocol only
+    from trovemq._rocketmq.sending import LateMessages
+    from trovemq.transaction import Checker, Transaction
 
 
 @dataclass(slots=True)
@@ -61,6 +75,7 @@ class Producer:
         batch_bytes_max: int = 1 << 20,
         in_flight_bytes_max: int = 64 << 20,
         retry_in_doubt: bool = False,
+        checker: Checker | None = None,
     ) -> None:
         self.topic = topic
         self._links = links
@@ -73,6 +88,9 @@ class Producer:
             links, self._chooser, self._room, self._close_to_more, retry_in_doubt=retry_in_doubt
         )
         self._closed = False
+        self._retry_in_doubt = retry_in_doubt
+        self._checker = checker
+        self._known_late: LateMessages | None = None
 
     # --- single messages ------------------------------------------------------------------------------
 
@@ -87,6 +105,9 @@ class Producer:
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
+        message_group: str | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
     ) -> SendReceipt:
         """Sends one message and waits for its acknowledgement.
 
@@ -102,19 +123,46 @@ class Producer:
             queue_id: The queue; where None, queues take turns, a batch each.
             broker: The broker; needed with `queue_id` where several have the topic.
             ordering_key: Messages of one ordering key go to one queue, in the order they were sent.
+            message_group: The same, and orderly consumer groups keep that order: they get a message of a
+                group only when those before it are consumed. At most 63 bytes; for topics of type FIFO.
+            deliver_at: Nobody sees the message before that time; a time without a zone is local time. For
+                topics of type DELAY or MIXED.
+            deliver_after: The same, as seconds from now.
 
         Returns:
-            Where the message is and how safe.
+            Where the message is and how safe; of a delayed message, the handle to recall it with.
 
         Raises:
             TroveError: What was refused (KEY_ILLEGAL, TAG_ILLEGAL, PROPERTY_ILLEGAL, UNIQUE_KEY_ILLEGAL,
                 PROPERTIES_SIZE_EXCEEDED, MESSAGE_SIZE_EXCEEDED, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
-                BROKER_AMBIGUOUS, DISK_FULL, …), or BROKER_UNREACHABLE or REQUEST_TIMEOUT; the field
+                BROKER_AMBIGUOUS, MESSAGE_GROUP_ILLEGAL, DELIVERY_TIME_ILLEGAL, MESSAGE_TYPE_CONFLICT,
+                DISK_FULL, …), or BROKER_UNREACHABLE or REQUEST_TIMEOUT; the field
                 in_doubt is then `true` where the message may have been stored.
         """
         if not self._links.routes.slots(self.topic):
             await self._learn_topic()
-        message = self._prepare(body, keys, tag, properties, unique_key, queue_id, broker, ordering_key)
+        if deliver_at is not None or deliver_after is not None:
+            self._check_open(body)
+            if queue_id is not None or ordering_key is not None:
+                text = (
+                    "a delayed message gets its queue when it is due: give neither queue_id nor ordering_key"
+                )
+                raise TroveError(errors.REQUEST_ILLEGAL, text)
+            self._check_body(None if broker is None else self._chooser.of_broker(broker), len(body))
+            return await self._late().send_delayed(
+                body,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+                keys=keys,
+                tag=tag,
+                properties=properties,
+                unique_key=unique_key,
+                broker=broker,
+                message_group=message_group,
+            )
+        message = self._prepare(
+            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group
+        )
         if self._room.has(message.size):
             self._room.take(message.size)
         else:
@@ -134,6 +182,7 @@ class Producer:
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
+        message_group: str | None = None,
     ) -> asyncio.Future[SendReceipt]:
         """Sends one message; the future has its receipt or error. Arguments and errors as `send`.
 
@@ -143,7 +192,9 @@ class Producer:
             TroveError: LIMIT_EXCEEDED where `in_flight_bytes_max` bytes are unacknowledged (`await
                 ready()` before), and what is wrong with the arguments.
         """
-        message = self._prepare(body, keys, tag, properties, unique_key, queue_id, broker, ordering_key)
+        message = self._prepare(
+            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group
+        )
         self._room.take(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
@@ -160,12 +211,15 @@ class Producer:
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
+        message_group: str | None = None,
     ) -> None:
         """Sends one message without an acknowledgement: it may be lost without a word.
 
         Arguments and errors as `send_nowait`; what the broker refuses is only counted by the broker.
         """
-        message = self._prepare(body, keys, tag, properties, unique_key, queue_id, broker, ordering_key)
+        message = self._prepare(
+            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group
+        )
         self._room.take(message.size)
         self._enqueue(message, None)
 
@@ -226,6 +280,28 @@ class Producer:
         self._delivery.submit(batch)
         return batch
 
+    # --- transactions and delayed messages ------------------------------------------------------------
+
+    def transaction(self, *, check_after_ms: int | None = None) -> Transaction:
+        """A transaction, to be used as an async context manager; its messages are committed at its end.
+
+        Give `client.producer` a `checker`: a broker asks it for what a process left open when it died.
+
+        Args:
+            check_after_ms: How long the broker waits before it asks, at most an hour; None: its own time.
+        """
+        self._check_open(b"")
+        return self._late().transaction(check_after_ms)
+
+    def _late(self) -> LateMessages:
+        from trovemq._rocketmq.sending import LateMessages
+
+        if self._known_late is None:
+            self._known_late = LateMessages(
+                self._links, self.topic, self._chooser, self._room, self._retry_in_doubt, self._checker
+            )
+        return self._known_late
+
     # --- the producer as a whole ----------------------------------------------------------------------
 
     @property
@@ -250,11 +326,15 @@ class Producer:
         for batch in list(self._open.values()):
             self._release(batch)
         await self._delivery.drained()
+        if self._known_late is not None:
+            await self._known_late.drained()
 
     async def close(self) -> None:
         """Flushes; nothing can be sent afterwards."""
         self._closed = True
         await self.flush()
+        if self._known_late is not None:
+            await self._known_late.close()
 
     async def abort(self) -> None:
         """Gives up everything that is not acknowledged: its futures fail with SERVICE_NOT_AVAILABLE."""
@@ -262,9 +342,13 @@ class Producer:
         for batch in list(self._open.values()):
             self._release(batch)
         await self._delivery.close(_closed())
+        if self._known_late is not None:
+            await self._known_late.close()
 
     async def __aenter__(self) -> Self:
         await self._learn_topic()
+        if self._checker is not None:  # from now on the brokers can ask
+            await self._late().transactions.enter()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -282,13 +366,15 @@ class Producer:
         queue_id: int | None,
         broker: str | None,
         ordering_key: str | None,
+        message_group: str | None,
     ) -> _Prepared:
-        if self._closed:
-            raise _closed()
-        if not isinstance(body, bytes | bytearray | memoryview):
-            raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
+        self._check_open(body)
         unique_key = next_unique_key() if unique_key is None else unique_key
-        block = encode_properties(message_properties(unique_key, keys, tag, properties))
+        found = message_properties(unique_key, keys, tag, properties)
+        if message_group is not None:
+            found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
+            ordering_key = message_group if ordering_key is None else ordering_key
+        block = encode_properties(found)
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, len(body))
         size = len(body) + len(block) + RECORD_OVERHEAD
@@ -346,6 +432,12 @@ class Producer:
             key = next((key for key, open_batch in self._open.items() if open_batch is batch), None)
             if key is not None:
                 del self._open[key]
+
+    def _check_open(self, body: Buffer) -> None:
+        if self._closed:
+            raise _closed()
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
 
     # --- limits ---------------------------------------------------------------------------------------
 

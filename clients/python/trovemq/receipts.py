@@ -33,6 +33,11 @@ class SendReceipt:
         store_timestamp: When the broker stored it, epoch ms.
         broker: Name of that broker.
         status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` where the message is in the log but not yet synced.
+        recall_handle: For `Client.recall`, of a delayed message; else empty.
+        transaction_id: Of a message in a transaction; else empty.
+
+    A delayed message, and one in a transaction, is put on a queue later: its queue_id, queue_offset and
+    physical_offset are -1, its offset_msg_id is empty, and store_timestamp is when it was sent.
     """
 
     topic: str
@@ -45,6 +50,8 @@ class SendReceipt:
     store_timestamp: int
     broker: str
     status: str
+    recall_handle: str = ""
+    transaction_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import trovemq
+from tests.support.fake_groups import FakeGroups
 from trovemq.cli import app
 from trovemq.fetched import FetchedBatch
 from trovemq.model import (
@@ -69,6 +70,8 @@ class FakeClient:
     unreachable: tuple[str, ...] = ()
     physical_offset: int = 0
     stored: int = 0
+    groups: FakeGroups = field(default_factory=FakeGroups)
+    message_types: dict[str, str] = field(default_factory=dict)
 
     @property
     def admin(self) -> FakeClient:
@@ -97,10 +100,14 @@ class FakeClient:
         unique_key: str | None = None,
         queue_id: int | None = None,
         broker: str | None = None,
+        **extras: Any,
     ) -> SendReceipt:
-        self.calls.append(
-            ("send", {"topic": topic, "body": body, "keys": keys, "tag": tag, "properties": properties})
-        )
+        named = {"topic": topic, "body": body, "keys": keys, "tag": tag, "properties": properties, **extras}
+        self.calls.append(("send", named))
+        if {"deliver_at", "deliver_after"} & set(extras):
+            return SendReceipt(
+                topic, -1, -1, -1, "", "KEY", "disk", FIRST_TIMESTAMP, self.brokers[0], "PUT_OK", "HANDLE"
+            )
         queue = self._queue(topic, queue_id or 0, broker)
         key = unique_key or f"UNIQUE{self.stored:028}"
         block = {"UNIQ_KEY": key, **(properties or {})}
@@ -162,6 +169,11 @@ class FakeClient:
                 return Found(kind, tuple(found))
         raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message {identifier}", id=identifier)
 
+    async def recall(self, topic: str, handle: str) -> str:
+        if handle != "good":
+            raise TroveError(errors.RECALL_HANDLE_ILLEGAL, "the recall handle is unreadable")
+        return f"{topic}-message"
+
     async def get_at(self, topic: str, queue_id: int, offset: int, *, broker: str | None = None) -> Message:
         queue = self._queue(topic, queue_id, broker)
         if offset >= len(queue):
@@ -207,17 +219,21 @@ class FakeClient:
     def _description(self, topic: str, queues: bool = False) -> TopicDescription:
         lengths = [len(self.records.get((topic, q), [])) for q in range(self.topics[topic])]
         found = tuple(TopicQueue(q, 0, length, 0) for q, length in enumerate(lengths)) if queues else ()
-        return TopicDescription(topic, self.topics[topic], "NORMAL", False, found, "broker-a")
+        message_type = self.message_types.get(topic, "NORMAL")
+        return TopicDescription(topic, self.topics[topic], message_type, False, found, "broker-a")
 
     async def create_topic(self, name: str, **options: Any) -> list[TopicDescription]:
         self.calls.append(("create_topic", options))
         if name in self.topics:
             raise TroveError(errors.TOPIC_EXISTS, f"{name} exists", topic=name)
         self.topics[name] = options["queue_count"]
+        self.message_types[name] = options.get("message_type", "NORMAL")
         return [self._description(name)]
 
     async def alter_topic(self, name: str, **options: Any) -> list[TopicDescription]:
+        self.calls.append(("alter_topic", {"name": name, **options}))
         self.topics[name] = options["queue_count"] or self.topics[name]
+        self.message_types[name] = options["message_type"] or self.message_types.get(name, "NORMAL")
         return [self._description(name)]
 
     async def list_topics(self, **_: object) -> list[TopicDescription]:

@@ -9,7 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq.cli.times import TIME_MAX, format_time, parse_time
+from trovemq.cli.times import TIME_MAX, format_time, parse_duration_ms, parse_time
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,19 @@ def test_a_formatted_time_is_the_same_time(milliseconds: int) -> None:
 def test_times_beyond_every_calendar() -> None:
     assert format_time(0) == format_time(-1) == "-"
     assert format_time(TIME_MAX) == str(TIME_MAX)
+
+
+@given(st.integers(0, 10**12), st.sampled_from([("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)]))
+def test_a_duration_is_a_number_with_a_unit(count: int, unit: tuple[str, int]) -> None:
+    name, size = unit
+    assert parse_duration_ms(f"{count}{name}") == count * size
+
+
+def test_a_duration_without_a_unit_is_seconds_and_may_have_a_fraction() -> None:
+    assert [parse_duration_ms(text) for text in ("3", "0.25", "1.5h", 0)] == [3_000, 250, 5_400_000, 0]
+
+
+@pytest.mark.parametrize("text", ["", "-1s", "1 s x", "1w", "s", "1e3", "0.1ms", "٣s", "999999999999999d"])
+def test_what_is_no_duration_is_wrong_usage(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_duration_ms(text)

@@ -21,7 +21,10 @@ def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[s
     """Every verb with its options."""
     subcommands = getattr(command, "commands", None)
     if subcommands is None:
-        yield " ".join(path), {name for parameter in command.params for name in parameter.opts}
+        yield (
+            " ".join(path),
+            {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)},
+        )
         return
     for name, subcommand in subcommands.items():
         yield from verbs(subcommand, (*path, name))

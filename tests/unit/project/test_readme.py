@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,18 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def python_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page("README.md"), flags=re.DOTALL)
+
+
 def example() -> str:
-    blocks = re.findall(r"```python\n(.*?)```", page("README.md"), flags=re.DOTALL)
-    assert len(blocks) == 1
-    found: str = blocks[0]
-    return found
+    """The first one; the others are parts of a program."""
+    return python_blocks()[0]
+
+
+def test_every_block_of_python_can_be_compiled() -> None:
+    for block in python_blocks():
+        compile(f"async def block():\n{textwrap.indent(block, '    ')}", "README.md", "exec")
 
 
 def test_the_example_is_short() -> None:

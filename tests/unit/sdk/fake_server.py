@@ -13,6 +13,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from tests.support.fake_messaging import FakeMessaging
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, pack_host
 from trovemq_proto.v1 import (
@@ -50,6 +51,7 @@ class FakeServer:
         routes: What RouteService tells; change it with `set_routes`.
         frames: Every AppendFrame that came.
         streams: Append streams opened so far.
+        messaging: RocketMQ's v2 service at the same address.
     """
 
     def __init__(self, name: str = "fake", *, role: str = "BROKER", address: str | None = None) -> None:
@@ -69,6 +71,7 @@ class FakeServer:
         self.on_get: Callable[[query_pb2.GetMessageRequest], query_pb2.GetMessageReply] | None = None
         self.next_offsets: dict[int, int] = {}
         self.physical_offset = 0
+        self.messaging = FakeMessaging(name)
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
 
@@ -80,6 +83,7 @@ class FakeServer:
         route_pb2_grpc.add_RouteServiceServicer_to_server(_Routes(self), self._server)
         message_pb2_grpc.add_MessageServiceServicer_to_server(_Messages(self), self._server)
         query_pb2_grpc.add_QueryServiceServicer_to_server(_Queries(self), self._server)
+        self._server.add_generic_rpc_handlers((self.messaging.handlers(),))
         port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
         self.address = f"127.0.0.1:{port}"
         await self._server.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.unit.sdk.fake_server import FakeServer
 from trovemq import PartialBatchError, TroveError
 from trovemq_proto import errors
 from trovemq_proto.records import encode_offset_msg_id, pack_host
+from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.v1 import message_pb2
 
 pytestmark = pytest.mark.asyncio
@@ -118,7 +118,7 @@ async def test_an_ordering_key_stays_on_its_queue(broker: FakeServer, connect: C
     client = await connect(broker)
     keys = [f"key-{i}" for i in range(40)]
     receipts = await asyncio.gather(*(client.send("orders", b"x", ordering_key=key) for key in keys))
-    assert [receipt.queue_id for receipt in receipts] == [zlib.crc32(key.encode()) % 4 for key in keys]
+    assert [receipt.queue_id for receipt in receipts] == [group_queue(key, 4) for key in keys]
 
 
 async def test_ordered_batches_go_one_after_the_other(broker: FakeServer, connect: Connect) -> None:

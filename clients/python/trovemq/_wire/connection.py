@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -17,7 +18,6 @@ from trovemq.model import (
     TopicDescription,
 )
 from trovemq.options import ClientOptions
-from trovemq.receipts import AppendOutcome
 from trovemq_proto.v1 import admin_pb2, query_pb2, route_pb2
 
 from . import convert
@@ -30,8 +30,9 @@ class _Request(Protocol):
     def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
 
 
+Metadata = Sequence[tuple[str, str]]
+
 _Reply = TypeVar("_Reply")
-_Answer = TypeVar("_Answer")
 
 
 def channel_arguments(options: ClientOptions) -> list[tuple[str, int | str]]:
@@ -79,6 +80,14 @@ class Stream:
         except CALL_FAILURES as failure:
             raise await error_of_call(self._call, failure, self._server) from failure
 
+    async def end(self) -> None:
+        """Says that nothing more will be sent; what breaks by it is of no interest any more."""
+        try:
+            await self._call.done_writing()
+        except CALL_FAILURES as failure:
+            if isinstance(failure, asyncio.CancelledError):
+                raise
+
     def cancel(self) -> None:
         """Gives the stream up at once."""
         self._call.cancel()
@@ -106,24 +115,17 @@ class Connection:
 
     def open_append(self) -> Stream:
         """An Append stream: takes serialised frames, `read` gives AppendOutcome."""
-        return self._open("MessageService/Append", convert.append_outcome)
+        return self.open(_SERVICE + "MessageService/Append", convert.append_outcome)
 
     def open_fetch(self) -> Stream:
         """A Fetch stream: takes serialised requests, `read` gives convert.FetchAnswer."""
-        return self._open("MessageService/Fetch", convert.fetch_answer)
-
-    def _open(
-        self, method: str, deserialise: Callable[[bytes], AppendOutcome | convert.FetchAnswer]
-    ) -> Stream:
-        multi_call = self._channel.stream_stream(_SERVICE + method, response_deserializer=deserialise)
-        return Stream(multi_call(), self.address)
+        return self.open(_SERVICE + "MessageService/Fetch", convert.fetch_answer)
 
     async def watch_routes(self) -> AsyncIterator[ClusterState]:
         """The present routes, then new ones after each change. Raises TroveError when the stream ends."""
         request = route_pb2.WatchRoutesRequest()
-        async for reply in self._replies(
-            "RouteService/WatchRoutes", request, route_pb2.ClusterReply.FromString
-        ):
+        method, decode = _SERVICE + "RouteService/WatchRoutes", route_pb2.ClusterReply.FromString
+        async for reply in self.replies(method, request, decode):
             yield convert.cluster_state(reply)
         raise unreachable(self.address, "the server closed the stream")
 
@@ -140,23 +142,10 @@ class Connection:
             messages_max=messages_max,
             cursor=cursor,
         )
-        timeout = self._options.call_timeout_ms / 1000
-        decode = query_pb2.QueryPage.FromString
-        async for page in self._replies("QueryService/QueryByKey", request, decode, timeout):
+        timeout_ms = self._options.call_timeout_ms
+        method, decode = _SERVICE + "QueryService/QueryByKey", query_pb2.QueryPage.FromString
+        async for page in self.replies(method, request, decode, timeout_ms=timeout_ms):
             yield convert.query_page(page)
-
-    async def _replies(
-        self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout: float | None = None
-    ) -> AsyncIterator[_Reply]:
-        multi_call = self._channel.unary_stream(_SERVICE + method, response_deserializer=decode)
-        call = multi_call(request.SerializeToString(), timeout=timeout)
-        try:
-            async for reply in call:
-                yield reply
-        except CALL_FAILURES as failure:
-            raise await error_of_call(call, failure, self.address) from failure
-        finally:
-            call.cancel()
 
     # --- routes ---------------------------------------------------------------------------------------
 
@@ -257,18 +246,62 @@ class Connection:
         request, decode = admin_pb2.GetStatisticsRequest(), admin_pb2.Statistics.FromString
         return convert.statistics(await self._ask("AdminService/GetStatistics", request, decode))
 
+    async def ask(
+        self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
+    ) -> _Reply:
+        """One unary call of `Service/Method`; within `call_timeout_ms` unless another time is given."""
+        return await self._ask(method, request, decode, timeout_ms)
+
     async def _ask(
         self, method: str, request: _Request, decode: Callable[[bytes], _Reply], timeout_ms: int | None = None
     ) -> _Reply:
-        call = self._unary.get(method)
-        if call is None:
-            call = self._unary[method] = self._channel.unary_unary(
-                _SERVICE + method, response_deserializer=decode
-            )
+        return await self.call(_SERVICE + method, request, decode, timeout_ms=timeout_ms)
+
+    # --- calls of any service; `method` is its whole path ---------------------------------------------
+
+    async def call(
+        self,
+        method: str,
+        request: _Request,
+        decode: Callable[[bytes], _Reply],
+        *,
+        timeout_ms: int | None = None,
+        metadata: Metadata = (),
+    ) -> _Reply:
+        """One question, one answer; waits `call_timeout_ms` unless told otherwise. Raises TroveError."""
+        multi_call = self._unary.get(method)
+        if multi_call is None:
+            multi_call = self._unary[method] = self._channel.unary_unary(method, response_deserializer=decode)
         timeout = (timeout_ms or self._options.call_timeout_ms) / 1000
-        asked = call(request.SerializeToString(), timeout=timeout)
+        asked = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)
         try:
             reply: _Reply = await asked
         except CALL_FAILURES as failure:
             raise await error_of_call(asked, failure, self.address) from failure
         return reply
+
+    async def replies(
+        self,
+        method: str,
+        request: _Request,
+        decode: Callable[[bytes], _Reply],
+        *,
+        timeout_ms: int | None = None,
+        metadata: Metadata = (),
+    ) -> AsyncGenerator[_Reply, None]:
+        """One question, a stream of answers, for as long as it takes unless told otherwise."""
+        multi_call = self._channel.unary_stream(method, response_deserializer=decode)
+        timeout = None if timeout_ms is None else timeout_ms / 1000
+        call = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)
+        try:
+            async for reply in call:
+                yield reply
+        except CALL_FAILURES as failure:
+            raise await error_of_call(call, failure, self.address) from failure
+        finally:
+            call.cancel()
+
+    def open(self, method: str, decode: Callable[[bytes], object], *, metadata: Metadata = ()) -> Stream:
+        """A stream of serialised requests; `read` gives the decoded answers."""
+        multi_call = self._channel.stream_stream(method, response_deserializer=decode)
+        return Stream(multi_call(metadata=metadata), self.address)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import typer
 
-from trovemq.cli import bench, groups, messages, queries, status, topics
+from trovemq.cli import apply, bench, commands, dead_letters, groups, messages, queries, status, topics
 from trovemq.cli.output import Output
 from trovemq.cli.session import JsonOption, ServerOption, SharedOptions, TimeoutOption
 
@@ -27,9 +27,12 @@ app = typer.Typer(
 )
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
+app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(bench.app, name="bench")
 messages.register(app)
 queries.register(app)
+commands.register(app)
+apply.register(app)
 status.register(app)
 
 

@@ -12,6 +12,7 @@ OFFSET_MAX: Final = TIME_MAX
 QUEUE_ID_MAX: Final = 2**31 - 1
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 QueueArgument = Annotated[int, typer.Argument(metavar="QUEUE", min=0, max=QUEUE_ID_MAX, show_default=False)]
 BrokerOption = Annotated[
     str | None,
@@ -28,6 +29,11 @@ QueueOption = Annotated[
         "--queue", metavar="Q", min=0, max=QUEUE_ID_MAX, help="The queue's number.", show_default=False
     ),
 ]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="This topic only.", show_default=False),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask (asked only at a terminal).")]
 TagsOption = Annotated[
     list[str] | None,
     typer.Option(

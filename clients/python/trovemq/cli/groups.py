@@ -1,71 +1,299 @@
-"""group offset commit|get|reset: how far a consumer group has come."""
+"""group create|alter|delete|list|describe|members|lag|reset, and group offset commit|get|reset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, QueueArgument, QueueOption, TopicArgument
+from trovemq.cli import group_offsets
+from trovemq.cli.arguments import (
+    OFFSET_MAX,
+    BrokerOption,
+    GroupArgument,
+    QueueOption,
+    TopicArgument,
+    TopicOption,
+    YesOption,
+)
+from trovemq.cli.group_answers import (
+    backoff_text,
+    group_fields,
+    lag_fields,
+    member_fields,
+    show_groups,
+    show_resets,
+)
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import parse_time
+from trovemq.cli.times import format_time, parse_duration_ms, parse_time
 
 if TYPE_CHECKING:
-    from trovemq import OffsetReset
+    from trovemq import GroupDescription, GroupSettings
 
-app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
-offset_app = typer.Typer(help="A consumer group's offsets: commit, get, reset.", no_args_is_help=True)
-app.add_typer(offset_app, name="offset")
+app = typer.Typer(
+    help="Consumer groups: create, alter, delete, list, describe, members, lag, reset, offset.",
+    no_args_is_help=True,
+)
+app.add_typer(group_offsets.app, name="offset")
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+RETRY_MAX_MAX: Final = 10_000
+
+OrderlyOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--orderly/--unordered", help="Deliver in the order of each message group.", show_default=False
+    ),
+]
+RetryMaxOption = Annotated[
+    int | None,
+    typer.Option(
+        "--retry-max",
+        metavar="N",
+        min=0,
+        max=RETRY_MAX_MAX,
+        help="Redeliveries before a message becomes a dead letter (new groups: 16).",
+        show_default=False,
+    ),
+]
+BackoffOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--backoff",
+        parser=parse_duration_ms,
+        metavar="T",
+        help="Delay before each redelivery (500ms, 10s, 5m, 1h; repeatable, the last one for all further).",
+        show_default=False,
+    ),
+]
+ExponentialOption = Annotated[
+    str | None,
+    typer.Option(
+        "--exponential",
+        metavar="FROM,TO,BY",
+        help="Instead of --backoff: delays from FROM up to TO, times BY each time (1s,2h,2).",
+        show_default=False,
+    ),
+]
 
 
-@verb(offset_app, "commit")
-async def commit(
+def settings_over(
+    before: GroupSettings,
+    orderly: bool | None,
+    retry_max: int | None,
+    backoff: list[int] | None,
+    exponential: str | None,
+) -> GroupSettings:
+    """The settings with the options that are given. Raises typer.BadParameter (usage)."""
+    if backoff and exponential:
+        raise typer.BadParameter("give --backoff or --exponential, not both")
+    after = before
+    if orderly is not None:
+        after = replace(after, orderly=orderly)
+    if retry_max is not None:
+        after = replace(after, retry_max=retry_max)
+    if backoff:
+        after = replace(_without_backoff(after), backoff_ms=tuple(backoff))
+    if exponential:
+        initial_ms, max_ms, multiplier = _exponential(exponential)
+        after = replace(
+            _without_backoff(after),
+            exponential=True,
+            backoff_initial_ms=initial_ms,
+            backoff_max_ms=max_ms,
+            backoff_multiplier=multiplier,
+        )
+    return after
+
+
+def _without_backoff(settings: GroupSettings) -> GroupSettings:
+    return replace(
+        settings,
+        backoff_ms=(),
+        exponential=False,
+        backoff_initial_ms=0,
+        backoff_max_ms=0,
+        backoff_multiplier=0.0,
+    )
+
+
+def _exponential(text: str) -> tuple[int, int, float]:
+    parts = text.split(",")
+    try:
+        first, last, factor = parts
+        return parse_duration_ms(first), parse_duration_ms(last), float(factor)
+    except ValueError:
+        raise typer.BadParameter(f"--exponential {text!r} is not FROM,TO,BY (for example 1s,2h,2)") from None
+
+
+@verb(app, "create")
+async def create(
     session: Session,
     group: GroupArgument,
-    topic: TopicArgument,
-    queue: QueueArgument,
-    offset: Annotated[
-        int,
-        typer.Argument(
-            metavar="OFFSET", min=0, max=OFFSET_MAX, help="The next one to consume.", show_default=False
-        ),
-    ],
+    orderly: OrderlyOption = None,
+    retry_max: RetryMaxOption = None,
+    backoff: BackoffOption = None,
+    exponential: ExponentialOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Store a group's offset of one queue; durable when it returns."""
+    """Create a group: through a nameserver on every broker, unless --broker names one."""
+    from trovemq import GroupSettings
+
+    settings = settings_over(GroupSettings(), orderly, retry_max, backoff, exponential)
     async with session.client() as client:
-        await session.call(client.admin.commit_offset(group, topic, queue, offset, broker=broker))
-    show_offset(session, group, topic, queue, offset)
+        made = await session.call(client.admin.groups.create(group, settings, broker=broker))
+    show_groups(session, made)
 
 
-@verb(offset_app, "get")
-async def get(
+@verb(app, "alter")
+async def alter(
     session: Session,
     group: GroupArgument,
-    topic: TopicArgument,
-    queue: QueueArgument,
+    orderly: OrderlyOption = None,
+    retry_max: RetryMaxOption = None,
+    backoff: BackoffOption = None,
+    exponential: ExponentialOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Show a group's offset of one queue (null where it has none)."""
+    """Change a group's settings; what is not given stays as it is."""
+    if orderly is None and retry_max is None and not backoff and not exponential:
+        raise typer.BadParameter(
+            "nothing to alter: give --orderly, --unordered, --retry-max, --backoff or --exponential"
+        )
+    altered: list[GroupDescription] = []
     async with session.client() as client:
-        offset = await session.call(client.admin.get_offset(group, topic, queue, broker=broker))
-    show_offset(session, group, topic, queue, offset)
+        groups = client.admin.groups
+        for found in await session.call(groups.describe(group, broker=broker)):
+            settings = settings_over(found.settings, orderly, retry_max, backoff, exponential)
+            altered += await session.call(groups.alter(group, settings, broker=found.broker))
+    show_groups(session, altered)
 
 
-def show_offset(session: Session, group: str, topic: str, queue: int, offset: int | None) -> None:
-    """One group's offset of one queue."""
-    answer: dict[str, object] = {"group": group, "topic": topic, "queueId": queue, "offset": offset}
-    session.output.item(answer)
-    if not session.output.json:
-        from trovemq.cli.render import card
-
-        session.output.show(card(answer))
+@verb(app, "list")
+async def list_(session: Session, broker: BrokerOption = None) -> None:
+    """List the groups of every broker."""
+    async with session.client() as client:
+        found = await session.call(client.admin.groups.list_all(broker=broker))
+    show_groups(session, found)
 
 
-@verb(offset_app, "reset")
+@verb(app, "describe")
+async def describe(session: Session, group: GroupArgument, broker: BrokerOption = None) -> None:
+    """Show a group's settings and what it reads, on every broker that knows it."""
+    async with session.client() as client:
+        found = await session.call(client.admin.groups.describe(group, broker=broker))
+    for description in found:
+        session.output.item(group_fields(description))
+    if session.output.json:
+        return
+    from trovemq.cli.render import card
+
+    for description in found:
+        session.output.show(
+            card(
+                {
+                    "group": description.group,
+                    "order": "by message group" if description.settings.orderly else "any",
+                    "redeliveries": description.settings.retry_max,
+                    "back-off": backoff_text(description.settings),
+                    "members": description.member_count,
+                    "topics": " ".join(description.topics) or None,
+                    "settings": "its own" if description.created else "none of its own: the defaults",
+                    "broker": description.broker,
+                }
+            )
+        )
+
+
+@verb(app, "delete")
+async def delete(
+    session: Session,
+    group: GroupArgument,
+    yes: YesOption = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Delete a group with its offsets and what it has in flight; its dead letters stay."""
+    if not yes and not session.output.json and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(f"Delete group {group} and its offsets?", abort=True, err=True)
+    async with session.client() as client:
+        brokers = await session.call(client.admin.groups.delete(group, broker=broker))
+    for name in brokers:
+        session.output.item({"group": group, "broker": name})
+        session.output.remark(f"deleted on {name}")
+
+
+@verb(app, "members")
+async def members(session: Session, group: GroupArgument, broker: BrokerOption = None) -> None:
+    """List the consumers of a group that are connected."""
+    async with session.client() as client:
+        found = await session.call(client.admin.groups.members(group, broker=broker))
+    for member in found:
+        session.output.item(member_fields(member))
+    if session.output.json:
+        return
+    from trovemq.cli.render import printable, table
+
+    columns = (
+        "client id",
+        "kind",
+        "language",
+        "version",
+        "address",
+        "heard of",
+        "in flight",
+        "subscriptions",
+    )
+    rows = [
+        (
+            printable(member.client_id),
+            member.client_type,
+            printable(member.language),
+            printable(member.version),
+            printable(member.address),
+            format_time(member.last_heartbeat),
+            member.in_flight,
+            printable(", ".join(f"{topic}: {text}" for topic, text in member.subscriptions.items())),
+        )
+        for member in found
+    ]
+    session.output.show(table(columns, rows, numbers=("in flight",)))
+
+
+@verb(app, "lag")
+async def lag(
+    session: Session, group: GroupArgument, topic: TopicOption = None, broker: BrokerOption = None
+) -> None:
+    """Show how far a group is behind, queue by queue, in messages and in seconds."""
+    async with session.client() as client:
+        found = await session.call(client.admin.groups.lag(group, topic, broker=broker))
+    for queue in found:
+        session.output.item(lag_fields(queue))
+    if session.output.json:
+        return
+    from trovemq.cli.render import table
+
+    numbers = ("queue", "consumed to", "end", "in flight", "lag", "seconds")
+    rows = [
+        (
+            queue.topic,
+            queue.broker,
+            queue.queue_id,
+            queue.committed,
+            queue.max_offset,
+            queue.in_flight,
+            f"≈{queue.lag:,}" if queue.estimated else queue.lag,
+            f"{queue.lag_ms / 1000:,.1f}",
+        )
+        for queue in found
+    ]
+    session.output.show(table(("topic", "broker", *numbers), rows, numbers=numbers))
+    total = sum(queue.lag for queue in found)
+    oldest = max((queue.lag_ms for queue in found), default=0)
+    session.output.remark(f"behind by {total:,} messages, {oldest / 1000:,.1f} s")
+
+
+@verb(app, "reset")
 async def reset(
     session: Session,
     group: GroupArgument,
@@ -86,14 +314,15 @@ async def reset(
     ] = None,
     to_min: Annotated[bool, typer.Option("--to-min", help="To each queue's first message.")] = False,
     to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Show what would change, and stop.")] = False,
     broker: BrokerOption = None,
 ) -> None:
-    """Set a group's offset of every queue of a topic (or of one), to exactly one of the targets."""
+    """Set where a group goes on, of every queue of a topic (or of one); what is in flight is forgotten."""
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
         raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
     async with session.client() as client:
         changes = await session.call(
-            client.admin.reset_offset(
+            client.admin.groups.reset(
                 group,
                 topic,
                 queue_id=queue,
@@ -101,28 +330,8 @@ async def reset(
                 offset=to_offset,
                 to_min=to_min,
                 to_max=to_max,
+                preview=preview,
                 broker=broker,
             )
         )
-    show_changes(session, group, topic, changes)
-
-
-def show_changes(session: Session, group: str, topic: str, changes: Iterable[OffsetReset]) -> None:
-    """What a reset changed, queue by queue."""
-    found = list(changes)
-    for change in found:
-        session.output.item(
-            {
-                "group": group,
-                "topic": topic,
-                "queueId": change.queue_id,
-                "offsetBefore": change.offset_before,
-                "offset": change.offset,
-            }
-        )
-    if session.output.json:
-        return
-    from trovemq.cli.render import table
-
-    rows = [(change.queue_id, change.offset_before, change.offset) for change in found]
-    session.output.show(table(("queue", "before", "now"), rows, numbers=("queue", "before", "now")))
+    show_resets(session, group, topic, changes, preview=preview)

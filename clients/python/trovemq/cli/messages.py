@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Final
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,6 +21,7 @@ from trovemq.cli.arguments import (
     TopicArgument,
 )
 from trovemq.cli.session import Session, verb
+from trovemq.cli.times import parse_duration_ms, parse_time
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -50,6 +52,36 @@ PropertiesOption = Annotated[
     typer.Option("--property", metavar="K=V", help="A user property (repeatable).", show_default=False),
 ]
 
+MessageGroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--message-group",
+        metavar="G",
+        help="Messages of one group are delivered in order (FIFO topics).",
+        show_default=False,
+    ),
+]
+DeliverAtOption = Annotated[
+    int | None,
+    typer.Option(
+        "--deliver-at",
+        parser=parse_time,
+        metavar="TIME",
+        help="Not before then (epoch ms or ISO 8601; DELAY topics).",
+        show_default=False,
+    ),
+]
+DeliverAfterOption = Annotated[
+    int | None,
+    typer.Option(
+        "--deliver-after",
+        parser=parse_duration_ms,
+        metavar="T",
+        help="After this time: 500ms, 10s, 5m, 2h, 3d (DELAY topics).",
+        show_default=False,
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command tree."""
@@ -72,11 +104,15 @@ async def send(
         str | None, typer.Option("--tag", metavar="TAG", help="The message's tag.", show_default=False)
     ] = None,
     property_pairs: PropertiesOption = None,
+    message_group: MessageGroupOption = None,
+    deliver_at: DeliverAtOption = None,
+    deliver_after: DeliverAfterOption = None,
     queue: QueueOption = None,
     broker: BrokerOption = None,
 ) -> None:
     """Send one message and wait until it is stored."""
     properties = parse_properties(property_pairs or [])
+    extras = extra_arguments(message_group, deliver_at, deliver_after)
     content = read_body(body)
     async with session.client() as client:
         receipt = await session.call(
@@ -89,22 +125,49 @@ async def send(
                 unique_key=unique_key,
                 queue_id=queue,
                 broker=broker,
+                **extras,
             )
         )
-    answer = {
+    answer: dict[str, object] = {
         "topic": receipt.topic,
-        "queueId": receipt.queue_id,
-        "queueOffset": receipt.queue_offset,
-        "commitLogOffset": receipt.physical_offset,
-        "offsetMsgId": receipt.offset_msg_id,
+        "queueId": _known(receipt.queue_id),
+        "queueOffset": _known(receipt.queue_offset),
+        "commitLogOffset": _known(receipt.physical_offset),
+        "offsetMsgId": receipt.offset_msg_id or None,
         "uniqKey": receipt.unique_key,
         "durability": receipt.durability,
     }
+    if receipt.recall_handle:
+        answer["recallHandle"] = receipt.recall_handle
     session.output.item(answer)
     if not session.output.json:
         from trovemq.cli.render import card
 
         session.output.show(card(answer))
+
+
+def _known(place: int) -> int | None:
+    """None for -1: a delayed message gets its place when it is delivered."""
+    return None if place < 0 else place
+
+
+def extra_arguments(
+    message_group: str | None, deliver_at: int | None, deliver_after: int | None
+) -> dict[str, Any]:
+    """What only ordered and delayed messages have (times in ms). Raises typer.BadParameter (usage)."""
+    if deliver_at is not None and deliver_after is not None:
+        raise typer.BadParameter("give --deliver-at or --deliver-after, not both")
+    extras: dict[str, Any] = {}
+    if message_group is not None:
+        extras["message_group"] = message_group
+    try:
+        if deliver_at is not None:
+            extras["deliver_at"] = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=deliver_at)
+        if deliver_after is not None:
+            extras["deliver_after"] = timedelta(milliseconds=deliver_after)
+    except OverflowError:
+        raise typer.BadParameter("the delivery time is beyond the year 9999") from None
+    return extras
 
 
 def parse_properties(pairs: list[str]) -> dict[str, str]:

@@ -12,9 +12,10 @@ import typer
 from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, QueueArgument, TopicArgument
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import TIME_MAX, parse_time
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
-    from trovemq import Client, QueryAnswer
+    from trovemq import Client, DelayedMessage, QueryAnswer
     from trovemq_proto.records import Message
 
 QUERY_MESSAGES_MAX_DEFAULT: Final = 64
@@ -85,17 +86,60 @@ async def query(
     ] = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Find messages by key, unique key or tag, newest first."""
+    """Find messages by key, unique key or tag, newest first; those that wait for their delivery time too."""
     coverage = Coverage()
     rows: list[Message] = []
+    delayed: list[DelayedMessage] = []
     async with session.client() as client:
         question = _Question(topic, key, key_type.value, begin, end, broker)
         async for message in _pages(session, client, question, count, cursor, coverage):
             session.output.item(message.to_manifest())
             if not session.output.json:
                 rows.append(message)
+        if key_type is not KeyType.TAG and cursor is None:
+            delayed = await _delayed(session, client, question)
     session.output.note(**coverage.fields())
-    _show(session, rows, coverage)
+    _show(session, rows, delayed, coverage)
+
+
+async def _delayed(session: Session, client: Client, question: _Question) -> list[DelayedMessage]:
+    """The messages that are delivered later, soonest first, into the answer."""
+    try:
+        found, complete = await session.call(
+            client.admin.groups.find_delayed(question.topic, question.key, broker=question.broker)
+        )
+    except TroveError as error:
+        # the answer to the query stands: it has always been possible to ask only some of the brokers
+        session.output.note(pendingError=error.symbol)
+        session.output.remark(f"messages that wait for their time are not shown: {error.message}")
+        return []
+    if not complete:
+        session.output.note(pendingComplete=False)
+        session.output.remark("more messages with this key may wait for their time")
+    wanted = [one for one in found if _is_wanted(one, question)]
+    for one in wanted:
+        session.output.item(delayed_fields(one))
+    return wanted
+
+
+def _is_wanted(delayed: DelayedMessage, question: _Question) -> bool:
+    message = delayed.message
+    if question.type == "unique" and message.unique_key != question.key:
+        return False
+    return question.begin <= message.store_timestamp <= question.end
+
+
+def delayed_fields(delayed: DelayedMessage) -> dict[str, object]:
+    """The JSON object of a message that waits: its own topic, and where its record lies until then."""
+    return {
+        **delayed.message.to_manifest(),
+        "topic": delayed.topic,
+        "storedTopic": delayed.message.topic,
+        "state": "PENDING",
+        "deliveryTimestamp": delayed.delivery_timestamp,
+        "recallHandle": delayed.recall_handle,
+        "broker": delayed.broker,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +179,16 @@ async def _pages(
         cursor = page.cursor
 
 
-def _show(session: Session, rows: list[Message], coverage: Coverage) -> None:
+def _show(session: Session, rows: list[Message], delayed: list[DelayedMessage], coverage: Coverage) -> None:
     if session.output.json:
         return
-    from trovemq.cli.render import messages_table
+    from trovemq.cli.render import delayed_table, messages_table
 
+    if delayed:
+        session.output.show(delayed_table(delayed))
     if rows:
         session.output.show(messages_table(rows))
-    else:
+    elif not delayed:
         session.output.remark("no message matches")
     for name in sorted(coverage.unreachable):
         session.output.remark(f"not complete: broker {name} did not answer")

@@ -11,6 +11,7 @@ from rich.text import Text
 from trovemq.cli.times import format_time
 
 if TYPE_CHECKING:
+    from trovemq import DelayedMessage
     from trovemq_proto.records import Message
 
 BODY_PREVIEW_CHARACTERS: Final = 60
@@ -99,6 +100,24 @@ def messages_table(messages: Iterable[Message]) -> Table:
     for column in grid.columns[:-1]:
         column.no_wrap = True  # where the screen is narrow, the body gives way
     return grid
+
+
+def delayed_table(messages: Iterable[DelayedMessage]) -> Table:
+    """One line a message that waits for its delivery time."""
+    columns = ("delivered at", "topic", "state", "tag", "keys", "unique key", "recall handle")
+    rows = (
+        (
+            format_time(one.delivery_timestamp),
+            printable(one.topic),
+            "pending",
+            printable(one.message.tags or "-"),
+            printable(" ".join(one.message.keys) or "-"),
+            printable(one.message.unique_key or "-"),
+            one.recall_handle,
+        )
+        for one in messages
+    )
+    return table(columns, rows)
 
 
 def message_line(message: Message) -> Text:

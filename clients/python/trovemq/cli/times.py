@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Final
 
 import typer
 
 TIME_MAX: Final = 9_223_372_036_854_775_807
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)(ms|s|m|h|d)?", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,6 +37,20 @@ def _milliseconds(text: str) -> int:
         moment = moment.replace(tzinfo=UTC)
     since_epoch = moment - _EPOCH
     return (since_epoch.days * 86_400 + since_epoch.seconds) * 1000 + since_epoch.microseconds // 1000
+
+
+def parse_duration_ms(text: str | int) -> int:
+    """Milliseconds of `500ms`, `10s`, `1.5m`, `2h`, `3d`; a number without a unit is seconds.
+
+    Raises typer.BadParameter (usage) on anything else.
+    """
+    match = _DURATION.fullmatch(str(text).strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no time: a number with ms, s, m, h or d (10s)")
+    milliseconds = Decimal(match[1]) * _UNITS_MS[match[2] or "s"]
+    if milliseconds != int(milliseconds) or milliseconds > TIME_MAX:
+        raise typer.BadParameter(f"{text!r} is no whole number of milliseconds, or too long")
+    return int(milliseconds)
 
 
 def format_time(milliseconds: int) -> str:

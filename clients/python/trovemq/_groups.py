@@ -1,0 +1,320 @@
+"""Consumer groups: on every broker, or on the one that is named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+from trovemq._links import Links
+from trovemq._puller import Puller, PullRequest
+from trovemq._queries import present
+from trovemq._wire.groups import GroupCalls
+from trovemq.group_model import (
+    DeadLetter,
+    DelayedMessage,
+    DirectConsumption,
+    GroupDescription,
+    GroupMember,
+    GroupReset,
+    GroupSettings,
+    QueueLag,
+    ResentDeadLetter,
+)
+from trovemq.model import BrokerInfo
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+RESEND_MAX: Final = 1_000  # of one call
+CLIENT_ANSWER_MS_DEFAULT: Final = 5_000
+CLIENT_ANSWER_MS_MAX: Final = 60_000
+_ELSEWHERE: Final = (errors.CONSUMER_NOT_ONLINE, errors.MESSAGE_NOT_FOUND, errors.GROUP_NOT_FOUND)
+_OFFSET_MAX: Final = (1 << 63) - 1
+_ABSENT: Final = (errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND)
+
+_Result = TypeVar("_Result")
+
+
+class Groups:
+    """Administration of consumer groups; `Client.admin.groups`.
+
+    Wherever `broker` is None, every live broker is asked; a group lives on each broker by itself. All calls
+    raise TroveError; those on every broker raise the first failure, and what other brokers did stays done.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    # --- the groups themselves ------------------------------------------------------------------------
+
+    async def create(
+        self, group: str, settings: GroupSettings | None = None, *, broker: str | None = None
+    ) -> list[GroupDescription]:
+        """Makes a group, durably.
+
+        Args:
+            group: 1 to 120 characters of letters, digits, %, |, - and _.
+            settings: How it is served; the defaults where None.
+            broker: The broker; every one where None.
+
+        Raises:
+            TroveError: GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
+        """
+        wanted = checked_settings(settings or GroupSettings())
+        return await present([calls.create(group, wanted) for calls in self._all(broker)], ())
+
+    async def alter(
+        self, group: str, settings: GroupSettings, *, broker: str | None = None
+    ) -> list[GroupDescription]:
+        """Gives a group these settings as a whole, on every broker that has it. Raises GROUP_NOT_FOUND, …"""
+        wanted = checked_settings(settings)
+        return await present([calls.alter(group, wanted) for calls in self._all(broker)], _ABSENT)
+
+    async def delete(self, group: str, *, broker: str | None = None) -> list[str]:
+        """Forgets a group, its offsets and what it has in flight; its dead letters stay.
+
+        Returns:
+            The brokers that had it.
+
+        Raises:
+            TroveError: GROUP_NOT_FOUND where no broker has it.
+        """
+        return await present([calls.delete(group) for calls in self._all(broker)], _ABSENT)
+
+    async def list_all(self, *, broker: str | None = None) -> list[GroupDescription]:
+        """Every group of every broker; a group on two brokers is there twice."""
+        lists = await present([calls.list_all() for calls in self._all(broker)], ())
+        return [group for groups in lists for group in groups]
+
+    async def describe(self, group: str, *, broker: str | None = None) -> list[GroupDescription]:
+        """The group on each broker that knows it. Raises TroveError GROUP_NOT_FOUND."""
+        return await present([calls.describe(group) for calls in self._all(broker)], _ABSENT)
+
+    async def members(self, group: str, *, broker: str | None = None) -> list[GroupMember]:
+        """Its connected consumers; one that is connected to two brokers is there twice.
+
+        Raises TroveError GROUP_NOT_FOUND."""
+        lists = await present([calls.members(group) for calls in self._all(broker)], _ABSENT)
+        return [member for members in lists for member in members]
+
+    # --- how far they are -----------------------------------------------------------------------------
+
+    async def lag(self, group: str, topic: str | None = None, *, broker: str | None = None) -> list[QueueLag]:
+        """How far the group is behind, queue by queue, of one topic or of all that it reads.
+
+        Raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND."""
+        lists = await present([calls.lag(group, topic or "") for calls in self._all(broker)], _ABSENT)
+        return [queue for queues in lists for queue in queues]
+
+    async def reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        queue_id: int | None = None,
+        timestamp: int | None = None,
+        offset: int | None = None,
+        to_min: bool = False,
+        to_max: bool = False,
+        preview: bool = False,
+        broker: str | None = None,
+    ) -> list[GroupReset]:
+        """Sets where the group goes on, of every queue of a topic or of one; what is in flight is forgotten.
+
+        Args:
+            group: The consumer group.
+            topic: The topic.
+            queue_id: One queue; all where None.
+            timestamp: Epoch ms: the first message at or after it.
+            offset: That offset.
+            to_min: The queue's first message.
+            to_max: The queue's end.
+            preview: Only says what would change.
+            broker: The broker; every one that has the topic where None.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; TOPIC_NOT_FOUND,
+                QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, …
+        """
+        target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
+        if queue_id is None:
+            brokers = self._links.routes.brokers_of(topic, broker)
+        else:
+            brokers = [self._links.routes.broker_of_queue(topic, queue_id, broker)]
+        calls = [self._calls(info).reset(group, topic, queue_id, target, preview) for info in brokers]
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND,))
+        return [entry for entries in lists for entry in entries]
+
+    # --- dead letters ---------------------------------------------------------------------------------
+
+    async def dead_letters(
+        self, group: str, *, offset: int = 0, broker: str | None = None
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """The group's dead letters from an offset on, broker by broker, oldest first; () of a group without.
+
+        Raises TroveError; damaged records are left out."""
+        for info in self._links.routes.brokers(broker):
+            async with aclosing(self._dead_letters_of(info, group, offset)) as letters:
+                async for letter in letters:
+                    yield letter
+
+    async def _dead_letters_of(
+        self, info: BrokerInfo, group: str, offset: int
+    ) -> AsyncGenerator[DeadLetter, None]:
+        topic = DEAD_LETTER_PREFIX + group
+        try:
+            (queue,) = await self._links.connection(info).queue_offsets(topic, (0,), info.name)
+        except TroveError as error:
+            if error.spec is errors.TOPIC_NOT_FOUND:
+                return
+            raise
+        first = max(offset, queue.min_offset)
+        if first >= queue.max_offset:
+            return
+        request = PullRequest(topic, 0, first, 1 << 20, (), 1, False, 0, info.name)
+        async with aclosing(Puller(self._links, request).batches()) as batches:
+            async for batch in batches:
+                for message in batch.messages():
+                    yield DeadLetter(info.name, message.queue_offset, message)
+
+    async def resend_dead_letters(
+        self, group: str, offsets: Sequence[int], *, broker: str | None = None
+    ) -> list[ResentDeadLetter]:
+        """Sends dead letters to their original topic again, with their keys, tags, properties and unique key.
+
+        The dead letters themselves stay. One that cannot be sent has its error in its own result.
+
+        Args:
+            group: The group.
+            offsets: Their queue offsets in `%DLQ%group`, 1 to 1,000.
+            broker: The broker that has them; needed where there are several.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL, TOPIC_NOT_FOUND (the group has no dead letters), BROKER_AMBIGUOUS, …
+        """
+        if not 1 <= len(offsets) <= RESEND_MAX:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
+        if wrong := [offset for offset in offsets if not 0 <= offset <= _OFFSET_MAX]:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"offset {wrong[0]} is none", field="offsets")
+        info = self._links.routes.broker_of_queue(DEAD_LETTER_PREFIX + group, 0, broker)
+        return await self._calls(info).resend(group, offsets)
+
+    # --- commands to consumers ------------------------------------------------------------------------
+
+    async def consume_directly(
+        self,
+        client_id: str,
+        group: str,
+        message: str,
+        *,
+        topic: str | None = None,
+        timeout_ms: int = CLIENT_ANSWER_MS_DEFAULT,
+        broker: str | None = None,
+    ) -> DirectConsumption:
+        """Has one consumer consume one message now and returns its answer; offsets and attempts stay.
+
+        Args:
+            client_id: The consumer's client id (`members`).
+            group: Its group.
+            message: An offsetMsgId, or a unique key.
+            topic: Narrows a unique key to one topic.
+            timeout_ms: How long the client may take, 1 to 60,000.
+            broker: Asks this broker only.
+
+        Raises:
+            TroveError: CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED, MESSAGE_NOT_FOUND, …
+        """
+        _check_timeout(timeout_ms)
+        return await self._first_answer(
+            broker,
+            lambda calls: calls.consume_directly(client_id, group, message, topic or "", timeout_ms),
+        )
+
+    async def stack_trace(
+        self,
+        client_id: str,
+        group: str,
+        *,
+        timeout_ms: int = CLIENT_ANSWER_MS_DEFAULT,
+        broker: str | None = None,
+    ) -> str:
+        """The stack traces of a consumer's threads, in its own words. Raises as `consume_directly`."""
+        _check_timeout(timeout_ms)
+        return await self._first_answer(broker, lambda calls: calls.stack_trace(client_id, group, timeout_ms))
+
+    async def _first_answer(
+        self, broker: str | None, ask: Callable[[GroupCalls], Awaitable[_Result]]
+    ) -> _Result:
+        """One broker after the other: the client is to answer once. Of failures the one that says most."""
+        failure: TroveError | None = None
+        for calls in self._all(broker):
+            try:
+                return await ask(calls)
+            except TroveError as error:
+                if error.spec not in _ELSEWHERE:
+                    raise
+                if failure is None or failure.spec is errors.CONSUMER_NOT_ONLINE:
+                    failure = error
+        assert failure is not None, "there is a broker"
+        raise failure
+
+    # --- delayed messages -----------------------------------------------------------------------------
+
+    async def find_delayed(
+        self, topic: str, key: str, *, broker: str | None = None
+    ) -> tuple[list[DelayedMessage], bool]:
+        """The messages with a key (or unique key) that wait for their delivery time, soonest first.
+
+        Returns:
+            The messages, and whether these are all.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED.
+        """
+        brokers = self._links.routes.brokers_of(topic, broker)
+        answers = await present(
+            [self._calls(info).find_delayed(topic, key) for info in brokers], (errors.TOPIC_NOT_FOUND,)
+        )
+        found = [message for messages, _ in answers for message in messages]
+        return sorted(found, key=lambda one: one.delivery_timestamp), all(whole for _, whole in answers)
+
+    def _all(self, broker: str | None) -> Sequence[GroupCalls]:
+        return [self._calls(info) for info in self._links.routes.brokers(broker)]
+
+    def _calls(self, info: BrokerInfo) -> GroupCalls:
+        return GroupCalls(self._links.connection(info), info.name)
+
+
+def reset_target(*, timestamp: int | None, offset: int | None, to_min: bool, to_max: bool) -> dict[str, Any]:
+    """The one target that is given. Raises TroveError REQUEST_ILLEGAL unless it is exactly one."""
+    targets: dict[str, int | bool | None] = {
+        "timestamp": timestamp,
+        "offset": offset,
+        "to_min": to_min or None,
+        "to_max": to_max or None,
+    }
+    target = {name: value for name, value in targets.items() if value is not None}
+    if len(target) != 1:
+        raise TroveError(errors.REQUEST_ILLEGAL, "give exactly one of timestamp, offset, to_min, to_max")
+    return target
+
+
+def checked_settings(settings: GroupSettings) -> GroupSettings:
+    """The settings. Raises TroveError REQUEST_ILLEGAL for what the wire cannot carry."""
+    if not 0 <= settings.retry_max < 1 << 31:
+        text = f"retry_max={settings.retry_max} is not in 0..{(1 << 31) - 1}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field="retry_max")
+    times = (*settings.backoff_ms, settings.backoff_initial_ms, settings.backoff_max_ms)
+    if wrong := [time for time in times if not 0 <= time <= _OFFSET_MAX]:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"a back-off of {wrong[0]} ms", field="backoff_ms")
+    if settings.exponential and settings.backoff_ms:
+        text = "a back-off is given by steps or is exponential, not both"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field="backoff_ms")
+    return settings
+
+
+def _check_timeout(timeout_ms: int) -> None:
+    if not 1 <= timeout_ms <= CLIENT_ANSWER_MS_MAX:
+        text = f"timeout_ms={timeout_ms} is not in 1..{CLIENT_ANSWER_MS_MAX}"
+        raise TroveError(errors.REQUEST_ILLEGAL, text, field="timeout_ms")

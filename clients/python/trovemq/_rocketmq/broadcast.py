@@ -1,0 +1,119 @@
+"""Receiving everything: each queue is pulled by offset, and the positions are this process's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Final, Literal
+
+from trovemq._links import Links
+from trovemq._puller import Puller, PullRequest
+from trovemq._queries import Queries
+from trovemq._rocketmq.inbox import Inbox
+from trovemq._rocketmq.messages import pulled_message
+from trovemq._routes import Slot
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_log = logging.getLogger(__name__)
+
+FETCH_BYTES_MAX: Final = 256 << 10
+FETCH_WAIT_MS: Final = 15_000
+QUEUES_MAX: Final = 4_096
+
+Start = Literal["begin", "end"]
+
+
+class BroadcastConsumer:
+    """Pulls every queue of a topic into an inbox; new queues are read from their beginning.
+
+    Args:
+        links: The client's connections.
+        topic: The topic.
+        tags: Only messages with one of these tags; () for all.
+        start: Where the queues that are there now are begun.
+        inbox: Where messages wait for the program.
+    """
+
+    def __init__(self, links: Links, topic: str, tags: tuple[str, ...], start: Start, inbox: Inbox) -> None:
+        self._links = links
+        self._topic = topic
+        self._tags = tags
+        self._start = start
+        self._inbox = inbox
+        self._positions: dict[Slot, int] = {}
+        self._pulls: dict[Slot, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Finds where to begin: nothing that comes from now on is missed. Raises TroveError."""
+        if not self._links.routes.slots(self._topic):
+            await self._links.refresh()
+        for queue in await Queries(self._links).queue_offsets(self._topic, None, None):
+            begin = queue.max_offset if self._start == "end" else queue.min_offset
+            self._positions[Slot(queue.broker, queue.queue_id)] = begin
+        self._links.routes.listen(self._changed.set)
+        self._begin()
+        self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    async def close(self) -> None:
+        """Ends all pulls; what waits is dropped."""
+        self._links.routes.unlisten(self._changed.set)
+        tasks = [*self._pulls.values(), *([self._follower] if self._follower is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._inbox.drain()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self._begin()
+
+    def _begin(self) -> None:
+        """One pull for each queue that is known, or was found in new routes."""
+        known = {*self._positions, *self._links.routes.slots(self._topic)}
+        for slot in sorted(known - self._pulls.keys())[: QUEUES_MAX - len(self._pulls)]:
+            self._pulls[slot] = asyncio.get_running_loop().create_task(self._pull(slot))
+
+    async def _pull(self, slot: Slot) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._pull_once(slot)
+            except TroveError as error:
+                if error.spec is errors.OFFSET_OUT_OF_RANGE and "min_offset" in error.fields:
+                    self._positions[slot] = int(error.fields["min_offset"])
+                elif not error.retriable and error.spec is not errors.QUEUE_NOT_FOUND:
+                    self._inbox.fail(error)
+                    return
+                failures += 1
+                _log.debug(
+                    "pulling queue %d of %s from %s: %s", slot.queue_id, self._topic, slot.broker, error
+                )
+                await asyncio.sleep(self._links.options.backoff.seconds(failures))
+            else:
+                failures = 0
+
+    async def _pull_once(self, slot: Slot) -> None:
+        request = PullRequest(
+            self._topic,
+            slot.queue_id,
+            self._positions.get(slot, 0),
+            FETCH_BYTES_MAX,
+            self._tags,
+            1,  # what waits is bounded by the inbox, not by fetches
+            True,
+            FETCH_WAIT_MS,
+            slot.broker,
+        )
+        async with aclosing(Puller(self._links, request).batches()) as batches:
+            async for batch in batches:
+                for message in batch.messages():
+                    await self._inbox.wait_for_room()
+                    self._inbox.put(pulled_message(message, slot.broker))
+                    self._positions[slot] = message.queue_offset + 1
+                self._positions[slot] = batch.next_offset

@@ -1,0 +1,204 @@
+"""Received messages that wait for the program, within a bound; for orderly groups one of each lane at a time.
+
+A lane is one message group of one queue (messages without a group share their queue's lane). Invariants:
+
+- what was put and not taken is counted in `count` and `size`, and is there exactly once by its place;
+- orderly: of each lane exactly one message, its head, is ready or with the program; the rest wait behind it
+  in queue order, and go on only when the head is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from trovemq.received import ReceivedMessage
+from trovemq_proto.errors import TroveError
+
+ASKED_TOGETHER: Final = 32
+
+_Place = tuple[str, int, int, str]
+_LaneKey = tuple[str, int, str | None]
+
+
+@dataclass(slots=True)
+class _Lane:
+    head: ReceivedMessage
+    behind: list[ReceivedMessage] = field(default_factory=list)
+
+
+class Inbox:
+    """Where receive loops put and the program takes. Belongs to one event loop.
+
+    Args:
+        count_max: Messages that may wait; those who put ask `wait_for_room` before.
+        bytes_max: Bytes of their bodies.
+    """
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        assert count_max > 0, count_max
+        assert bytes_max > 0, bytes_max
+        self.count_max = count_max
+        self.bytes_max = bytes_max
+        # Asking for each message that was taken would cost a call a message.
+        self.ask_min = max(1, min(ASKED_TOGETHER, count_max // 2))
+        self.ordered = False
+        self.size = 0
+        self.closed = False
+        self._failure: TroveError | None = None
+        self._ready: deque[ReceivedMessage] = deque()
+        self._lanes: dict[_LaneKey, _Lane] = {}
+        self._waiting: dict[_Place, ReceivedMessage] = {}
+        self._takers = _Waiters()
+        self._putters = _Waiters()
+
+    @property
+    def count(self) -> int:
+        """Messages that wait."""
+        return len(self._waiting)
+
+    @property
+    def free(self) -> int:
+        """How many more messages may be asked for."""
+        return max(self.count_max - self.count, 0) if self.size < self.bytes_max else 0
+
+    # --- in -------------------------------------------------------------------------------------------
+
+    async def wait_for_room(self) -> int:
+        """Returns `free` once it is worth a call: half of the whole, or ASKED_TOGETHER."""
+        while self.free < self.ask_min:
+            await self._putters.wait()
+        return self.free
+
+    def put(self, message: ReceivedMessage) -> None:
+        """One more message. One that waits here already and was delivered again gets the newer lease."""
+        place = _place(message)
+        known = self._waiting.get(place)
+        if known is not None:
+            known.receipt_handle, known.lease_end = message.receipt_handle, message.lease_end
+            known.attempt = message.attempt
+            return
+        self._waiting[place] = message
+        self.size += len(message.body)
+        if self.ordered:
+            lane = self._lanes.get(_lane_key(message))
+            if lane is not None:
+                insort(lane.behind, message, key=lambda other: other.queue_offset)
+                return
+            self._lanes[_lane_key(message)] = _Lane(message)
+        self._make_ready(message)
+
+    def _make_ready(self, message: ReceivedMessage) -> None:
+        self._ready.append(message)
+        self._takers.wake(1)
+
+    # --- out ------------------------------------------------------------------------------------------
+
+    async def get(self) -> ReceivedMessage | None:
+        """The next message; None once the inbox is closed. Raises the TroveError it has failed with."""
+        while True:
+            if self.closed:
+                return None
+            message = self.take(asyncio.get_running_loop().time())
+            if message is not None:
+                return message
+            if self._failure is not None:
+                raise self._failure
+            await self._takers.wait()
+
+    def take(self, now: float) -> ReceivedMessage | None:
+        """The next message that is ready; those whose lease is over are dropped: they come again."""
+        while self._ready:
+            message = self._ready.popleft()
+            self._forget([message])
+            if message.lease_end is None or message.lease_end > now:
+                return message
+            lane = self._lanes.pop(_lane_key(message), None)
+            if lane is not None:
+                self._forget(lane.behind)
+        return None
+
+    def settled(self, message: ReceivedMessage, *, done: bool) -> list[ReceivedMessage]:
+        """The program is through with a message; `done`: it is consumed.
+
+        Returns:
+            Messages of its lane that wait no more because it comes again before them: to be given back.
+        """
+        key = _lane_key(message)
+        lane = self._lanes.get(key)
+        if lane is None or lane.head is not message:
+            return []
+        if done and lane.behind:
+            lane.head = lane.behind.pop(0)
+            self._make_ready(lane.head)
+            return []
+        del self._lanes[key]
+        self._forget(lane.behind)
+        return lane.behind
+
+    def drain(self) -> list[ReceivedMessage]:
+        """Takes out everything that waits."""
+        left = list(self._waiting.values())
+        self._forget(left)
+        self._ready.clear()
+        self._lanes.clear()
+        return left
+
+    def _forget(self, messages: Iterable[ReceivedMessage]) -> None:
+        for message in messages:
+            del self._waiting[_place(message)]
+            self.size -= len(message.body)
+        assert self.size >= 0, self.size
+        if self.free >= self.ask_min:
+            self._putters.wake_all()
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    def fail(self, error: TroveError) -> None:
+        """Whoever takes gets the error after what is ready."""
+        self._failure = self._failure or error
+        self._takers.wake_all()
+
+    def close(self) -> None:
+        """Whoever takes gets None."""
+        self.closed = True
+        self._takers.wake_all()
+
+
+class _Waiters:
+    """Tasks that wait for a turn. Each looks again at what it waits for when it was woken."""
+
+    def __init__(self) -> None:
+        self._futures: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.wake(1)  # the turn that came with the cancellation is the next one's
+            raise
+
+    def wake(self, count: int) -> None:
+        while count and self._futures:
+            future = self._futures.popleft()
+            if not future.done():
+                future.set_result(None)
+                count -= 1
+
+    def wake_all(self) -> None:
+        self.wake(len(self._futures))
+
+
+def _place(message: ReceivedMessage) -> _Place:
+    return message.broker, message.queue_id, message.queue_offset, message.message_id
+
+
+def _lane_key(message: ReceivedMessage) -> _LaneKey:
+    return message.broker, message.queue_id, message.message_group

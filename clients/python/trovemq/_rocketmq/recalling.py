@@ -1,0 +1,39 @@
+"""Recalling delayed messages: the broker that has the message is the one that its handle names."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode
+from binascii import Error as Base64Error
+
+from trovemq._links import Links
+from trovemq._rocketmq.identity import new_client_id
+from trovemq._rocketmq.messaging import MessagingService
+from trovemq._rocketmq.statuses import may_pass
+from trovemq_proto.errors import TroveError
+
+
+async def recall(links: Links, topic: str, handle: str) -> str:
+    """Asks the broker that the handle names, else each that has the topic; the message's unique key.
+
+    Raises:
+        TroveError: RECALL_HANDLE_ILLEGAL; a broker that could not be asked counts more than one that refused.
+    """
+    named = links.routes.find(broker_of(handle))
+    brokers = [named] if named is not None else links.routes.brokers_of(topic)
+    client_id = new_client_id()
+    failures: list[TroveError] = []
+    for broker in brokers:
+        try:
+            return await MessagingService(links.connection(broker), client_id).recall(topic, handle)
+        except TroveError as error:
+            failures.append(error)
+    raise next((error for error in failures if may_pass(error)), failures[0])
+
+
+def broker_of(handle: str) -> str:
+    """The broker's name in `v1 TOPIC BROKER TIME ID`, URL-safe base64; "" where it is not of that form."""
+    try:
+        parts = urlsafe_b64decode(handle.encode() + b"=" * (-len(handle) % 4)).decode().split(" ")
+    except (Base64Error, ValueError):
+        return ""
+    return parts[2] if len(parts) == 5 and parts[0] == "v1" else ""

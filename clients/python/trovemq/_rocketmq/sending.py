@@ -1,0 +1,250 @@
+"""Sends that need the v2 protocol: delayed messages and the halves of transactions.
+
+One message is one call. What was certainly not stored is tried again, at another broker if there is one;
+what may have been stored only if the producer was told to (retry_in_doubt), then with the same message id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from trovemq._links import Links
+from trovemq._outgoing import RECORD_OVERHEAD, Keys
+from trovemq._rocketmq.messages import mark_delayed, mark_half, milliseconds, outgoing_message
+from trovemq._rocketmq.messaging import MessagingService
+from trovemq._room import Room
+from trovemq._routes import Slot
+from trovemq._slots import SlotChooser
+from trovemq._unique_keys import next_unique_key
+from trovemq.fetched import Buffer
+from trovemq.model import BrokerInfo
+from trovemq.receipts import SendReceipt
+from trovemq.transaction import Checker, Transaction, Transactions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+NOT_YET: Final = -1  # queue and offsets of what lies in no queue of its topic yet
+CHECK_AFTER_MS_MAX: Final = 3_600_000
+DELIVER_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
+_IN_DOUBT: Final = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT)
+
+
+class MessagingSender:
+    """Sends single messages of one topic.
+
+    Args:
+        links: Routes and connections.
+        chooser: Whose turn it is.
+        client_id: Who sends.
+        retry_in_doubt: Whether what may have been stored is sent again.
+    """
+
+    def __init__(self, links: Links, chooser: SlotChooser, client_id: str, *, retry_in_doubt: bool) -> None:
+        self._links = links
+        self._chooser = chooser
+        self._client_id = client_id
+        self._retry_in_doubt = retry_in_doubt
+        self._sends: set[asyncio.Task[SendReceipt]] = set()
+
+    async def send(self, message: v2.Message, broker: str | None) -> SendReceipt:
+        """Sends one message. Cancelling gives up waiting; the message may be stored. Raises TroveError."""
+        task = asyncio.get_running_loop().create_task(self._send(message, broker))
+        self._sends.add(task)
+        task.add_done_callback(self._sends.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the producer is closed") from None
+            task.cancel()
+            raise
+
+    async def drained(self) -> None:
+        """Waits until everything sent so far is answered or has failed."""
+        if self._sends:
+            await asyncio.wait(list(self._sends))
+
+    async def close(self) -> None:
+        """Gives up what is not answered."""
+        for task in list(self._sends):
+            task.cancel()
+        await asyncio.gather(*self._sends, return_exceptions=True)
+
+    async def _send(self, message: v2.Message, broker_name: str | None) -> SendReceipt:
+        options, loop = self._links.options, asyncio.get_running_loop()
+        deadline, attempts = loop.time() + options.delivery_timeout_ms / 1000, 0
+        while True:
+            attempts += 1
+            handed_over = False
+            try:
+                slot = self._chooser.next() if broker_name is None else self._chooser.of_broker(broker_name)
+                broker = self._chooser.broker(slot)
+                service = MessagingService(self._links.connection(broker), self._client_id)
+                # An answer first: what is given to a connection that never stood would be in doubt.
+                await service.reach()
+                handed_over = True
+                return receipt_of(await service.send(message), message, slot, broker)
+            except TroveError as error:
+                in_doubt = handed_over and error.spec in _IN_DOUBT
+                if in_doubt and not self._retry_in_doubt:
+                    text = f"{error.message}; the message may have been stored"
+                    raise TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"}) from error
+                delay = options.backoff.seconds(attempts)
+                late = loop.time() + delay >= deadline or attempts >= options.send_attempts_max
+                if late or not error.retriable or self._links.closed:
+                    raise
+                await asyncio.sleep(delay)
+
+
+def receipt_of(
+    entry: service_pb2.SendResultEntry, message: v2.Message, slot: Slot, broker: BrokerInfo
+) -> SendReceipt:
+    """The receipt of a message that lies in no queue of its topic yet."""
+    system = message.system_properties
+    return SendReceipt(
+        topic=message.topic.name,
+        queue_id=NOT_YET,
+        queue_offset=NOT_YET,
+        physical_offset=NOT_YET,
+        offset_msg_id="",
+        unique_key=entry.message_id or system.message_id,
+        durability="disk" if broker.flush_mode == "sync" else "memory",
+        store_timestamp=milliseconds(system.born_timestamp),
+        broker=broker.name,
+        status="PUT_OK",
+        recall_handle=entry.recall_handle,
+        transaction_id=entry.transaction_id if system.message_type == v2.TRANSACTION else "",
+    )
+
+
+class LateMessages:
+    """The messages of one producer that are put on a queue later than they are sent.
+
+    Args:
+        links: Routes and connections.
+        topic: The topic.
+        chooser: Whose turn it is.
+        room: The producer's back-pressure.
+        retry_in_doubt: Whether what may have been stored is sent again.
+        checker: The program's answer for transactions that nobody ended.
+
+    Attributes:
+        transactions: How transactions end.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        topic: str,
+        chooser: SlotChooser,
+        room: Room,
+        retry_in_doubt: bool,
+        checker: Checker | None,
+    ) -> None:
+        self._topic = topic
+        self._room = room
+        self.transactions = Transactions(links, topic, checker)
+        # One identity for half messages and for the stream on which a broker asks for them.
+        client_id = self.transactions.client_id
+        self._sender = MessagingSender(links, chooser, client_id, retry_in_doubt=retry_in_doubt)
+
+    def transaction(self, check_after_ms: int | None) -> Transaction:
+        """As `Producer.transaction`."""
+        if check_after_ms is not None and not 0 < check_after_ms <= CHECK_AFTER_MS_MAX:
+            text = f"check_after_ms={check_after_ms} is not in 1..{CHECK_AFTER_MS_MAX}"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+        return Transaction(self.transactions, self._send_half, check_after_ms)
+
+    async def send_delayed(
+        self,
+        body: Buffer,
+        *,
+        deliver_at: datetime | None,
+        deliver_after: float | timedelta | None,
+        keys: Keys,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        unique_key: str | None,
+        broker: str | None,
+        message_group: str | None,
+    ) -> SendReceipt:
+        """As `Producer.send`."""
+        message = self._message(body, keys, tag, properties, unique_key, message_group)
+        mark_delayed(message, delivery_time(deliver_at, deliver_after))
+        return await self._send(message, broker)
+
+    async def _send_half(
+        self,
+        body: Buffer,
+        *,
+        keys: Keys,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        unique_key: str | None,
+        broker: str | None,
+        check_after_ms: int | None,
+    ) -> SendReceipt:
+        message = self._message(body, keys, tag, properties, unique_key, None)
+        mark_half(message, check_after_ms)
+        return await self._send(message, broker)
+
+    def _message(
+        self,
+        body: Buffer,
+        keys: Keys,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        unique_key: str | None,
+        message_group: str | None,
+    ) -> v2.Message:
+        return outgoing_message(
+            self._topic,
+            body,
+            next_unique_key() if unique_key is None else unique_key,
+            keys=keys,
+            tag=tag,
+            properties=properties,
+            message_group=message_group,
+            born_ms=time.time_ns() // 1_000_000,
+        )
+
+    async def _send(self, message: v2.Message, broker: str | None) -> SendReceipt:
+        size = message.ByteSize() + RECORD_OVERHEAD
+        await self._room.enter(size)
+        try:
+            return await self._sender.send(message, broker)
+        finally:
+            self._room.give(size)
+
+    async def drained(self) -> None:
+        """Waits until everything sent so far is answered or has failed."""
+        await self._sender.drained()
+
+    async def close(self) -> None:
+        """Gives up what is not answered; the brokers are told that the producer ends."""
+        await self._sender.close()
+        await self.transactions.close()
+
+
+def delivery_time(deliver_at: datetime | None, deliver_after: float | timedelta | None) -> int:
+    """Epoch ms. Raises TroveError DELIVERY_TIME_ILLEGAL."""
+    if deliver_at is not None and deliver_after is not None:
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, "give deliver_at or deliver_after, not both")
+    try:
+        if deliver_at is not None:
+            deliver_ms = round(deliver_at.timestamp() * 1000)
+        else:
+            after = deliver_after
+            seconds = after.total_seconds() if isinstance(after, timedelta) else float(after or 0)
+            deliver_ms = time.time_ns() // 1_000_000 + round(seconds * 1000)
+    except (OverflowError, ValueError, OSError) as error:
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"no such time: {error}") from error
+    if not 0 <= deliver_ms <= DELIVER_MS_MAX:
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"{deliver_ms} ms since 1970 is no delivery time")
+    return deliver_ms

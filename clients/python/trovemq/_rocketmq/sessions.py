@@ -1,0 +1,104 @@
+"""A client's standing with every broker that has a topic."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trovemq._links import Links
+from trovemq._rocketmq.session import Role, Session
+from trovemq._rocketmq.statuses import may_pass
+from trovemq.model import BrokerInfo
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class Sessions:
+    """One session at each broker that has a topic; follows the routes.
+
+    Args:
+        links: The client's connections.
+        topic: The topic. Names that begin with % are in no route: every broker is asked.
+        role: What the client is to each of them.
+    """
+
+    def __init__(self, links: Links, topic: str, role: Role) -> None:
+        self._links = links
+        self._topic = topic
+        self._role = role
+        self._sessions: dict[str, Session] = {}
+        self._changed = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Opens a session at every broker that has the topic and waits for one at least.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND where no broker has the topic; what a broker refuses;
+                BROKER_UNREACHABLE where none can be reached.
+        """
+        if not self._brokers():
+            await self._links.refresh()
+        if not self._brokers():
+            raise TroveError(errors.TOPIC_NOT_FOUND, f"no broker has the topic {self._topic}")
+        self._links.routes.listen(self._changed.set)
+        try:
+            self._adjust([])
+            await self._wait_for_one()
+        except BaseException:
+            await self.close()
+            raise
+        self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    async def _wait_for_one(self) -> None:
+        results = await asyncio.gather(
+            *(session.opened() for session in self._sessions.values()), return_exceptions=True
+        )
+        failures = [result for result in results if isinstance(result, BaseException)]
+        refused = [error for error in failures if not (isinstance(error, TroveError) and may_pass(error))]
+        if refused or len(failures) == len(results):
+            raise (refused or failures)[0]
+
+    def get(self, broker: str) -> Session | None:
+        """The session at that broker."""
+        return self._sessions.get(broker)
+
+    def all(self) -> list[Session]:
+        """Every session of the moment."""
+        return list(self._sessions.values())
+
+    async def stop_work(self) -> None:
+        """Ends what runs beside the streams, everywhere."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        await asyncio.gather(*(session.stop_work() for session in self.all()))
+
+    async def close(self) -> None:
+        """Ends every session; the brokers are told."""
+        self._links.routes.unlisten(self._changed.set)
+        await self.stop_work()
+        await asyncio.gather(*(session.close(notify=True) for session in self.all()))
+        self._sessions.clear()
+
+    def _brokers(self) -> list[BrokerInfo]:
+        brokers = [route.broker for route in self._links.routes.state.brokers]
+        if self._topic.startswith("%"):
+            return brokers
+        return [broker for broker in brokers if self._links.routes.has_topic(self._topic, broker.name)]
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            gone: list[Session] = []
+            self._adjust(gone)
+            await asyncio.gather(*(session.close(notify=False) for session in gone))
+
+    def _adjust(self, gone: list[Session]) -> None:
+        """Opens what is new; what is not in the routes any more is taken out and put into `gone`."""
+        brokers = {broker.name: broker for broker in self._brokers()}
+        gone += [self._sessions.pop(name) for name in self._sessions.keys() - brokers.keys()]
+        for name, broker in brokers.items():
+            if name not in self._sessions:
+                session = self._sessions[name] = Session(self._links, broker, self._role)
+                session.start()

@@ -1,0 +1,224 @@
+"""What becomes of one broker's messages: acknowledgements together, the rest one by one, all tried again.
+
+An acknowledgement that is told twice does no harm while the lease lasts, so whatever may pass is tried again
+until `reconnect_timeout_ms`; a lease that is over is an answer, and the message comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from trovemq._rocketmq.messaging import MessagingService
+from trovemq._rocketmq.statuses import may_pass
+from trovemq.options import ClientOptions
+from trovemq.received import ReceivedMessage
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+ACKNOWLEDGED_TOGETHER_MAX: Final = 32
+LINGER_SECONDS: Final = 0.002  # that an acknowledgement which nobody waits for waits for others
+CHANGES_AT_ONCE_MAX: Final = 32
+UNDER_WAY_MAX: Final = 4_096  # `room` waits while more than that are not answered
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(slots=True, eq=False)
+class _Acknowledgement:
+    message: ReceivedMessage
+    answer: asyncio.Future[None]
+    deadline: float
+
+
+class Settler:
+    """Settles the messages of one broker.
+
+    Args:
+        service: Gives the broker's calls, over the connection of the moment.
+        group: The consumer group.
+        options: Times and back-off.
+    """
+
+    def __init__(self, service: Callable[[], MessagingService], group: str, options: ClientOptions) -> None:
+        self._service = service
+        self._group = group
+        self._options = options
+        self._pending: deque[_Acknowledgement] = deque()
+        self._acknowledger: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._changes = asyncio.Semaphore(CHANGES_AT_ONCE_MAX)
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._closed = False
+
+    # --- what callers ask for -------------------------------------------------------------------------
+
+    def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
+        """Acknowledges a message with the others of the moment; `urgent`: somebody waits for the answer."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+        if self._closed:
+            answer.set_exception(_closed())
+            return answer
+        self._track(answer)
+        self._pending.append(_Acknowledgement(message, answer, self._deadline()))
+        if urgent or len(self._pending) >= ACKNOWLEDGED_TOGETHER_MAX:
+            self._hurry.set()
+        if self._acknowledger is None or self._acknowledger.done():
+            self._acknowledger = loop.create_task(self._acknowledge_pending())
+        return answer
+
+    def come_again(
+        self, message: ReceivedMessage, delay_ms: int, *, suspend: bool = False
+    ) -> asyncio.Future[None]:
+        """Gives a message back, to come again after the delay."""
+        return self._start(lambda: self._come_again(message, delay_ms, suspend))
+
+    def dead_letter(self, message: ReceivedMessage, attempts_max: int) -> asyncio.Future[None]:
+        """Moves a message to the group's dead letters."""
+        return self._start(
+            lambda: self._persist(lambda: self._service().dead_letter(self._group, message, attempts_max))
+        )
+
+    async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
+        """Lets a message come again no earlier than that; it gets its new receipt handle."""
+        if self._closed:
+            raise _closed()
+        message.receipt_handle = await self._service().change_invisible(
+            self._group, message, duration_ms, suspend=False
+        )
+        message.lease_end = asyncio.get_running_loop().time() + duration_ms / 1000
+
+    # --- the whole ------------------------------------------------------------------------------------
+
+    async def room(self) -> None:
+        """Waits while too many are under way."""
+        while len(self._under_way) > UNDER_WAY_MAX:
+            await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self, seconds: float) -> None:
+        """Waits so long for what is under way; the rest fails with SERVICE_NOT_AVAILABLE."""
+        self._hurry.set()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way), timeout=seconds)
+        self._closed = True
+        if self._acknowledger is not None:
+            self._acknowledger.cancel()
+            await asyncio.gather(self._acknowledger, return_exceptions=True)
+        for answer in list(self._under_way):
+            if isinstance(answer, asyncio.Task):
+                answer.cancel()
+            elif not answer.done():
+                answer.set_exception(_closed())
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    # --- acknowledgements -----------------------------------------------------------------------------
+
+    async def _acknowledge_pending(self) -> None:
+        failures = 0
+        while self._pending:
+            await self._linger()
+            batch = self._next_batch()
+            messages = [entry.message for entry in batch]
+            try:
+                answers = await self._service().acknowledge(self._group, messages[0].topic, messages)
+            except TroveError as error:
+                answers = [error] * len(batch)
+            except asyncio.CancelledError:
+                self._pending.extendleft(reversed(batch))
+                raise
+            again = [
+                entry for entry, error in zip(batch, answers, strict=True) if not self._told(entry, error)
+            ]
+            self._pending.extendleft(reversed(again))
+            failures = failures + 1 if again else 0
+            if again:
+                await asyncio.sleep(self._options.backoff.seconds(failures))
+
+    async def _linger(self) -> None:
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+        self._hurry.clear()
+
+    def _next_batch(self) -> list[_Acknowledgement]:
+        """The next ones of one topic."""
+        batch = [self._pending.popleft()]
+        topic = batch[0].message.topic
+        while len(batch) < ACKNOWLEDGED_TOGETHER_MAX and self._pending:
+            if self._pending[0].message.topic != topic:
+                break
+            batch.append(self._pending.popleft())
+        return batch
+
+    def _told(self, entry: _Acknowledgement, error: TroveError | None) -> bool:
+        """Whether it is over: the caller has the answer (or gave up waiting for it)."""
+        if error is None:
+            if not entry.answer.done():
+                entry.answer.set_result(None)
+            return True
+        if may_pass(error) and asyncio.get_running_loop().time() < entry.deadline:
+            return False
+        if not entry.answer.done():
+            entry.answer.set_exception(error)
+        return True
+
+    # --- the rest -------------------------------------------------------------------------------------
+
+    def _start(self, call: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            refused: asyncio.Future[None] = loop.create_future()
+            refused.set_exception(_closed())
+            return refused
+        task = loop.create_task(self._limited(call))
+        self._track(task)
+        return task
+
+    async def _limited(self, call: Callable[[], Awaitable[None]]) -> None:
+        async with self._changes:
+            await call()
+
+    async def _come_again(self, message: ReceivedMessage, delay_ms: int, suspend: bool) -> None:
+        in_doubt = False
+
+        async def change() -> None:
+            nonlocal in_doubt
+            try:
+                await self._service().change_invisible(self._group, message, delay_ms, suspend=suspend)
+            except TroveError as error:
+                # The handle of an earlier try that arrived is replaced by now: what was wanted is done.
+                if not (in_doubt and error.spec is errors.RECEIPT_HANDLE_ILLEGAL):
+                    in_doubt = True
+                    raise
+
+        await self._persist(change)
+
+    async def _persist(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Calls until there is an answer, or too much time has passed."""
+        deadline, failures = self._deadline(), 0
+        while True:
+            try:
+                return await call()
+            except TroveError as error:
+                failures += 1
+                delay = self._options.backoff.seconds(failures)
+                if not may_pass(error) or asyncio.get_running_loop().time() + delay > deadline:
+                    raise
+                await asyncio.sleep(delay)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._options.reconnect_timeout_ms / 1000
+
+    def _track(self, answer: asyncio.Future[None]) -> None:
+        self._under_way.add(answer)
+        answer.add_done_callback(self._under_way.discard)
+
+
+def _closed() -> TroveError:
+    return TroveError(errors.SERVICE_NOT_AVAILABLE, "the subscription is closed; the message comes again")

@@ -1,0 +1,82 @@
+"""The status codes of the v2 protocol as rows of the error table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+OK: Final = v2.Code.OK
+MULTIPLE_RESULTS: Final = v2.Code.MULTIPLE_RESULTS
+STATUS_TEXT_SIZE_MAX: Final = 1_024  # of what this client puts into a status
+
+_SPECS: Final[dict[int, ErrorSpec]] = {
+    v2.Code.BAD_REQUEST: errors.REQUEST_ILLEGAL,
+    v2.Code.ILLEGAL_ACCESS_POINT: errors.REQUEST_ILLEGAL,
+    v2.Code.ILLEGAL_TOPIC: errors.TOPIC_ILLEGAL,
+    v2.Code.ILLEGAL_CONSUMER_GROUP: errors.GROUP_ILLEGAL,
+    v2.Code.ILLEGAL_MESSAGE_TAG: errors.TAG_ILLEGAL,
+    v2.Code.ILLEGAL_MESSAGE_KEY: errors.KEY_ILLEGAL,
+    v2.Code.ILLEGAL_MESSAGE_GROUP: errors.MESSAGE_GROUP_ILLEGAL,
+    v2.Code.ILLEGAL_MESSAGE_PROPERTY_KEY: errors.PROPERTY_ILLEGAL,
+    v2.Code.INVALID_TRANSACTION_ID: errors.TRANSACTION_ILLEGAL,
+    v2.Code.ILLEGAL_MESSAGE_ID: errors.UNIQUE_KEY_ILLEGAL,
+    v2.Code.ILLEGAL_FILTER_EXPRESSION: errors.FILTER_ILLEGAL,
+    v2.Code.ILLEGAL_INVISIBLE_TIME: errors.INVISIBLE_DURATION_ILLEGAL,
+    v2.Code.ILLEGAL_DELIVERY_TIME: errors.DELIVERY_TIME_ILLEGAL,
+    v2.Code.INVALID_RECEIPT_HANDLE: errors.RECEIPT_HANDLE_ILLEGAL,
+    v2.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: errors.MESSAGE_TYPE_CONFLICT,
+    v2.Code.UNRECOGNIZED_CLIENT_TYPE: errors.CLIENT_UNKNOWN,
+    v2.Code.MESSAGE_CORRUPTED: errors.BATCH_ILLEGAL,
+    v2.Code.CLIENT_ID_REQUIRED: errors.CLIENT_ID_MISSING,
+    v2.Code.ILLEGAL_POLLING_TIME: errors.POLLING_TIME_ILLEGAL,
+    v2.Code.ILLEGAL_OFFSET: errors.OFFSET_OUT_OF_RANGE,
+    v2.Code.INVALID_CLIENT_PROPERTIES: errors.CLIENT_PROPERTIES_ILLEGAL,
+    v2.Code.UNAUTHORIZED: errors.PERMISSION_MISSING,
+    v2.Code.FORBIDDEN: errors.PERMISSION_MISSING,
+    v2.Code.MESSAGE_NOT_FOUND: errors.MESSAGE_NOT_FOUND,
+    v2.Code.TOPIC_NOT_FOUND: errors.TOPIC_NOT_FOUND,
+    v2.Code.CONSUMER_GROUP_NOT_FOUND: errors.GROUP_NOT_FOUND,
+    v2.Code.OFFSET_NOT_FOUND: errors.OFFSET_NOT_FOUND,
+    v2.Code.REQUEST_TIMEOUT: errors.REQUEST_TIMEOUT,
+    v2.Code.PAYLOAD_TOO_LARGE: errors.BATCH_SIZE_EXCEEDED,
+    v2.Code.MESSAGE_BODY_TOO_LARGE: errors.MESSAGE_SIZE_EXCEEDED,
+    v2.Code.MESSAGE_BODY_EMPTY: errors.BODY_EMPTY,
+    v2.Code.TOO_MANY_REQUESTS: errors.LIMIT_EXCEEDED,
+    v2.Code.REQUEST_HEADER_FIELDS_TOO_LARGE: errors.PROPERTIES_SIZE_EXCEEDED,
+    v2.Code.MESSAGE_PROPERTIES_TOO_LARGE: errors.PROPERTIES_SIZE_EXCEEDED,
+    v2.Code.HA_NOT_AVAILABLE: errors.SERVICE_NOT_AVAILABLE,
+    v2.Code.NOT_IMPLEMENTED: errors.NOT_IMPLEMENTED,
+    v2.Code.PROXY_TIMEOUT: errors.REQUEST_TIMEOUT,
+    v2.Code.MASTER_PERSISTENCE_TIMEOUT: errors.FLUSH_DISK_TIMEOUT,
+    v2.Code.SLAVE_PERSISTENCE_TIMEOUT: errors.FLUSH_DISK_TIMEOUT,
+    v2.Code.UNSUPPORTED: errors.NOT_IMPLEMENTED,
+    v2.Code.VERSION_UNSUPPORTED: errors.NOT_IMPLEMENTED,
+}
+
+
+def error_of(status: v2.Status, server: str) -> TroveError | None:
+    """None for success; a code without a row of its own is UNKNOWN_ERROR, with the code as a field."""
+    if status.code in (OK, MULTIPLE_RESULTS):
+        return None
+    spec = _SPECS.get(status.code, errors.UNKNOWN_ERROR)
+    return TroveError(spec, status.message, server=server, rocketmq_code=int(status.code))
+
+
+def check(status: v2.Status, server: str) -> None:
+    """Raises the TroveError that a status stands for."""
+    error = error_of(status, server)
+    if error is not None:
+        raise error
+
+
+def may_pass(error: TroveError) -> bool:
+    """Whether the same call may succeed later; an error that the server did not expect may pass too."""
+    return error.retriable or error.spec is errors.UNKNOWN_ERROR
+
+
+def status(code: v2.Code, text: str = "") -> v2.Status:
+    """A status that this client sends."""
+    return v2.Status(code=code, message=text[:STATUS_TEXT_SIZE_MAX])

@@ -1,0 +1,212 @@
+"""apply FILE: makes the topics and groups that a file names, and nothing else.
+
+The whole file is checked, and compared with every broker, before anything is changed. Nothing is ever
+deleted, and no queue is taken away. Where the file leaves something open, an existing group gets the default
+back, and an existing topic keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.apply_file import Wanted, WantedGroup, WantedTopic, parse_file, read_file
+from trovemq.cli.arguments import BrokerOption
+from trovemq.cli.session import Session, verb
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import Client, GroupDescription, GroupSettings, TopicDescription
+
+QUEUE_COUNT_DEFAULT: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of one topic or group on one broker; `run` does it."""
+
+    kind: str
+    name: str
+    broker: str
+    change: str  # created, altered, unchanged
+    details: tuple[str, ...] = ()
+    run: Callable[[], Awaitable[object]] | None = field(default=None, compare=False)
+
+    def fields(self, *, dry_run: bool) -> dict[str, object]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "change": self.change,
+            "details": list(self.details),
+            "broker": self.broker,
+            "dryRun": dry_run,
+        }
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command tree."""
+    verb(app, "apply")(apply)
+
+
+async def apply(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and stop.")] = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Create and alter the topics and groups of a file, and say what was changed. Deletes nothing."""
+    wanted = parse_file(read_file(file))
+    async with session.client() as client:
+        steps = await planned(session, client, wanted, broker)
+        if not dry_run:
+            await _carry_out(session, steps)
+    show_steps(session, steps, dry_run=dry_run)
+
+
+async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
+    """In the file's order. What was done before a failure stays, and is told."""
+    done: list[Step] = []
+    for step in steps:
+        if step.run is None:
+            continue
+        try:
+            await session.call(step.run())
+        except TroveError as error:
+            if done:
+                names = [f"{one.kind} {one.name} {one.change}" for one in done]
+                session.output.note(done=names)
+            text = (
+                f"{step.kind} {step.name} on {step.broker}: {error.message} ({len(done)} changes were made)"
+            )
+            raise TroveError(error.spec, text, **error.fields) from error
+        done.append(step)
+
+
+# --- the difference -----------------------------------------------------------------------------------
+async def planned(session: Session, client: Client, wanted: Wanted, broker: str | None) -> list[Step]:
+    """What must be done on each broker, in the file's order."""
+    state = await session.call(client.admin.cluster())
+    names = [route.broker.name for route in state.brokers if broker in (None, route.broker.name)]
+    if not names:
+        raise TroveError(
+            errors.BROKER_NOT_FOUND, f"broker {broker} is not in the routes", broker=broker or ""
+        )
+    topics = await session.call(client.admin.list_topics(include_system=True, broker=broker))
+    groups = await session.call(client.admin.groups.list_all(broker=broker))
+    topic_at = {(topic.topic, topic.broker): topic for topic in topics}
+    group_at = {(group.group, group.broker): group for group in groups if group.created}
+    steps = [
+        _topic_step(client, topic, name, topic_at.get((topic.name, name)))
+        for topic in wanted.topics
+        for name in names
+    ]
+    return steps + [
+        _group_step(client, group, name, group_at.get((group.name, name)))
+        for group in wanted.groups
+        for name in names
+    ]
+
+
+def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDescription | None) -> Step:
+    admin = client.admin
+    if found is None:
+        queues, message_type = wanted.queue_count or QUEUE_COUNT_DEFAULT, wanted.message_type or "NORMAL"
+        details = (f"queues {queues}", f"type {message_type}")
+        return Step(
+            "topic",
+            wanted.name,
+            broker,
+            "created",
+            details,
+            lambda: admin.create_topic(
+                wanted.name, queue_count=queues, message_type=message_type, broker=broker
+            ),
+        )
+    new_type = wanted.message_type if wanted.message_type not in (None, found.message_type) else None
+    more = wanted.queue_count if wanted.queue_count and wanted.queue_count > found.queue_count else None
+    changes = [f"type {found.message_type} -> {new_type}"] if new_type else []
+    changes += [f"queues {found.queue_count} -> {more}"] if more else []
+    if wanted.queue_count and wanted.queue_count < found.queue_count:
+        changes.append(f"keeps its {found.queue_count} queues (the file has {wanted.queue_count})")
+    if not new_type and not more:
+        return Step("topic", wanted.name, broker, "unchanged", tuple(changes))
+    return Step(
+        "topic",
+        wanted.name,
+        broker,
+        "altered",
+        tuple(changes),
+        lambda: admin.alter_topic(wanted.name, queue_count=more, message_type=new_type, broker=broker),
+    )
+
+
+def _group_step(client: Client, wanted: WantedGroup, broker: str, found: GroupDescription | None) -> Step:
+    from trovemq import GroupSettings
+    from trovemq.cli.group_answers import BACKOFF_STEPS_SHOWN, backoff_text
+    from trovemq.group_model import BACKOFF_MS_DEFAULT
+
+    groups = client.admin.groups
+    settings = GroupSettings(wanted.orderly, wanted.retry_max, wanted.backoff_ms or BACKOFF_MS_DEFAULT)
+    if found is None:
+        details = (
+            f"orderly {settings.orderly}",
+            f"maxRetries {settings.retry_max}",
+            backoff_text(settings, BACKOFF_STEPS_SHOWN),
+        )
+        return Step(
+            "group",
+            wanted.name,
+            broker,
+            "created",
+            details,
+            lambda: groups.create(wanted.name, settings, broker=broker),
+        )
+    changes = _group_changes(found.settings, settings)
+    if not changes:
+        return Step("group", wanted.name, broker, "unchanged")
+    return Step(
+        "group",
+        wanted.name,
+        broker,
+        "altered",
+        changes,
+        lambda: groups.alter(wanted.name, settings, broker=broker),
+    )
+
+
+def _group_changes(before: GroupSettings, after: GroupSettings) -> tuple[str, ...]:
+    from trovemq.cli.group_answers import backoff_text
+
+    changes = []
+    if before.orderly != after.orderly:
+        changes.append(f"orderly {before.orderly} -> {after.orderly}")
+    if before.retry_max != after.retry_max:
+        changes.append(f"maxRetries {before.retry_max} -> {after.retry_max}")
+    if before.exponential or before.backoff_ms != after.backoff_ms:
+        changes.append(f"back-off {backoff_text(before)} -> {backoff_text(after)}")
+    return tuple(changes)
+
+
+def show_steps(session: Session, steps: Sequence[Step], *, dry_run: bool) -> None:
+    """What was changed, or would be."""
+    for step in steps:
+        session.output.item(step.fields(dry_run=dry_run))
+    counts = {
+        change: sum(step.change == change for step in steps) for change in ("created", "altered", "unchanged")
+    }
+    if session.output.json:
+        return
+    from trovemq.cli.render import printable, table
+
+    rows = [
+        (step.kind, printable(step.name), step.broker, step.change, printable(", ".join(step.details)))
+        for step in steps
+    ]
+    session.output.show(table(("kind", "name", "broker", "change", "what"), rows))
+    text = ", ".join(f"{count} {change}" for change, count in counts.items())
+    session.output.remark(f"nothing was changed; it would be: {text}" if dry_run else text)

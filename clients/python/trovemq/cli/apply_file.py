@@ -1,0 +1,150 @@
+"""The file that `apply` reads: JSON with the topics and groups that are wanted.
+
+    {"topics": [{"name": "orders", "type": "NORMAL", "queues": 8}, …],
+     "groups": [{"name": "billing", "orderly": false, "maxRetries": 16, "backoffMillis": [1000, 5000]}, …]}
+
+Only `name` must be there. A group without maxRetries, backoffMillis or orderly has the defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trovemq.cli.topics import MessageType
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+FILE_BYTES_MAX: Final = 16 << 20
+ENTRIES_MAX: Final = 10_000
+QUEUE_COUNT_MAX: Final = 1_024
+RETRY_MAX_DEFAULT: Final = 16
+RETRY_MAX_MAX: Final = 10_000
+BACKOFF_STEPS_MAX: Final = 64
+_KINDS: Final = ("topics", "groups")
+_MEMBERS: Final = {
+    "topics": ("name", "type", "queues"),
+    "groups": ("name", "orderly", "maxRetries", "backoffMillis"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic of the file; None where the file leaves it open."""
+
+    name: str
+    message_type: str | None
+    queue_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGroup:
+    """A group of the file, with the defaults filled in; no back-off is RocketMQ's."""
+
+    name: str
+    orderly: bool = False
+    retry_max: int = RETRY_MAX_DEFAULT
+    backoff_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a file names."""
+
+    topics: tuple[WantedTopic, ...]
+    groups: tuple[WantedGroup, ...]
+
+
+def read_file(path: Path) -> bytes:
+    """The file's content. Raises TroveError REQUEST_ILLEGAL where it cannot be read or is too large."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _illegal(f"{path}: {error.strerror or error}") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise _illegal(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
+    return content
+
+
+def parse_file(content: bytes) -> Wanted:
+    """What the file names. Raises TroveError REQUEST_ILLEGAL that says where it is wrong."""
+    try:
+        document = json.loads(content.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise _illegal(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise _illegal("the file is no JSON text in UTF-8") from None
+    if not isinstance(document, dict):
+        raise _illegal('the file is no object: {"topics": […], "groups": […]}')
+    _check_members("the file", document, _KINDS)
+    topics = tuple(_topic(where, entry) for where, entry in _entries(document, "topics"))
+    groups = tuple(_group(where, entry) for where, entry in _entries(document, "groups"))
+    return Wanted(topics, groups)
+
+
+def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """(where it stands, the entry). Names are there, and none twice."""
+    entries = document.get(kind, [])
+    if not isinstance(entries, list):
+        raise _illegal(f"{kind} is no list")
+    if len(entries) > ENTRIES_MAX:
+        raise _illegal(f"{kind} has {len(entries)} entries, more than {ENTRIES_MAX}")
+    named: set[str] = set()
+    found = []
+    for index, entry in enumerate(entries):
+        where = f"{kind}[{index}]"
+        if not isinstance(entry, dict):
+            raise _illegal(f"{where} is no object")
+        name = entry.get("name")
+        if not isinstance(name, str) or not name:
+            raise _illegal(f"{where} has no name")
+        where = f"{where} ({name[:100]})"
+        _check_members(where, entry, _MEMBERS[kind])
+        if name in named:
+            raise _illegal(f"{where} is there twice")
+        named.add(name)
+        found.append((where, entry))
+    return found
+
+
+def _check_members(where: str, value: dict[str, Any], known: Sequence[str]) -> None:
+    unknown = sorted(set(value) - set(known))
+    if unknown:
+        raise _illegal(f"{where} has the unknown member {unknown[0][:100]!r}; known: {', '.join(known)}")
+
+
+def _topic(where: str, entry: dict[str, Any]) -> WantedTopic:
+    message_type = entry.get("type")
+    if message_type is not None and message_type not in list(MessageType):
+        raise _illegal(f"{where}: type {message_type!r} is none of {', '.join(MessageType)}")
+    queues = entry.get("queues")
+    if queues is not None and not _is_integer(queues, 1, QUEUE_COUNT_MAX):
+        raise _illegal(f"{where}: queues is no number from 1 to {QUEUE_COUNT_MAX}")
+    return WantedTopic(entry["name"], message_type, queues)
+
+
+def _group(where: str, entry: dict[str, Any]) -> WantedGroup:
+    orderly = entry.get("orderly", False)
+    if not isinstance(orderly, bool):
+        raise _illegal(f"{where}: orderly is neither true nor false")
+    retry_max = entry.get("maxRetries", RETRY_MAX_DEFAULT)
+    if not _is_integer(retry_max, 0, RETRY_MAX_MAX):
+        raise _illegal(f"{where}: maxRetries is no number from 0 to {RETRY_MAX_MAX}")
+    backoff = entry.get("backoffMillis", [])
+    if not isinstance(backoff, list) or not all(_is_integer(ms, 0, 1 << 62) for ms in backoff):
+        raise _illegal(f"{where}: backoffMillis is no list of milliseconds")
+    if len(backoff) > BACKOFF_STEPS_MAX:
+        raise _illegal(f"{where}: backoffMillis has {len(backoff)} steps, more than {BACKOFF_STEPS_MAX}")
+    return WantedGroup(entry["name"], orderly, retry_max, tuple(backoff))
+
+
+def _is_integer(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _illegal(message: str) -> TroveError:
+    return TroveError(errors.REQUEST_ILLEGAL, message)

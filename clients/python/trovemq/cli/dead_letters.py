@@ -1,0 +1,241 @@
+"""dlq list|show|resend: messages that a group could not consume, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, GroupArgument, YesOption
+from trovemq.cli.session import Session, verb
+from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq import Client, DeadLetter, ResentDeadLetter
+
+app = typer.Typer(help="Dead letters of a consumer group: list, show, resend.", no_args_is_help=True)
+
+LIST_MAX_DEFAULT: Final = 64
+TABLE_ROWS_MAX: Final = 500
+RESEND_AT_ONCE: Final = 100
+STEPS_A_SECOND: Final = 10
+ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
+
+OffsetOption = Annotated[
+    int | None,
+    typer.Option(
+        "--offset", metavar="O", min=0, max=OFFSET_MAX, help="From this offset on.", show_default=False
+    ),
+]
+
+
+@verb(app, "list")
+async def list_(
+    session: Session,
+    group: GroupArgument,
+    offset: OffsetOption = None,
+    count: Annotated[int, typer.Option("--max", metavar="N", min=1, help="How many.")] = LIST_MAX_DEFAULT,
+    broker: BrokerOption = None,
+) -> None:
+    """List the dead letters of a group, the oldest first."""
+    found: list[DeadLetter] = []
+    async with session.client() as client:
+        letters = client.admin.groups.dead_letters(group, offset=offset or 0, broker=broker)
+        shown = 0
+        async with aclosing(session.each(letters)) as all_of_them:
+            async for letter in all_of_them:
+                if shown == count:
+                    session.output.note(complete=False)
+                    session.output.remark(f"there are more: add --max N or --offset {letter.offset}")
+                    break
+                shown += 1
+                session.output.item(letter_fields(letter))
+                found.append(letter)
+                if len(found) == TABLE_ROWS_MAX:
+                    _show_table(session, found)
+                    found.clear()
+    _show_table(session, found)
+    if not shown:
+        session.output.remark(f"group {group} has no dead letters")
+
+
+def _show_table(session: Session, letters: Sequence[DeadLetter]) -> None:
+    if session.output.json or not letters:
+        return
+    from trovemq.cli.render import body_preview, printable, table
+    from trovemq.cli.times import format_time
+
+    rows = [
+        (
+            letter.broker,
+            letter.offset,
+            format_time(letter.message.store_timestamp),
+            printable(origin_topic(letter) or "-"),
+            letter.message.reconsume_times,
+            printable(" ".join(letter.message.keys) or "-"),
+            printable(letter.message.message_id),
+            body_preview(letter.message.body),
+        )
+        for letter in letters
+    ]
+    columns = ("broker", "offset", "since", "topic", "redeliveries", "keys", "message id", "body")
+    session.output.show(table(columns, rows, numbers=("offset", "redeliveries")))
+
+
+def letter_fields(letter: DeadLetter) -> dict[str, object]:
+    """The JSON object of a dead letter: the message's own, and where it came from."""
+    return {
+        "offset": letter.offset,
+        "originTopic": origin_topic(letter),
+        "broker": letter.broker,
+        **letter.message.to_manifest(),
+    }
+
+
+def origin_topic(letter: DeadLetter) -> str | None:
+    """The topic that it was consumed from; None where it does not say."""
+    properties = letter.message.properties
+    return next((properties[name] for name in ORIGIN_TOPIC_PROPERTIES if properties.get(name)), None)
+
+
+@verb(app, "show")
+async def show(
+    session: Session,
+    group: GroupArgument,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, max=OFFSET_MAX, show_default=False)],
+    broker: BrokerOption = None,
+) -> None:
+    """Show one dead letter whole."""
+    from trovemq import DeadLetter
+
+    async with session.client() as client:
+        message = await session.call(client.get_at(f"%DLQ%{group}", 0, offset, broker=broker))
+    letter = DeadLetter(broker or "", offset, message)
+    session.output.item({**letter_fields(letter), "broker": broker})
+    if session.output.json:
+        return
+    from trovemq.cli.render import card, message_card, printable
+
+    session.output.show(message_card(message))
+    session.output.show(
+        card(
+            {
+                "came from": printable(origin_topic(letter) or "-"),
+                "redeliveries": message.reconsume_times,
+            }
+        )
+    )
+
+
+@verb(app, "resend")
+async def resend(
+    session: Session,
+    group: GroupArgument,
+    offsets: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--offset", metavar="O", min=0, max=OFFSET_MAX, help="This one (repeatable).", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every dead letter of the group.")] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", metavar="N", min=0.01, help="At most N a second; else all at once.", show_default=False
+        ),
+    ] = None,
+    yes: YesOption = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Send dead letters to their topic again and show each one's result. They stay where they are."""
+    if everything == bool(offsets):
+        raise typer.BadParameter("give --all, or --offset O (repeatable)")
+    async with session.client() as client:
+        chosen = await _chosen(session, client, group, sorted(set(offsets or [])), broker)
+        count = sum(len(offsets) for offsets in chosen.values())
+        if not yes and not session.output.json and sys.stdin.isatty() and sys.stdout.isatty():
+            typer.confirm(f"Send {count:,} messages again?", abort=True, err=True)
+        results: list[ResentDeadLetter] = []
+        for name, wanted in chosen.items():
+            results += await _resend_paced(session, client, group, name, wanted, rate)
+    show_results(session, results)
+
+
+async def _chosen(
+    session: Session, client: Client, group: str, offsets: list[int], broker: str | None
+) -> dict[str | None, list[int]]:
+    """Offsets by broker: those given, or all that there are now."""
+    if offsets:
+        return {broker: offsets}
+    found: dict[str | None, list[int]] = {}
+    letters = client.admin.groups.dead_letters(group, broker=broker)
+    async with aclosing(session.each(letters)) as all_of_them:
+        async for letter in all_of_them:
+            found.setdefault(letter.broker, []).append(letter.offset)
+    return found
+
+
+async def _resend_paced(
+    session: Session, client: Client, group: str, broker: str | None, offsets: list[int], rate: float | None
+) -> list[ResentDeadLetter]:
+    """A failure of a whole call ends it: what was sent until then is part of the error."""
+    results: list[ResentDeadLetter] = []
+    clock = asyncio.get_running_loop()
+    begin = clock.time()
+    for part in _parts(offsets, rate):
+        if rate is not None:
+            await asyncio.sleep(max(begin + len(results) / rate - clock.time(), 0))
+        try:
+            results += await session.call(client.admin.groups.resend_dead_letters(group, part, broker=broker))
+        except TroveError as error:
+            done = [result.offset for result in results if not result.error]
+            session.output.note(resent=done)
+            if done:
+                session.output.remark(f"sent until then: offsets {done}")
+            raise error
+    return results
+
+
+def _parts(offsets: list[int], rate: float | None) -> Iterator[list[int]]:
+    """What is sent by one call: with a rate about a tenth of a second's share."""
+    size = RESEND_AT_ONCE if rate is None else max(1, min(RESEND_AT_ONCE, int(rate / STEPS_A_SECOND)))
+    for first in range(0, len(offsets), size):
+        yield offsets[first : first + size]
+
+
+def show_results(session: Session, results: Sequence[ResentDeadLetter]) -> None:
+    """What became of each. Raises TroveError where some could not be sent: the answer is then its fields."""
+    for result in results:
+        session.output.item(
+            {
+                "offset": result.offset,
+                "topic": result.topic or None,
+                "offsetMsgId": result.offset_msg_id or None,
+                "error": result.error or None,
+                "errorMessage": result.error_message or None,
+                "broker": result.broker,
+            }
+        )
+    failed = [result for result in results if result.error]
+    session.output.note(resent=len(results) - len(failed), failed=len(failed))
+    if session.output.json:
+        return
+    from trovemq.cli.render import printable, table
+
+    rows = [
+        (
+            result.broker,
+            result.offset,
+            printable(result.topic or "-"),
+            result.offset_msg_id or "-",
+            printable(f"{result.error}: {result.error_message}") if result.error else "sent",
+        )
+        for result in results
+    ]
+    columns = ("broker", "offset", "topic", "offsetMsgId", "result")
+    session.output.show(table(columns, rows, numbers=("offset",)))
+    session.output.remark(f"{len(results) - len(failed):,} sent, {len(failed):,} not")

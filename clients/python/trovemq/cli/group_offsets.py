@@ -1,0 +1,131 @@
+"""group offset commit|get|reset: how far a consumer group has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trovemq.cli.arguments import (
+    OFFSET_MAX,
+    BrokerOption,
+    GroupArgument,
+    QueueArgument,
+    QueueOption,
+    TopicArgument,
+)
+from trovemq.cli.session import Session, verb
+from trovemq.cli.times import parse_time
+
+if TYPE_CHECKING:
+    from trovemq import OffsetReset
+
+app = typer.Typer(help="A consumer group's offsets: commit, get, reset.", no_args_is_help=True)
+
+
+@verb(app, "commit")
+async def commit(
+    session: Session,
+    group: GroupArgument,
+    topic: TopicArgument,
+    queue: QueueArgument,
+    offset: Annotated[
+        int,
+        typer.Argument(
+            metavar="OFFSET", min=0, max=OFFSET_MAX, help="The next one to consume.", show_default=False
+        ),
+    ],
+    broker: BrokerOption = None,
+) -> None:
+    """Store a group's offset of one queue; durable when it returns."""
+    async with session.client() as client:
+        await session.call(client.admin.commit_offset(group, topic, queue, offset, broker=broker))
+    show_offset(session, group, topic, queue, offset)
+
+
+@verb(app, "get")
+async def get(
+    session: Session,
+    group: GroupArgument,
+    topic: TopicArgument,
+    queue: QueueArgument,
+    broker: BrokerOption = None,
+) -> None:
+    """Show a group's offset of one queue (null where it has none)."""
+    async with session.client() as client:
+        offset = await session.call(client.admin.get_offset(group, topic, queue, broker=broker))
+    show_offset(session, group, topic, queue, offset)
+
+
+def show_offset(session: Session, group: str, topic: str, queue: int, offset: int | None) -> None:
+    """One group's offset of one queue."""
+    answer: dict[str, object] = {"group": group, "topic": topic, "queueId": queue, "offset": offset}
+    session.output.item(answer)
+    if not session.output.json:
+        from trovemq.cli.render import card
+
+        session.output.show(card(answer))
+
+
+@verb(app, "reset")
+async def reset(
+    session: Session,
+    group: GroupArgument,
+    topic: TopicArgument,
+    queue: QueueOption = None,
+    to_time: Annotated[
+        int | None,
+        typer.Option(
+            "--to-time",
+            parser=parse_time,
+            metavar="T",
+            help="To the first message at or after T.",
+            show_default=False,
+        ),
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="O", min=0, max=OFFSET_MAX, show_default=False)
+    ] = None,
+    to_min: Annotated[bool, typer.Option("--to-min", help="To each queue's first message.")] = False,
+    to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Set a group's offset of every queue of a topic (or of one), to exactly one of the targets."""
+    if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
+        raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
+    async with session.client() as client:
+        changes = await session.call(
+            client.admin.reset_offset(
+                group,
+                topic,
+                queue_id=queue,
+                timestamp=to_time,
+                offset=to_offset,
+                to_min=to_min,
+                to_max=to_max,
+                broker=broker,
+            )
+        )
+    show_changes(session, group, topic, changes)
+
+
+def show_changes(session: Session, group: str, topic: str, changes: Iterable[OffsetReset]) -> None:
+    """What a reset changed, queue by queue."""
+    found = list(changes)
+    for change in found:
+        session.output.item(
+            {
+                "group": group,
+                "topic": topic,
+                "queueId": change.queue_id,
+                "offsetBefore": change.offset_before,
+                "offset": change.offset,
+            }
+        )
+    if session.output.json:
+        return
+    from trovemq.cli.render import table
+
+    rows = [(change.queue_id, change.offset_before, change.offset) for change in found]
+    session.output.show(table(("queue", "before", "now"), rows, numbers=("queue", "before", "now")))

@@ -1,0 +1,158 @@
+"""What the calls about consumer groups take and return. All are frozen values; none holds a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from trovemq_proto.records import Message
+
+RETRY_MAX_DEFAULT: Final = 16
+_MINUTE_MS: Final = 60_000
+BACKOFF_MS_DEFAULT: Final = (
+    *(1_000, 5_000, 10_000, 30_000),
+    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+"""RocketMQ's steps: what a group without a back-off of its own has."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How a consumer group is served.
+
+    Attributes:
+        orderly: Delivered in the order of each message group.
+        retry_max: Redeliveries before a message becomes a dead letter.
+        backoff_ms: Delay before each redelivery, the last one for all further ones; () = RocketMQ's steps.
+        exponential: Instead of the steps: from `backoff_initial_ms` times `backoff_multiplier` each time, up
+            to `backoff_max_ms`. Zeros are the broker's defaults.
+    """
+
+    orderly: bool = False
+    retry_max: int = RETRY_MAX_DEFAULT
+    backoff_ms: tuple[int, ...] = ()
+    exponential: bool = False
+    backoff_initial_ms: int = 0
+    backoff_max_ms: int = 0
+    backoff_multiplier: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group on one broker.
+
+    Attributes:
+        group: Its name.
+        settings: With the defaults filled in.
+        member_count: Consumers connected now.
+        topics: Topics that it has offsets or subscriptions of.
+        broker: The broker that says so.
+        created: False where it has offsets or members only, and no settings of its own.
+    """
+
+    group: str
+    settings: GroupSettings
+    member_count: int
+    topics: tuple[str, ...]
+    broker: str
+    created: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A consumer that is connected; `subscriptions` maps topics to filter expressions."""
+
+    client_id: str
+    client_type: str
+    language: str
+    version: str
+    address: str
+    last_heartbeat: int  # epoch ms
+    in_flight: int  # messages that it holds
+    broker: str
+    subscriptions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is behind on one queue.
+
+    Attributes:
+        topic: The topic; a retry topic of the group has a row of its own.
+        queue_id: The queue.
+        min_offset: Its first offset.
+        max_offset: Its end.
+        committed: Everything below is consumed; None where the group never read the queue.
+        next_offset: The next one to be delivered for the first time.
+        in_flight: Delivered and not acknowledged.
+        lag: Messages not consumed, without those that the group's filter drops.
+        lag_ms: Age of the oldest of them; 0 where there is none.
+        estimated: There were too many to look at each: the filter's share was estimated.
+        broker: The broker that has the queue.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    committed: int | None
+    next_offset: int
+    in_flight: int
+    lag: int
+    lag_ms: int
+    estimated: bool
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReset:
+    """What a reset changed (or would change) of one queue; `in_flight` messages are forgotten."""
+
+    broker: str
+    queue_id: int
+    offset_before: int | None
+    offset: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message of a dead-letter queue, and its place there."""
+
+    broker: str
+    offset: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ResentDeadLetter:
+    """What became of one dead letter: where it was sent, or the `error` (a symbol) with its message."""
+
+    broker: str
+    offset: int
+    topic: str
+    offset_msg_id: str
+    error: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectConsumption:
+    """The client's answer to a message that it was told to consume: `OK`, `FAILED_TO_CONSUME_MESSAGE`, …"""
+
+    result: str
+    message: str
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessage:
+    """A message that waits for its delivery time (epoch ms). `recall_handle` is None where it has no unique
+    key and so cannot be recalled."""
+
+    message: Message
+    topic: str
+    delivery_timestamp: int
+    recall_handle: str | None
+    broker: str

@@ -1,0 +1,187 @@
+"""A message that a subscription handed out, and what can be done with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol, Self
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+Delay = float | timedelta  # seconds
+
+
+class Settlement(Protocol):
+    """Who carries out what becomes of a message."""
+
+    def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
+        """Consumed; `urgent`: somebody waits for the answer."""
+
+    def give_back(
+        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+    ) -> asyncio.Future[None]:
+        """To come again after the delay (None: the group's back-off); not `tried`: no attempt is counted."""
+
+    async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
+        """To come again after that time at the earliest."""
+
+    async def room(self) -> None:
+        """Waits while too much is under way."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ReceivedMessage:
+    """One message of a subscription: consumed by `ack`, come again by `nack`.
+
+        async for message in subscription:
+            async with message.process():
+                ...
+
+    What is neither acknowledged nor given back comes again when the broker's lease on it ends: for a push
+    subscription when this client is gone, with `invisible_ms` after that time.
+
+    Attributes:
+        topic: The topic it was sent to (`%DLQ%GROUP` for one that is read from there).
+        body: Its bytes, as they were sent.
+        message_id: The UNIQ_KEY, or the offsetMsgId of a message without one.
+        keys: Its keys.
+        tags: Its tag, None where it has none.
+        properties: The sender's own properties.
+        message_group: The group whose order is kept, None where it has none.
+        queue_id: Its queue.
+        queue_offset: Its place in the queue.
+        attempt: Which delivery this is, 1 at first.
+        born_timestamp: When it was sent, epoch ms.
+        store_timestamp: When the broker stored it, epoch ms.
+        deliver_timestamp: When a delayed message was to be delivered, epoch ms; else None.
+        dead_letter_of: Topic and message id of the message that this dead letter was; else None.
+        broker: Name of the broker it came from.
+        settled: `ack` or `nack` was called, or `process` ended.
+        receipt_handle: The broker's name for this delivery; the rest is the subscription's own.
+    """
+
+    topic: str
+    body: bytes
+    message_id: str
+    keys: tuple[str, ...]
+    tags: str | None
+    properties: dict[str, str]
+    message_group: str | None
+    queue_id: int
+    queue_offset: int
+    attempt: int
+    born_timestamp: int
+    store_timestamp: int
+    deliver_timestamp: int | None = None
+    dead_letter_of: tuple[str, str] | None = None
+    broker: str
+    settled: bool = False
+    receipt_handle: str = field(default="", repr=False)
+    lease_end: float | None = field(
+        default=None, repr=False
+    )  # in the loop's time; None: the broker renews it
+    settlement: Settlement = field(repr=False, default_factory=lambda: NO_SETTLEMENT)
+
+    async def ack(self) -> None:
+        """Consumed: waits until the broker has said so.
+
+        Raises:
+            TroveError: RECEIPT_HANDLE_ILLEGAL where the lease was over (the message comes again, or came
+                again already); BROKER_UNREACHABLE, REQUEST_TIMEOUT after `reconnect_timeout_ms`;
+                REQUEST_ILLEGAL for a message that was settled before; SERVICE_NOT_AVAILABLE after the
+                subscription was closed.
+        """
+        self._settle()
+        await asyncio.shield(self.settlement.acknowledge(self, urgent=True))
+
+    async def nack(self, delay: Delay | None = None) -> None:
+        """Not consumed: to be delivered again, to any member of the group, with `attempt` + 1.
+
+        Args:
+            delay: Seconds until then; the group's own back-off for this attempt where None.
+
+        Raises:
+            TroveError: As `ack`; INVISIBLE_DURATION_ILLEGAL.
+        """
+        delay_ms = None if delay is None else _milliseconds(delay)
+        self._settle()
+        await asyncio.shield(self.settlement.give_back(self, delay_ms, tried=True))
+
+    async def extend(self, duration: Delay) -> None:
+        """Asks for more time: unsettled, the message comes again `duration` seconds from now.
+
+        Needed with `invisible_ms` only; the broker renews the leases of other subscriptions by itself, and
+        one that was extended is renewed no more.
+
+        Raises:
+            TroveError: As `ack`; INVISIBLE_DURATION_ILLEGAL.
+        """
+        if self.settled:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
+        await self.settlement.extend(self, _milliseconds(duration))
+
+    @asynccontextmanager
+    async def process(self) -> AsyncIterator[Self]:
+        """Acknowledges at the end of the block; an exception within returns the message, with back-off.
+
+        Does not wait for the broker: acknowledgements travel together and are tried again in the
+        background; the subscription waits for them when it is closed. A cancelled block returns the message
+        at once. Where the block itself called `ack` or `nack`, nothing more is done.
+        """
+        try:
+            yield self
+        except BaseException as failure:
+            if not self.settled:
+                self.settled = True
+                delay_ms = None if isinstance(failure, Exception) else 0
+                self.settlement.give_back(self, delay_ms, tried=True)
+            raise
+        if not self.settled:
+            self.settled = True
+            self.settlement.acknowledge(self, urgent=False)
+            await self.settlement.room()
+
+    def _settle(self) -> None:
+        if self.settled:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
+        self.settled = True
+
+
+def _milliseconds(delay: Delay) -> int:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not seconds >= 0:
+        raise TroveError(errors.INVISIBLE_DURATION_ILLEGAL, f"{delay} is no time from now")
+    return round(seconds * 1000)
+
+
+class _NoSettlement:
+    """For messages that no group owes: broadcasts, and those that an operator has consumed directly."""
+
+    def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
+        return _done()
+
+    def give_back(
+        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+    ) -> asyncio.Future[None]:
+        return _done()
+
+    async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
+        return
+
+    async def room(self) -> None:
+        return
+
+
+def _done() -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future
+
+
+NO_SETTLEMENT: Settlement = _NoSettlement()
+
+Handler = Callable[[ReceivedMessage], Awaitable[object]]

@@ -1,0 +1,192 @@
+"""Subscriptions: the messages of a topic for a consumer group, or for everyone who listens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from trovemq._links import Links
+from trovemq._rocketmq.broadcast import BroadcastConsumer, Start
+from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
+from trovemq._rocketmq.inbox import Inbox
+from trovemq.received import Handler, ReceivedMessage
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+_log = logging.getLogger(__name__)
+
+FILTER_SIZE_MAX: Final = 8_192  # characters
+CONCURRENCY_MAX: Final = 10_000
+EVERYTHING: Final = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribeOptions:
+    """How one subscription behaves; `Client.subscribe` tells what each means."""
+
+    filter: str = EVERYTHING
+    tags: Sequence[str] | None = None
+    sql: str | None = None
+    invisible_ms: int | None = None
+    prefetch: int = 256
+    prefetch_bytes_max: int = 32 << 20
+    handler: Handler | None = None
+    broadcast: bool = False
+    start: Start = "end"
+
+    def check(self) -> None:
+        """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for what does not fit together."""
+        if self.prefetch < 1 or self.prefetch_bytes_max < 1:
+            text = f"prefetch={self.prefetch}, prefetch_bytes_max={self.prefetch_bytes_max}"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+        if (self.filter != EVERYTHING) + (self.tags is not None) + (self.sql is not None) > 1:
+            raise TroveError(errors.FILTER_ILLEGAL, "give one of filter, tags and sql")
+        if len(self.expression.expression) > FILTER_SIZE_MAX:
+            raise TroveError(errors.FILTER_ILLEGAL, f"a filter has at most {FILTER_SIZE_MAX} characters")
+        if self.start not in ("begin", "end"):
+            raise TroveError(errors.REQUEST_ILLEGAL, f"start={self.start!r} is neither begin nor end")
+        if self.broadcast and (self.sql is not None or self.invisible_ms is not None):
+            raise TroveError(errors.REQUEST_ILLEGAL, "a broadcast has neither sql nor invisible_ms")
+        if self.start != "end" and not self.broadcast:
+            text = "a group goes on where it stands; move it by admin.groups.reset"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
+
+    @property
+    def expression(self) -> v2.FilterExpression:
+        """The filter, as brokers are told."""
+        if self.sql is not None:
+            return v2.FilterExpression(type=v2.SQL, expression=self.sql)
+        text = self.filter if self.tags is None else " || ".join(self.tags)
+        return v2.FilterExpression(type=v2.TAG, expression=text or EVERYTHING)
+
+    @property
+    def tag_list(self) -> tuple[str, ...]:
+        """The tags that are wanted, () for all."""
+        if self.tags is not None:
+            return tuple(self.tags)
+        wanted = tuple(tag.strip() for tag in self.filter.split("||"))
+        return () if EVERYTHING in wanted or wanted == ("",) else wanted
+
+
+class Subscription:
+    """The messages of one topic; made by `Client.subscribe`, used as an async context manager and iterator.
+
+        async with client.subscribe("orders", group="billing", tags=["paid"]) as messages:
+            async for message in messages:
+                async with message.process():   # consumed at its end; comes again after an exception
+                    await bill(message.body)
+
+    Several tasks may iterate over one subscription. The iteration ends when the subscription is closed, and
+    raises the TroveError that makes going on useless (GROUP_NOT_FOUND, FILTER_ILLEGAL, …); connections that
+    break are made again. Leaving the context returns what was received and not handed out.
+
+    Attributes:
+        topic: The topic.
+        group: The consumer group.
+        client_id: Under which brokers know this subscriber; "" for a broadcast.
+    """
+
+    def __init__(
+        self, links: Links, topic: str, group: str, options: SubscribeOptions, open_ones: set[Subscription]
+    ) -> None:
+        options.check()
+        self._open_ones = open_ones
+        self.topic = topic
+        self.group = group
+        self._inbox = Inbox(options.prefetch, options.prefetch_bytes_max)
+        self._consumer: GroupConsumer | BroadcastConsumer
+        if options.broadcast:
+            self.client_id = ""
+            self._consumer = BroadcastConsumer(links, topic, options.tag_list, options.start, self._inbox)
+        else:
+            subscription = GroupSubscription(
+                topic=topic,
+                group=group,
+                filter=options.expression,
+                invisible_ms=options.invisible_ms,
+                handler=options.handler,
+            )
+            self.client_id = subscription.client_id
+            self._consumer = GroupConsumer(links, subscription, self._inbox)
+        self._opened = False
+
+    @property
+    def prefetched(self) -> int:
+        """Messages that are received and not handed out."""
+        return self._inbox.count
+
+    @property
+    def refused(self) -> int:
+        """Messages whose acknowledgement or return did not reach the broker in time: they come again."""
+        return self._consumer.refused if isinstance(self._consumer, GroupConsumer) else 0
+
+    async def __aenter__(self) -> Self:
+        """Enters the group.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, GROUP_ILLEGAL, GROUP_NOT_FOUND, FILTER_ILLEGAL, …;
+                BROKER_UNREACHABLE where no broker that has the topic can be reached.
+        """
+        if self._opened:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a subscription is opened once")
+        self._opened = True
+        self._open_ones.add(self)
+        try:
+            await self._consumer.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the iteration, returns what was not handed out, waits a few seconds for acknowledgements under
+        way, and leaves the group. What the program holds unsettled comes again."""
+        self._open_ones.discard(self)
+        if not self._inbox.closed:
+            self._inbox.close()
+            await self._consumer.close()
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if not self._opened:
+            raise TroveError(errors.REQUEST_ILLEGAL, "enter the subscription first: async with subscribe(…)")
+        message = await self._inbox.get()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def consume(self, handler: Handler, concurrency: int) -> None:
+        """Runs a handler for each message until the subscription is closed; see `Client.consume`."""
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL, f"concurrency={concurrency} is not in 1..{CONCURRENCY_MAX}"
+            )
+        workers = [asyncio.get_running_loop().create_task(self._work(handler)) for _ in range(concurrency)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, handler: Handler) -> None:
+        async for message in self:
+            try:
+                async with message.process():
+                    await handler(message)
+            except Exception:
+                _log.exception(
+                    "the handler failed on %s of %s, attempt %d",
+                    message.message_id,
+                    message.topic,
+                    message.attempt,
+                )

@@ -1,0 +1,278 @@
+"""Transactions: messages that are stored at once, and seen only after their sender has said so."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from trovemq._links import Links
+from trovemq._outgoing import Keys
+from trovemq._rocketmq.identity import new_client_id
+from trovemq._rocketmq.messages import received_message
+from trovemq._rocketmq.messaging import MessagingService
+from trovemq._rocketmq.session import Role, Session
+from trovemq._rocketmq.sessions import Sessions
+from trovemq._rocketmq.statuses import may_pass
+from trovemq.fetched import Buffer
+from trovemq.receipts import SendReceipt
+from trovemq.received import ReceivedMessage
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+_log = logging.getLogger(__name__)
+
+MESSAGES_MAX: Final = 1_024  # of one transaction
+DECISIONS_KEPT_MAX: Final = 65_536  # of which the brokers may not have heard
+
+
+class TransactionResolution(Enum):
+    """What becomes of a half message; UNKNOWN: the broker asks again later."""
+
+    UNKNOWN = "UNKNOWN"
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+
+
+Checker = Callable[[ReceivedMessage], TransactionResolution | Awaitable[TransactionResolution]]
+
+_WIRE: Final = {
+    TransactionResolution.COMMIT: v2.COMMIT,
+    TransactionResolution.ROLLBACK: v2.ROLLBACK,
+}
+
+
+class SendHalf(Protocol):
+    """Sends a half message; arguments as `Producer.send`."""
+
+    async def __call__(
+        self,
+        body: Buffer,
+        *,
+        keys: Keys,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        unique_key: str | None,
+        broker: str | None,
+        check_after_ms: int | None,
+    ) -> SendReceipt:
+        """The receipt has a transaction_id."""
+
+
+class Transactions:
+    """A producer's transactions: ends them, and answers when brokers ask for those that nobody ended.
+
+    A decision that a broker may not have heard is kept and given as the answer to its question; only what
+    this process does not know is asked of the checker.
+
+    Args:
+        links: The client's connections.
+        topic: The producer's topic.
+        checker: The program's own answer for messages of earlier processes, or of other producers.
+    """
+
+    def __init__(self, links: Links, topic: str, checker: Checker | None) -> None:
+        self.client_id = new_client_id()
+        self._links = links
+        self._checker = checker
+        role = Role(client_id=self.client_id, client_type=v2.PRODUCER, publishing=(topic,), check=self._check)
+        self._sessions = Sessions(links, topic, role)
+        self._entering = asyncio.Lock()
+        self._entered = False
+        self._decisions: OrderedDict[str, TransactionResolution] = OrderedDict()
+
+    async def enter(self) -> None:
+        """Makes this producer known to the brokers, once. Raises TroveError as `Sessions.open`."""
+        async with self._entering:
+            if not self._entered:
+                await self._sessions.open()
+                self._entered = True
+
+    async def close(self) -> None:
+        """Tells the brokers that this producer ends."""
+        await self._sessions.close()
+
+    def begun(self, transaction_id: str) -> None:
+        """A half message is stored and its transaction is open."""
+        self._remember(transaction_id, TransactionResolution.UNKNOWN)
+
+    async def end(self, half: SendReceipt, resolution: TransactionResolution) -> None:
+        """Tells the broker of a half message what becomes of it, for as long as `delivery_timeout_ms`.
+
+        Raises:
+            TroveError: TRANSACTION_ILLEGAL where it is not open any more; with the field in_doubt where the
+                broker could not be told (it will ask, and get this answer while this producer lives).
+        """
+        self._remember(half.transaction_id, resolution)
+        loop, options = asyncio.get_running_loop(), self._links.options
+        deadline, failures = loop.time() + options.delivery_timeout_ms / 1000, 0
+        while True:
+            try:
+                service = MessagingService(
+                    self._links.connection(self._links.routes.broker(half.broker)), self.client_id
+                )
+                await service.end_transaction(
+                    half.topic, half.unique_key, half.transaction_id, _WIRE[resolution], v2.SOURCE_CLIENT
+                )
+                break
+            except TroveError as error:
+                if error.spec is errors.TRANSACTION_ILLEGAL and failures:
+                    break  # an earlier try has arrived
+                failures += 1
+                delay = options.backoff.seconds(failures)
+                if not may_pass(error):
+                    self._decisions.pop(half.transaction_id, None)
+                    raise
+                if loop.time() + delay > deadline or self._links.closed:
+                    text = f"{error.message}; the broker will ask what became of the transaction"
+                    raise TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"}) from error
+                await asyncio.sleep(delay)
+        self._decisions.pop(half.transaction_id, None)
+
+    def _remember(self, transaction_id: str, resolution: TransactionResolution) -> None:
+        self._decisions[transaction_id] = resolution
+        self._decisions.move_to_end(transaction_id)
+        while len(self._decisions) > DECISIONS_KEPT_MAX:
+            self._decisions.popitem(last=False)
+
+    # --- questions of brokers -------------------------------------------------------------------------
+
+    async def _check(self, session: Session, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
+        resolution = self._decisions.get(command.transaction_id)
+        if resolution is None:
+            resolution = await self._ask_checker(command.message, session.broker)
+        if resolution is TransactionResolution.UNKNOWN:
+            return
+        system = command.message.system_properties
+        await session.service().end_transaction(
+            command.message.topic.name,
+            system.message_id,
+            command.transaction_id,
+            _WIRE[resolution],
+            v2.SOURCE_SERVER_CHECK,
+        )
+        self._decisions.pop(command.transaction_id, None)
+
+    async def _ask_checker(self, message: v2.Message, broker: str) -> TransactionResolution:
+        if self._checker is None:
+            return TransactionResolution.UNKNOWN
+        try:
+            answer = self._checker(received_message(message, broker))
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except Exception:
+            _log.exception("the checker failed on %s", message.system_properties.message_id)
+            return TransactionResolution.UNKNOWN
+        if answer in _WIRE:
+            return answer
+        if answer is not TransactionResolution.UNKNOWN:
+            _log.error("the checker answered %r, which is no TransactionResolution", answer)
+        return TransactionResolution.UNKNOWN
+
+
+class Transaction:
+    """Messages that are seen together with a decision; made by `Producer.transaction`.
+
+        async with producer.transaction() as transaction:
+            await transaction.send(b"order 42")      # stored, and nobody sees it
+            await database.commit()                  # an exception rolls back
+
+    Each message is committed on its own, in the order they were sent: a transaction of several messages is
+    not one step for those who read.
+    """
+
+    def __init__(self, transactions: Transactions, send_half: SendHalf, check_after_ms: int | None) -> None:
+        self._transactions = transactions
+        self._send_half = send_half
+        self._check_after_ms = check_after_ms
+        self._halves: list[SendReceipt] = []
+        self._ended = False
+
+    async def __aenter__(self) -> Self:
+        await self._transactions.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if failure is None:
+            await self.commit()
+            return
+        try:
+            await self.rollback()
+        except TroveError as error:  # the block's own exception is what the caller must see
+            _log.warning("a rollback did not reach its broker, which will ask for it: %s", error)
+
+    async def send(
+        self,
+        body: Buffer,
+        *,
+        keys: Keys = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        broker: str | None = None,
+    ) -> SendReceipt:
+        """Stores one message that nobody sees yet; arguments and errors as `Producer.send`.
+
+        A failed send makes no part of the transaction; where it was in doubt, the broker asks for it later.
+
+        Returns:
+            A receipt without queue and offsets, with a transaction_id.
+
+        Raises:
+            TroveError: MESSAGE_TYPE_CONFLICT for a topic that is not of type TRANSACTION or MIXED;
+                LIMIT_EXCEEDED for more than 1,024 messages; REQUEST_ILLEGAL after the end.
+        """
+        if self._ended:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
+        if len(self._halves) >= MESSAGES_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"a transaction has at most {MESSAGES_MAX} messages")
+        half = await self._send_half(
+            body,
+            keys=keys,
+            tag=tag,
+            properties=properties,
+            unique_key=unique_key,
+            broker=broker,
+            check_after_ms=self._check_after_ms,
+        )
+        self._halves.append(half)
+        self._transactions.begun(half.transaction_id)
+        return half
+
+    async def commit(self) -> None:
+        """Lets the messages be seen.
+
+        Raises:
+            TroveError: TRANSACTION_ILLEGAL where a broker gave up asking; the field in_doubt is `true` where
+                a broker could not be told: it asks later, and gets this answer while the producer lives, then
+                the checker's.
+        """
+        await self._end(TransactionResolution.COMMIT)
+
+    async def rollback(self) -> None:
+        """Drops the messages. Raises TroveError as `commit`."""
+        await self._end(TransactionResolution.ROLLBACK)
+
+    async def _end(self, resolution: TransactionResolution) -> None:
+        if self._ended:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
+        self._ended = True
+        failure: TroveError | None = None
+        for half in self._halves:
+            try:
+                await self._transactions.end(half, resolution)
+            except TroveError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure

@@ -1,0 +1,113 @@
+"""The inbox against a simple model: nothing is lost, nothing overtakes its message group."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trovemq import ReceivedMessage
+from trovemq._rocketmq.inbox import Inbox
+
+
+def message(queue_offset: int, group: str | None = None, **values: Any) -> ReceivedMessage:
+    fixed: dict[str, Any] = {
+        "topic": "t", "body": b"12345", "message_id": str(queue_offset), "keys": (), "tags": None,
+        "properties": {}, "queue_id": 0, "attempt": 1, "born_timestamp": 0, "store_timestamp": 0,
+        "broker": "b",
+    }  # fmt: skip
+    return ReceivedMessage(**{**fixed, "queue_offset": queue_offset, "message_group": group, **values})
+
+
+def test_room_is_counted_in_messages_and_bytes() -> None:
+    inbox = Inbox(3, 10)
+    inbox.put(message(0))
+    assert (inbox.free, inbox.count, inbox.size) == (2, 1, 5)
+    inbox.put(message(1))
+    assert inbox.free == 0  # of bytes
+    assert inbox.take(0.0) is not None
+    assert (inbox.free, inbox.count, inbox.size) == (2, 1, 5)
+
+
+def test_a_lease_that_is_over_is_dropped_with_what_waits_behind_it() -> None:
+    inbox = Inbox(8, 1_000)
+    inbox.ordered = True
+    inbox.put(message(0, "a", lease_end=10.0))
+    inbox.put(message(1, "a", lease_end=10.0))
+    inbox.put(message(2, "b", lease_end=20.0))
+    taken = inbox.take(15.0)
+    assert taken is not None
+    assert taken.queue_offset == 2
+    assert (inbox.take(15.0), inbox.count, inbox.size) == (None, 0, 0)
+
+
+@given(
+    groups=st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=12),
+    choices=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60),
+    ordered=st.booleans(),
+)
+def test_each_message_comes_once_and_in_the_order_of_its_group(
+    groups: list[str | None], choices: list[tuple[int, bool]], ordered: bool
+) -> None:
+    inbox = Inbox(len(groups), 1_000)
+    inbox.ordered = ordered
+    for offset, group in enumerate(groups):
+        inbox.put(message(offset, group))
+    left = set(range(len(groups)))
+    held: list[ReceivedMessage] = []
+    done: dict[str | None, list[int]] = {}
+    for pick, consumed in choices:
+        taken = inbox.take(0.0)
+        if taken is not None:
+            assert taken.queue_offset in left
+            left.discard(taken.queue_offset)
+            assert not ordered or all(other.message_group != taken.message_group for other in held)
+            held.append(taken)
+        elif held:
+            settled = held.pop(pick % len(held))
+            again = [settled] * (not consumed) + inbox.settled(settled, done=consumed)
+            if consumed:
+                done.setdefault(settled.message_group, []).append(settled.queue_offset)
+            for other in again:  # the broker delivers them again, in order
+                left.add(other.queue_offset)
+                inbox.put(message(other.queue_offset, other.message_group))
+        waiting = inbox.count
+        assert waiting == len(left)
+    if ordered:
+        assert all(offsets == sorted(offsets) for offsets in done.values())
+    assert {rest.queue_offset for rest in inbox.drain()} == left
+    assert (inbox.count, inbox.size) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
+    inbox = Inbox(8, 1_000)
+    takers = [asyncio.create_task(inbox.get()) for _ in range(3)]
+    await asyncio.wait(takers, timeout=0)
+    inbox.put(message(0))
+    takers[0].cancel()  # with its turn in its hands
+    inbox.put(message(1))
+    first, second = await asyncio.gather(takers[1], takers[2])
+    assert first is not None
+    assert second is not None
+    assert {first.queue_offset, second.queue_offset} == {0, 1}
+    last = asyncio.create_task(inbox.get())
+    await asyncio.wait([last], timeout=0)
+    inbox.close()
+    assert await last is None
+
+
+@pytest.mark.asyncio
+async def test_room_is_told_when_it_is_worth_a_call() -> None:
+    inbox = Inbox(4, 1_000)
+    for offset in range(4):
+        inbox.put(message(offset))
+    waiting = asyncio.create_task(inbox.wait_for_room())
+    inbox.take(0.0)
+    await asyncio.wait([waiting], timeout=0)
+    assert not waiting.done()
+    inbox.take(0.0)
+    assert await waiting == 2

@@ -1,0 +1,514 @@
+"""Subscriptions of a consumer group, on the wire of a scripted broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import pytest
+
+from tests.support.fake_messaging import message_of
+from tests.unit.sdk.conftest import Connect
+from tests.unit.sdk.fake_server import FakeServer
+from trovemq import ReceivedMessage, Subscription, TroveError, errors
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.rocketmq.v2 import service_pb2
+
+pytestmark = pytest.mark.asyncio
+
+
+async def take(subscription: Subscription, count: int) -> list[ReceivedMessage]:
+    async with asyncio.timeout(5):
+        return [await anext(subscription) for _ in range(count)]
+
+
+async def consume(subscription: Subscription, count: int) -> list[bytes]:
+    bodies = []
+    for message in await take(subscription, count):
+        bodies.append(message.body)
+        await message.ack()
+    return bodies
+
+
+# --- receiving ------------------------------------------------------------------------------------------
+async def test_a_message_has_what_its_sender_gave_it(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await broker.messaging.offer(b"a", message_group="m")
+        (message,) = await take(subscription, 1)
+        assert (message.topic, message.body, message.message_id) == ("orders", b"a", "id-a")
+        assert (message.keys, message.tags, message.properties) == (("key",), "tag", {"p": "v"})
+        assert (message.message_group, message.attempt, message.broker) == ("m", 1, "b1")
+        assert message.born_timestamp == 1_700_000_000_000
+        await message.ack()
+    assert broker.messaging.gone == [b"a"]
+
+
+async def test_brokers_are_told_who_subscribes(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", tags=["a", "b"]) as subscription:
+        (talk,) = broker.messaging.talks
+        assert talk.settings is not None
+        assert (talk.client_id, talk.settings.client_type) == (subscription.client_id, v2.PUSH_CONSUMER)
+        (entry,) = talk.settings.subscription.subscriptions
+        assert (entry.topic.name, entry.expression.expression) == ("orders", "a || b")
+        await broker.messaging.until(lambda: bool(broker.messaging.requests("ReceiveMessage")))
+        request = broker.messaging.requests("ReceiveMessage")[0]
+        assert (request.auto_renew, request.HasField("invisible_duration")) == (True, False)
+        assert (request.batch_size, request.long_polling_timeout.seconds) == (32, 20)
+        assert request.message_queue.id == -1
+    assert broker.messaging.terminated == [subscription.client_id]
+
+
+async def test_invisible_ms_makes_a_simple_consumer_with_sql(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", sql="a > 1", invisible_ms=10_500):
+        (talk,) = broker.messaging.talks
+        assert talk.settings is not None
+        assert talk.settings.client_type == v2.SIMPLE_CONSUMER
+        await broker.messaging.until(lambda: bool(broker.messaging.requests("ReceiveMessage")))
+        request = broker.messaging.requests("ReceiveMessage")[0]
+        assert request.filter_expression == v2.FilterExpression(type=v2.SQL, expression="a > 1")
+        assert not request.auto_renew
+        assert (request.invisible_duration.seconds, request.invisible_duration.nanos) == (10, 500_000_000)
+
+
+async def test_no_more_is_asked_for_than_may_wait(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", prefetch=3) as subscription:
+        await fake.offer(*(b"%d" % i for i in range(8)))
+        await fake.until(lambda: len(fake.visible()) == 5)
+        assert await consume(subscription, 8) == [b"%d" % i for i in range(8)]
+        assert max(request.batch_size for request in fake.requests("ReceiveMessage")) == 3
+
+
+async def test_every_broker_that_has_the_topic_is_received_from(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    client = await connect(nameserver)
+    async with client.subscribe("orders", "g") as subscription:
+        await broker.messaging.offer(b"one")
+        await other.messaging.offer(b"two")
+        assert sorted(await consume(subscription, 2)) == [b"one", b"two"]
+    assert (broker.messaging.gone, other.messaging.gone) == ([b"one"], [b"two"])
+
+
+async def test_a_broker_that_gets_the_topic_later_is_received_from(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    nameserver.set_routes(broker.route({"orders": 4}))
+    client = await connect(nameserver)
+    async with client.subscribe("orders", "g") as subscription:
+        nameserver.set_routes(broker.route({"orders": 4}), other.route({"orders": 1}))
+        await other.messaging.offer(b"new")
+        assert await consume(subscription, 1) == [b"new"]
+
+
+async def test_a_topic_without_a_route_is_not_found(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    with pytest.raises(TroveError) as refused:
+        await client.subscribe("nowhere", "g").__aenter__()
+    assert refused.value.spec is errors.TOPIC_NOT_FOUND
+
+
+async def test_dead_letters_are_in_no_route_and_can_be_read(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    async with client.subscribe("%DLQ%g", "reader") as subscription:
+        await broker.messaging.offer(b"dead", topic="%DLQ%g")
+        assert await consume(subscription, 1) == [b"dead"]
+
+
+async def test_settings_that_a_broker_refuses_are_raised(broker: FakeServer, connect: Connect) -> None:
+    broker.messaging.first_status = v2.Status(code=v2.Code.ILLEGAL_CONSUMER_GROUP, message="blank")
+    client = await connect(broker)
+    with pytest.raises(TroveError) as refused:
+        await client.subscribe("orders", " ").__aenter__()
+    assert refused.value.spec is errors.GROUP_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("code", "spec"),
+    [
+        (v2.Code.ILLEGAL_FILTER_EXPRESSION, errors.FILTER_ILLEGAL),
+        (v2.Code.CONSUMER_GROUP_NOT_FOUND, errors.GROUP_NOT_FOUND),
+        (v2.Code.TOPIC_NOT_FOUND, errors.TOPIC_NOT_FOUND),
+        (v2.Code.ILLEGAL_INVISIBLE_TIME, errors.INVISIBLE_DURATION_ILLEGAL),
+    ],
+)
+async def test_what_makes_receiving_useless_ends_the_iteration(
+    broker: FakeServer, connect: Connect, code: v2.Code, spec: errors.ErrorSpec
+) -> None:
+    broker.messaging.hooks["ReceiveMessage"] = lambda request: v2.Status(code=code)
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        with pytest.raises(TroveError) as failure:
+            await anext(subscription)
+    assert failure.value.spec is spec
+
+
+@pytest.mark.parametrize("code", [v2.Code.TOO_MANY_REQUESTS, v2.Code.INTERNAL_SERVER_ERROR])
+async def test_what_may_pass_is_tried_again(broker: FakeServer, connect: Connect, code: v2.Code) -> None:
+    answers = [v2.Status(code=code)] * 3
+    broker.messaging.hooks["ReceiveMessage"] = lambda request: answers.pop() if answers else None
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await broker.messaging.offer(b"a")
+        assert await consume(subscription, 1) == [b"a"]
+    attempts = [request.attempt_id for request in broker.messaging.requests("ReceiveMessage")]
+    assert len(set(attempts[:4])) == 1  # tried again under one id, so that a broker may know it
+
+
+async def test_a_body_that_is_not_its_digests_is_never_shown(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    await fake.offer(b"bad")
+    fake.held[0].message.system_properties.body_digest.checksum = "0" * 32
+    async with client.subscribe("orders", "g") as subscription:
+        await fake.offer(b"good")
+        assert await consume(subscription, 1) == [b"good"]
+        await fake.until(lambda: bool(fake.requests("ChangeInvisibleDuration")))
+    assert fake.bodies() == [b"bad"]
+
+
+# --- what becomes of messages ---------------------------------------------------------------------------
+async def test_process_acknowledges_together(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await fake.offer(*(b"%d" % i for i in range(32)))
+        await fake.until(lambda: not fake.visible())
+        for message in await take(subscription, 32):
+            async with message.process():
+                pass
+    assert sorted(fake.gone) == sorted(b"%d" % i for i in range(32))
+    sizes = [len(request.entries) for request in fake.requests("AckMessage")]
+    assert sum(sizes) == 32
+    assert max(sizes) > 1
+
+
+async def test_an_exception_returns_the_message_with_back_off(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await fake.offer(b"a")
+        (first,) = await take(subscription, 1)
+        with pytest.raises(ValueError, match="mine"):
+            async with first.process():
+                raise ValueError("mine")
+        (second,) = await take(subscription, 1)
+        assert (second.body, second.attempt) == (b"a", 2)
+        await second.ack()
+    (change,) = fake.requests("ChangeInvisibleDuration")
+    assert (change.invisible_duration.seconds, change.invisible_duration.nanos) == (0, 1_000_000)
+    assert not change.suspend
+
+
+async def test_nack_takes_its_own_delay_and_extend_replaces_the_handle(
+    broker: FakeServer, connect: Connect
+) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", invisible_ms=60_000) as subscription:
+        await fake.offer(b"a")
+        (message,) = await take(subscription, 1)
+        before = message.receipt_handle
+        await message.extend(timedelta(seconds=90))
+        assert message.receipt_handle != before
+        await message.nack(0)
+        (again,) = await take(subscription, 1)
+        await again.ack()
+    changes = fake.requests("ChangeInvisibleDuration")
+    assert [change.invisible_duration.seconds for change in changes] == [90, 0]
+    assert fake.gone == [b"a"]
+
+
+async def test_a_message_is_settled_once(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await broker.messaging.offer(b"a")
+        (message,) = await take(subscription, 1)
+        async with message.process():
+            await message.ack()
+        for again in (message.ack(), message.nack(), message.extend(10)):
+            with pytest.raises(TroveError) as refused:
+                await again
+            assert refused.value.spec is errors.REQUEST_ILLEGAL
+    assert len(broker.messaging.requests("AckMessage")) == 1
+
+
+async def test_a_lease_that_is_over_is_told(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await fake.offer(b"a")
+        (message,) = await take(subscription, 1)
+        fake.held[0].handle = "newer"
+        with pytest.raises(TroveError) as refused:
+            await message.ack()
+        assert refused.value.spec is errors.RECEIPT_HANDLE_ILLEGAL
+        assert subscription.refused == 1
+
+
+async def test_an_acknowledgement_is_tried_again_until_it_arrives(
+    broker: FakeServer, connect: Connect
+) -> None:
+    answers = [v2.Status(code=v2.Code.INTERNAL_SERVER_ERROR)] * 2
+    broker.messaging.hooks["AckMessage"] = lambda request: answers.pop() if answers else None
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await broker.messaging.offer(b"a")
+        assert await consume(subscription, 1) == [b"a"]
+    assert broker.messaging.gone == [b"a"]
+    assert len(broker.messaging.requests("AckMessage")) == 3
+
+
+# --- order ----------------------------------------------------------------------------------------------
+async def test_of_a_message_group_one_is_handed_out_at_a_time(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    fake.settings.subscription.fifo = True
+    client = await connect(broker)
+    await fake.offer(b"a1", b"a2", message_group="a")
+    await fake.offer(b"b1", message_group="b")
+    async with client.subscribe("orders", "g") as subscription:
+        first, other = await take(subscription, 2)
+        assert (first.body, other.body) == (b"a1", b"b1")
+        waiting = asyncio.ensure_future(anext(subscription))
+        await asyncio.wait([waiting], timeout=0)
+        assert (waiting.done(), subscription.prefetched) == (False, 1)
+        await first.ack()
+        assert (await waiting).body == b"a2"
+
+
+async def test_what_comes_again_comes_before_its_followers(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    fake.settings.subscription.fifo = True
+    client = await connect(broker)
+    await fake.offer(b"a1", b"a2", b"a3", message_group="a")
+    order = []
+    async with client.subscribe("orders", "g") as subscription:
+        for fails in (True, False, True, False, False):
+            (message,) = await take(subscription, 1)
+            order.append((message.body, message.attempt))
+            if fails:
+                await message.nack()
+            else:
+                await message.ack()
+    assert order == [(b"a1", 1), (b"a1", 2), (b"a2", 1), (b"a2", 2), (b"a3", 1)]
+
+
+async def test_orderly_attempts_that_are_used_up_end_in_the_dead_letters(
+    broker: FakeServer, connect: Connect
+) -> None:
+    fake = broker.messaging
+    fake.settings.subscription.fifo = True
+    client = await connect(broker)
+    await fake.offer(b"a1", b"a2", message_group="a")
+    async with client.subscribe("orders", "g") as subscription:
+        for _ in range(3):
+            (message,) = await take(subscription, 1)
+            assert message.body == b"a1"
+            await message.nack(0)
+        assert await consume(subscription, 1) == [b"a2"]
+    assert (fake.dead, fake.gone) == ([b"a1"], [b"a2"])
+    (request,) = fake.requests("ForwardMessageToDeadLetterQueue")
+    assert (request.delivery_attempt, request.max_delivery_attempts) == (3, 3)
+
+
+# --- breaks and ends ------------------------------------------------------------------------------------
+async def test_closing_returns_what_was_not_handed_out(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await fake.offer(b"a", b"b", b"c")
+        (message,) = await take(subscription, 1)
+        await fake.until(lambda: not fake.visible())
+        async with message.process():
+            pass
+    assert fake.gone == [b"a"]
+    changes = fake.requests("ChangeInvisibleDuration")
+    assert [(c.message_id, c.invisible_duration.seconds, c.suspend) for c in changes] == [
+        ("id-b", 0, True),
+        ("id-c", 0, True),
+    ]
+    assert fake.terminated == [subscription.client_id]
+    with pytest.raises(StopAsyncIteration):
+        await anext(subscription)
+
+
+async def test_the_client_closes_its_subscriptions(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    subscription = await client.subscribe("orders", "g").__aenter__()
+    waiting = asyncio.ensure_future(anext(subscription))
+    await asyncio.wait([waiting], timeout=0)
+    await client.close()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
+    assert broker.messaging.terminated == [subscription.client_id]
+
+
+async def test_after_the_end_a_message_cannot_be_settled(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await broker.messaging.offer(b"a")
+        (message,) = await take(subscription, 1)
+    with pytest.raises(TroveError) as refused:
+        await message.ack()
+    assert refused.value.spec is errors.SERVICE_NOT_AVAILABLE
+
+
+async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, connect: Connect) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await fake.offer(b"a", b"b")
+        first, second = await take(subscription, 2)
+        await first.ack()
+        await broker.stop()
+        held = asyncio.ensure_future(second.ack())  # goes on trying while nobody is there
+        await asyncio.wait([held], timeout=0)
+        await broker.start()
+        await held
+        await fake.until(lambda: len(fake.talks) == 2)
+        await fake.offer(b"c")
+        assert await consume(subscription, 1) == [b"c"]
+    assert fake.gone == [b"a", b"b", b"c"]
+
+
+async def test_a_message_that_is_delivered_again_while_it_waits_is_handed_out_once(
+    broker: FakeServer, connect: Connect
+) -> None:
+    fake = broker.messaging
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", prefetch=4) as subscription:
+        await fake.offer(b"a", b"b")
+        await fake.until(lambda: not fake.visible())
+        fake.held[1].leased = False  # its lease was lost
+        await fake.notify()
+        await fake.until(lambda: not fake.visible())
+        polls = len(fake.requests("ReceiveMessage"))
+        await fake.until(lambda: len(fake.requests("ReceiveMessage")) > polls)  # what was polled is here
+        await fake.offer(b"c")
+        assert await consume(subscription, 3) == [b"a", b"b", b"c"]
+    assert fake.gone == [b"a", b"b", b"c"]
+
+
+# --- commands -------------------------------------------------------------------------------------------
+def verify_command(nonce: str, body: bytes = b"direct") -> service_pb2.VerifyMessageCommand:
+    return service_pb2.VerifyMessageCommand(nonce=nonce, message=message_of(body))
+
+
+async def test_the_handler_consumes_directly(broker: FakeServer, connect: Connect) -> None:
+    seen = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+        await message.ack()  # owes nobody anything
+        if message.body == b"bad":
+            raise ValueError("not this one")
+
+    client = await connect(broker)
+    async with client.subscribe("orders", "g", handler=handler):
+        (talk,) = broker.messaging.talks
+        good = await talk.command(verify_message_command=verify_command("n1"))
+        assert (good.verify_message_result.nonce, good.status.code) == ("n1", v2.Code.OK)
+        bad = await talk.command(verify_message_command=verify_command("n2", b"bad"))
+        assert bad.status.code == v2.Code.FAILED_TO_CONSUME_MESSAGE
+        assert bad.status.message == "ValueError: not this one"
+    assert seen == [b"direct", b"bad"]
+    assert broker.messaging.requests("AckMessage") == []
+
+
+async def test_without_a_handler_nothing_is_consumed_directly(broker: FakeServer, connect: Connect) -> None:
+    client = await connect(broker)
+    async with client.subscribe("orders", "g"):
+        (talk,) = broker.messaging.talks
+        answer = await talk.command(verify_message_command=verify_command("n"))
+        assert (answer.verify_message_result.nonce, answer.status.code) == ("n", v2.Code.NOT_IMPLEMENTED)
+
+
+async def test_stack_traces_name_threads_and_tasks(broker: FakeServer, connect: Connect) -> None:
+    async def a_task_of_this_test() -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(a_task_of_this_test(), name="the-task")
+    client = await connect(broker)
+    async with client.subscribe("orders", "g"):
+        (talk,) = broker.messaging.talks
+        command = service_pb2.PrintThreadStackTraceCommand(nonce="n")
+        answer = await talk.command(print_thread_stack_trace_command=command)
+    task.cancel()
+    text = answer.thread_stack_trace.thread_stack_trace
+    assert (answer.thread_stack_trace.nonce, answer.status.code) == ("n", v2.Code.OK)
+    assert "MainThread" in text
+    assert "task the-task" in text
+    assert "a_task_of_this_test" in text
+
+
+# --- consume --------------------------------------------------------------------------------------------
+async def test_consume_runs_handlers_at_a_time_and_goes_on_after_failures(
+    broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = broker.messaging
+    together, most = 0, 0
+    all_here = asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        if together == 3:
+            all_here.set()
+        await all_here.wait()
+        together -= 1
+        if message.attempt == 1 and message.body == b"1":
+            raise ValueError("first try")
+
+    client = await connect(broker)
+    consuming = asyncio.create_task(client.consume("orders", "g", handler, concurrency=3))
+    with caplog.at_level(logging.CRITICAL, "trovemq"):
+        await fake.offer(*(b"%d" % i for i in range(6)))
+        await fake.until(lambda: len(fake.gone) == 6)
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+    assert most == 3
+    assert sorted(fake.gone) == [b"%d" % i for i in range(6)]
+    assert len(fake.terminated) == 1
+
+
+async def test_cancelling_consume_returns_what_is_at_work(broker: FakeServer, connect: Connect) -> None:
+    fake, begun = broker.messaging, asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    client = await connect(broker)
+    consuming = asyncio.create_task(client.consume("orders", "g", handler, concurrency=1))
+    await fake.offer(b"a")
+    await asyncio.wait_for(begun.wait(), 5)
+    consuming.cancel()
+    await asyncio.gather(consuming, return_exceptions=True)
+    (change,) = fake.requests("ChangeInvisibleDuration")
+    assert (change.invisible_duration.seconds, change.invisible_duration.nanos) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "spec"),
+    [
+        ({"prefetch": 0}, errors.REQUEST_ILLEGAL),
+        ({"filter": "a", "tags": ["b"]}, errors.FILTER_ILLEGAL),
+        ({"sql": "x" * 9_000}, errors.FILTER_ILLEGAL),
+        ({"broadcast": True, "sql": "a = 1"}, errors.REQUEST_ILLEGAL),
+        ({"start": "begin"}, errors.REQUEST_ILLEGAL),
+        ({"broadcast": True, "start": "middle"}, errors.REQUEST_ILLEGAL),
+    ],
+)
+async def test_options_that_do_not_fit_together(
+    broker: FakeServer, connect: Connect, options: dict[str, object], spec: errors.ErrorSpec
+) -> None:
+    client = await connect(broker)
+    with pytest.raises(TroveError) as refused:
+        client.subscribe("orders", "g", **options)  # type: ignore[arg-type]
+    assert refused.value.spec is spec
