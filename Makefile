@@ -69,6 +69,10 @@ test: setup ## Every test (ARGS="-k name" chooses)
 quick: setup ## The fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow" $(ARGS)
 
+.PHONY: conformance
+conformance: setup ## The official RocketMQ 5 clients against a broker (ARGS="python": one language)
+	@$(RUN) -m tests.conformance.run $(ARGS)
+
 # --- checks -----------------------------------------------------------------------------------------
 .PHONY: check
 check: lint types imports generated ## Everything below: lint, types, imports, generated
@@ -114,6 +118,7 @@ OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-pack
 lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: newest versions)
 	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) -o requirements-dev.lock >/dev/null
 	@$(COMPILE) $(PROJECTS) --extra cli $(OURS) -c requirements-dev.lock -o requirements.lock >/dev/null
+	@$(COMPILE) tests/conformance/python/requirements.in -o tests/conformance/python/requirements.lock >/dev/null
 	@echo 'hatchling>=1.27' | $(COMPILE) - -c requirements-dev.lock -o requirements-build.lock >/dev/null
 	@echo 'uv$(if $(UPGRADE),,==$(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements-uv.lock))' \
 	  | $(COMPILE) - -o requirements-uv.lock >/dev/null

@@ -1,0 +1,240 @@
+"""Runs the suites with the official clients against a real broker, and prints what each client could do.
+
+    make conformance                         every language that this machine has
+    make conformance ARGS="python"           one of them
+    make conformance ARGS="--tls java"       over TLS (the Java client)
+    make conformance ARGS="--shared DIR"     a folder of suites of the same kind instead of our own
+
+A language needs its tools: Java `java` and `mvn`, Node.js `node` and `npm`; without them it is skipped and
+the table says so. The clients are installed under build/conformance, from their packages.
+The exit code is 0 when every case of every suite that ran has passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trovemq.testing import BrokerProcess, free_port
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build" / "conformance"
+LANGUAGES = ("python", "java", "nodejs")
+TOOLS = {"python": (), "java": ("java", "javac", "mvn"), "nodejs": ("node", "npm")}
+INSTALL_S_MAX = 240
+SUITE_S_MAX = 150
+CASE = re.compile(r"^(ok|not ok) ([^\s:(]+)(?:: (.*?))?(?: \([\d.]+ ?s\))?$")
+LOCK = HERE / "python" / "requirements.lock"
+
+
+@dataclass
+class Outcome:
+    """What became of one suite. `faults`: case -> why it failed, None where it passed."""
+
+    language: str
+    faults: dict[str, str | None] = field(default_factory=dict)
+    skipped: str = ""
+    problem: str = ""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.problem) or any(fault is not None for fault in self.faults.values())
+
+
+class SuiteError(Exception):
+    """The suite could not run."""
+
+
+def missing_tools(language: str) -> list[str]:
+    return [tool for tool in TOOLS[language] if shutil.which(tool) is None]
+
+
+def run_command(command: Sequence[str | Path], folder: Path, seconds: int, **environment: str) -> str:
+    """Its output. Raises SuiteError where it fails or takes too long."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SuiteError(f"{command[0]} took more than {seconds} s") from error
+    if done.returncode != 0:
+        raise SuiteError(f"{command[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout
+
+
+def install(language: str, folder: Path) -> list[str]:
+    """Makes the suite in `folder` ready; the command that runs it."""
+    if language == "python":
+        return install_python(folder)
+    if language == "nodejs":
+        if not (folder / "node_modules").is_dir():
+            run_command(["npm", "install", "--no-audit", "--no-fund", "--silent"], folder, INSTALL_S_MAX)
+        return ["node", "suite.js"]
+    library = folder / "target" / "lib"
+    if not list(library.glob("*.jar")):
+        target = f"-DoutputDirectory={library}"
+        run_command(["mvn", "-q", "-B", "dependency:copy-dependencies", target], folder, INSTALL_S_MAX)
+    classes = folder / "target" / "classes"
+    sources = sorted((folder / "src").rglob("*.java"))
+    options = ["-encoding", "UTF-8", "-proc:none", "-nowarn", "-cp", f"{library}/*", "-d", str(classes)]
+    classes.mkdir(parents=True, exist_ok=True)
+    run_command(["javac", *options, *sources], folder, INSTALL_S_MAX)
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    own = [f"-Duser.home={home}", f"-Drocketmq.log.root={home}"]
+    return ["java", "-Xmx768m", "-XX:+UseSerialGC", *own, "-cp", f"{classes}:{library}/*", "Suite"]
+
+
+def install_python(folder: Path) -> list[str]:
+    """The official client in an environment of its own, by hashes where the suite is ours."""
+    python = folder / ".venv" / "bin" / "python"
+    stamp = folder / ".venv" / "installed"
+    if not stamp.exists():
+        uv = Path(sys.executable).parent / "uv"
+        run_command(
+            [uv, "venv", "--clear", "--quiet", "--python", sys.executable, ".venv"], folder, INSTALL_S_MAX
+        )
+        wanted = ["--require-hashes", "-r", "requirements.lock"]
+        if not (folder / "requirements.lock").exists():
+            wanted = ["-r", "requirements.txt"]
+        run_command([uv, "pip", "install", "--quiet", "--python", python, *wanted], folder, INSTALL_S_MAX)
+        stamp.touch()
+    return [str(python), "-u", "suite.py"]
+
+
+def run_suite(language: str, source: Path, build: Path, endpoints: str, **environment: str) -> Outcome:
+    """Installs and runs the suite of one language; never raises."""
+    outcome = Outcome(language)
+    if missing := missing_tools(language):
+        outcome.skipped = f"no {', '.join(missing)} on this machine"
+        return outcome
+    folder = build / language
+    started = time.monotonic()
+    try:
+        shutil.copytree(source / language, folder, dirs_exist_ok=True)
+        command = install(language, folder)
+        home = folder / "home"
+        home.mkdir(exist_ok=True)
+        started = time.monotonic()
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "ENDPOINTS": endpoints, "HOME": str(home), **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SUITE_S_MAX,
+            check=False,
+        )
+    except (SuiteError, subprocess.TimeoutExpired, OSError) as error:
+        outcome.problem = str(error)
+        return outcome
+    outcome.seconds = time.monotonic() - started
+    for line in done.stdout.splitlines():
+        if found := CASE.match(line):
+            outcome.faults[found[2]] = None if found[1] == "ok" else found[3] or "failed"
+    if not outcome.faults or (done.returncode != 0 and not outcome.failed):
+        outcome.problem = f"ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
+    return outcome
+
+
+def print_table(outcomes: Sequence[Outcome]) -> None:
+    """One line a case, one column a language; then what failed, and why."""
+    names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.faults))
+    width = max((len(name) for name in names), default=4)
+    print(f"{'case':{width}}  " + "".join(f"{outcome.language:>10}" for outcome in outcomes))
+    for name in names:
+        marks = []
+        for outcome in outcomes:
+            mark = "-" if name not in outcome.faults else "ok" if outcome.faults[name] is None else "FAILED"
+            marks.append(f"{mark:>10}")
+        print(f"{name:{width}}  " + "".join(marks))
+    totals = []
+    for outcome in outcomes:
+        passed = sum(fault is None for fault in outcome.faults.values())
+        totals.append(f"{f'{passed} of {len(outcome.faults)}':>10}" if outcome.faults else f"{'-':>10}")
+    print(f"{'total':{width}}  " + "".join(totals))
+    for outcome in outcomes:
+        if outcome.skipped:
+            print(f"{outcome.language}: skipped, {outcome.skipped}")
+        if outcome.problem:
+            print(f"{outcome.language}: {outcome.problem}")
+        for name, fault in outcome.faults.items():
+            if fault is not None:
+                print(f"{outcome.language}: {name}: {fault}")
+
+
+def apply_topics(file: Path, address: str) -> None:
+    """Makes the topics and groups that the suites use, as an operator would."""
+    command = [sys.executable, "-m", "trovemq.cli", "--server", address, "apply", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode != 0:
+        raise SuiteError(f"trovemq apply: {done.stdout}{done.stderr}")
+
+
+def run_all(
+    languages: Sequence[str], source: Path, build: Path, *, tls: bool = False, side_by_side: int = 1
+) -> list[Outcome]:
+    """Every suite against one broker. Raises SuiteError where the broker cannot be prepared."""
+    arguments = []
+    tls_address = f"127.0.0.1:{free_port()}"
+    if tls:
+        arguments = ["--tls-listen", tls_address]
+    with BrokerProcess(
+        arguments=arguments, transactionCheckInterval=3000, transactionTimeOut=10_000
+    ) as broker:
+        apply_topics(source / "topics.json", broker.address)
+        endpoints = tls_address if tls else broker.address
+        environment = {"SSL": "true"} if tls else {}
+        with ThreadPoolExecutor(side_by_side) as pool:
+            running = [
+                pool.submit(run_suite, language, source, build, endpoints, **environment)
+                for language in languages
+            ]
+            outcomes = [future.result() for future in running]
+        if any(outcome.failed for outcome in outcomes) and broker.log():
+            print(f"--- the broker's log\n{broker.log()[-4000:]}\n---")
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Conformance with the official RocketMQ 5 clients.")
+    parser.add_argument("languages", nargs="*", default=[], metavar="LANGUAGE", help=", ".join(LANGUAGES))
+    parser.add_argument("--shared", type=Path, help="a folder of suites of the same kind")
+    parser.add_argument("--tls", action="store_true", help="the Java client over TLS")
+    parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
+    parser.add_argument("--json", type=Path, help="also write the outcome to this file")
+    options = parser.parse_args()
+    languages = options.languages or (["java"] if options.tls else list(LANGUAGES))
+    if unknown := set(languages) - set(LANGUAGES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(LANGUAGES)}")
+    source = options.shared or HERE
+    build = BUILD / ("shared" if options.shared else "own")
+    outcomes = run_all(languages, source, build, tls=options.tls, side_by_side=options.side_by_side)
+    print_table(outcomes)
+    if options.json:
+        rows = {outcome.language: outcome.faults for outcome in outcomes if not outcome.skipped}
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 1 if any(outcome.failed for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
