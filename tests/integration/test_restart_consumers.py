@@ -3,14 +3,12 @@ flight, delayed messages, half messages."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.rocketmq_client import RawClient
+from tests.support.rocketmq_client import RawClient, create_orderly_group, create_topics
 from trovemq.testing import BrokerProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -20,19 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kill", [False, True], i
 @pytest.fixture
 def broker() -> Iterator[BrokerProcess]:
     with BrokerProcess(transactionCheckInterval=1000, transactionTimeOut=1000) as process:
-        for name, kind in (
-            ("orders", "NORMAL"),
-            ("later", "DELAY"),
-            ("paid", "TRANSACTION"),
-            ("steps", "FIFO"),
-        ):
-            command = ["topic", "create", name, "--queues", "2", "--type", kind]
-            subprocess.run(
-                [sys.executable, "-m", "trovemq.cli", "--server", process.address, *command],
-                check=True,
-                capture_output=True,
-                timeout=30,
-            )
+        types = {"orders": "NORMAL", "later": "DELAY", "paid": "TRANSACTION", "steps": "FIFO"}
+        create_topics(process.address, types)
         yield process
 
 
@@ -127,13 +114,7 @@ def test_a_half_message_can_be_committed_or_rolled_back_afterwards(broker: Broke
 
 
 def test_order_within_a_message_group_survives(broker: BrokerProcess, kill: bool) -> None:
-    command = ["group", "create", "ordered", "--orderly"]
-    subprocess.run(
-        [sys.executable, "-m", "trovemq.cli", "--server", broker.address, *command],
-        check=True,
-        capture_output=True,
-        timeout=30,
-    )
+    create_orderly_group(broker.address, "ordered")
     with RawClient(broker.address) as client:
         for number in range(6):
             client.send("steps", b"a%d" % number, message_group="a")

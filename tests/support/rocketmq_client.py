@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import grpc
 
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, group_pb2, group_pb2_grpc
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CALL_S_MAX = 15.0
@@ -130,6 +131,25 @@ class RawClient:
             source=v2.SOURCE_CLIENT,
         )
         return self.call("EndTransaction", request, service.EndTransactionResponse)
+
+
+def create_topics(address: str, topics: Mapping[str, str], *, queue_count: int = 2) -> None:
+    """Topics by name, with their message types."""
+    with grpc.insecure_channel(address) as channel:
+        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        for name, message_type in topics.items():
+            request = admin_pb2.CreateTopicRequest(
+                topic=name, queue_count=queue_count, message_type=message_type
+            )
+            admin.CreateTopic(request, timeout=CALL_S_MAX)
+
+
+def create_orderly_group(address: str, name: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        settings = group_pb2.GroupSettings(orderly=True, retry_max=-1)
+        group_pb2_grpc.GroupServiceStub(channel).CreateGroup(
+            group_pb2.CreateGroupRequest(group=name, settings=settings), timeout=CALL_S_MAX
+        )
 
 
 def message(topic: str, body: bytes, tag: str = "", **properties: Any) -> v2.Message:

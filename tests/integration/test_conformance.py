@@ -1,0 +1,64 @@
+"""RocketMQ 5's official clients against a broker: the project's own suites, and those beside the project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.run import BUILD, HERE, LANGUAGES, Outcome, print_table, run_all
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "conformance"
+SIDE_BY_SIDE = 2  # suites at a time: most of their time is waiting
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+
+
+@pytest.fixture(scope="module")
+def own() -> dict[str, Outcome]:
+    return run(HERE, BUILD / "own")
+
+
+@pytest.fixture(scope="module")
+def shared() -> dict[str, Outcome]:
+    if not SHARED.is_dir():
+        pytest.skip("no folder shared/conformance beside the project")
+    return run(SHARED, BUILD / "shared")
+
+
+def run(source: Path, build: Path) -> dict[str, Outcome]:
+    outcomes = run_all(LANGUAGES, source, build, side_by_side=SIDE_BY_SIDE)
+    print_table(outcomes)
+    return {outcome.language: outcome for outcome in outcomes}
+
+
+def check(outcome: Outcome) -> None:
+    if outcome.skipped:
+        pytest.skip(f"the {outcome.language} client: {outcome.skipped}")
+    assert outcome.problem == ""
+    failed = {name: fault for name, fault in outcome.faults.items() if fault is not None}
+    assert failed == {}
+    assert len(outcome.faults) >= 19
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_projects_own_suite(own: dict[str, Outcome], language: str) -> None:
+    check(own[language])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_suite_beside_the_project(shared: dict[str, Outcome], language: str) -> None:
+    check(shared[language])
+
+
+def test_the_python_client_is_never_skipped(own: dict[str, Outcome]) -> None:
+    assert own["python"].skipped == ""
+
+
+@pytest.mark.skipif(
+    "RUN_TLS_CONFORMANCE" not in os.environ, reason="set RUN_TLS_CONFORMANCE=1: one more minute"
+)
+def test_the_java_client_over_tls() -> None:
+    (outcome,) = run_all(["java"], HERE, BUILD / "own", tls=True)
+    check(outcome)

@@ -1,0 +1,179 @@
+"""A broker's engine and its retention in memory, with a clock of its own and no waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from broker.consumer_model import ConsumerModel
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.request import Delivered, ReceiveRequest
+from broker.log.retention import DiskUse, RetentionPolicy
+from broker.message_store import MessageStore
+from broker.record_writer import NewRecord
+from broker.retention_task import RetentionTask
+from broker.storage.files import FileSystem
+from broker.store_settings import StoreSettings
+from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
+from tests.support.engine import NOW_MS, SMALL, flush, send
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_message
+
+SETTINGS: Final = replace(
+    SMALL, commit_log_file_size=32_768, body_size_max=16_384, index_item_count=64, flush_mode="sync"
+)
+CONSUMERS: Final = ConsumerSettings(new_group_start="begin")
+LEASE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+AT_ONCE: Final = RetentionPolicy(reserved_ms=HOUR_MS, hours=frozenset(range(24)))
+ROOM: Final = DiskUse(1_000, 900)
+PRESSED: Final = DiskUse(1_000_000, 100)
+WORKERS: Final = SubscriptionGroup("workers", retry_policy=RetryPolicy("customized", (1_000,)), retry_max=2)
+STEPS: Final = SubscriptionGroup("steps", orderly=True, retry_max=2)
+
+
+class Broker:
+    """One run; `files` outlive it. `task` decides by AT_ONCE unless given another policy."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        *,
+        now_ms: int = NOW_MS,
+        policy: RetentionPolicy = AT_ONCE,
+        settings: StoreSettings = SETTINGS,
+    ) -> None:
+        self.files = files
+        self.now_ms = now_ms
+        self.store = MessageStore.open(files, settings, now_ms, process_id=7)
+        self.model = ConsumerModel.open(self.store, files, CONSUMERS, now_ms)
+        for group in (WORKERS, STEPS):
+            if self.model.groups.get(group.name) is None:
+                self.model.groups.create(group)
+        for topic in ("orders", "lines", "filler"):
+            if self.store.topics.get(topic) is None:
+                self.store.topics.create(topic, queue_count=1)
+        self.refusal: TroveError | None = None
+        self.changing = asyncio.Lock()
+        self.before_durable: Callable[[], None] = lambda: None
+        self.task = RetentionTask(
+            self.store,
+            self.model,
+            policy,
+            10_000,
+            self._durable,
+            self._hold,
+            self.changing,
+            lambda: self.now_ms,
+        )
+
+    def _hold(self, error: TroveError | None) -> None:
+        self.refusal = error
+
+    async def _durable(self, end: int) -> None:
+        self.before_durable()
+        self.sync()
+        assert self.store.flushed_offset >= end
+
+    def sync(self) -> None:
+        """One group commit, and what became visible read."""
+        flush(self.store)
+        self.store.dispatch()
+        self.model.timers.catch_up()
+        self.model.transactions.catch_up()
+
+    # --- messages -----------------------------------------------------------------------------------
+    def send(self, body: str, topic: str = "orders", *, key: str = "") -> str:
+        """Returns its offsetMsgId; `key` is the message group."""
+        properties = {"__SHARDINGKEY": key} if key else {}
+        result = send(
+            self.store,
+            body.encode(),
+            self.now_ms,
+            topic=topic,
+            unique_key=f"id-{body}",
+            keys=f"k-{body}",
+            properties=properties,
+        )
+        self.sync()
+        return result.offset_msg_ids()[0]
+
+    def schedule(self, body: str, deliver_ms: int) -> None:
+        record = NewRecord("orders", 0, body.encode(), {"UNIQ_KEY": f"id-{body}"}, self.now_ms)
+        self.model.timers.schedule(record, deliver_ms, self.now_ms)
+        self.sync()
+
+    def prepare(self, body: str) -> None:
+        record = NewRecord("orders", 0, body.encode(), {"UNIQ_KEY": f"id-{body}"}, self.now_ms)
+        self.model.transactions.prepare(record, self.now_ms)
+        self.sync()
+
+    def commit(self, body: str) -> None:
+        self.model.transactions.end(f"id-{body}", "orders", True, self.now_ms)
+        self.sync()
+
+    def receive(
+        self, group: SubscriptionGroup = WORKERS, topic: str = "orders", *, count: int = 32
+    ) -> list[Delivered]:
+        request = ReceiveRequest(
+            group=group, topic=topic, count_max=count, invisible_ms=LEASE_MS, now_ms=self.now_ms
+        )
+        found = self.model.delivery.receive(request)
+        self.model.events.flush(self.now_ms)
+        self.sync()
+        return found
+
+    def ack(
+        self, delivered: list[Delivered], group: SubscriptionGroup = WORKERS, topic: str = "orders"
+    ) -> None:
+        for one in delivered:
+            self.model.delivery.acknowledge(group.name, topic, one.receipt_handle, self.now_ms)
+        self.model.events.flush(self.now_ms)
+        self.sync()
+
+    def deliver_timers(self) -> int:
+        count = 0
+        while turn := self.model.timers.deliver_due(self.now_ms):
+            count += turn
+            self.sync()
+        return count
+
+    def messages(self, topic: str) -> list[Message]:
+        queue = self.store.consume_queues.get(topic, 0)
+        if queue is None:
+            return []
+        units = queue.units(queue.min_offset, queue.max_offset - queue.min_offset)
+        records = [self.store.record_at(at) for at in units["physical_offset"].tolist()]
+        return [decode_message(record) for record in records if record is not None]
+
+    # --- retention ----------------------------------------------------------------------------------
+    def fill(self, segments: int = 1) -> None:
+        """The log gets so many more closed segments, which nothing keeps from going but what is owed."""
+        end = self.store.end_offset // 32_768 * 32_768 + segments * 32_768
+        while self.store.end_offset < end:
+            self.send("x" * 5_000, "filler")
+        self.store.flush_projections()
+        self.save_snapshot()
+
+    def save_snapshot(self) -> None:
+        work = self.model.begin_snapshot(self.now_ms, always=True)
+        assert work is not None
+        self.sync()
+        work.run()
+
+    def clean(self, disk: DiskUse = ROOM) -> int:
+        """One run; how many segments went."""
+        return asyncio.run(self.task.clean(disk))
+
+    # --- stops --------------------------------------------------------------------------------------
+    def stop(self) -> Broker:
+        """A clean stop, and the next start."""
+        self.model.hand_back(self.now_ms)
+        self.store.close(self.now_ms)
+        return Broker(self.files, now_ms=self.now_ms)
+
+
+def bodies(delivered: list[Delivered]) -> list[str]:
+    return [decode_message(one.record).body.decode() for one in delivered]

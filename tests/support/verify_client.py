@@ -1,0 +1,92 @@
+"""Runs of `trovemq verify` without a network: a client whose producer does as it is told."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+STORED, UNKNOWN_STORED, UNKNOWN_NOT, REFUSED, HALF = "stored", "unknown stored", "unknown", "refused", "half"
+
+
+@dataclass
+class ScriptedProducer:
+    """Stores what `send` takes; `script` says what becomes of the next batches, then all are stored."""
+
+    send: Callable[..., Any]
+    topic: str
+    script: deque[str | TroveError] = field(default_factory=deque)
+    batches: list[list[str]] = field(default_factory=list)  # unique keys
+    aborted: bool = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def abort(self) -> None:
+        self.aborted = True
+
+    async def send_batch(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        keys: Sequence[str],
+        unique_keys: Sequence[str],
+        queue_id: int,
+        broker: str,
+        ordering_key: str,
+    ) -> list[SendReceipt]:
+        assert ordering_key
+        self.batches.append(list(unique_keys))
+        outcome = self.script.popleft() if self.script else STORED
+        if isinstance(outcome, TroveError):
+            raise outcome
+        stored = {STORED: len(bodies), UNKNOWN_STORED: len(bodies), HALF: len(bodies) // 2}.get(outcome, 0)
+        receipts = [
+            await self.send(
+                self.topic,
+                bodies[i],
+                keys=[keys[i]],
+                unique_key=unique_keys[i],
+                queue_id=queue_id,
+                broker=broker,
+            )
+            for i in range(stored)
+        ]
+        if outcome in (UNKNOWN_STORED, UNKNOWN_NOT):
+            raise TroveError(errors.BROKER_UNREACHABLE, "broken off", in_doubt="true")
+        if outcome == REFUSED:
+            raise TroveError(errors.DISK_FULL)
+        if outcome == HALF:
+            raise _Half(receipts, len(bodies))
+        return receipts
+
+
+class _Half(PartialBatchError):
+    """The first half of a batch is stored."""
+
+    def __init__(self, receipts: list[SendReceipt], count: int) -> None:
+        first = TroveError(errors.REQUEST_TIMEOUT, "late", in_doubt="true")
+        super().__init__(first, BatchReceipt(()), np.arange(len(receipts)), count)
+        self.receipts = receipts  # type: ignore[assignment]  # a sequence of receipts, too
+
+
+async def messages_of_pages(query: Callable[..., Any], topic: str, key: str, **options: Any) -> AsyncIterator:  # type: ignore[type-arg]
+    """`Client.query_all` over pages of `query`."""
+    cursor = None
+    while True:
+        page = await query(topic, key, cursor=cursor, **options)
+        for message in page.messages:
+            yield message
+        if page.complete:
+            return
+        cursor = page.cursor
