@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.run import BUILD, HERE, LANGUAGES, Outcome, print_table, run_all
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "conformance"
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared" / "conformance"
 SIDE_BY_SIDE = 2  # suites at a time: most of their time is waiting
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
