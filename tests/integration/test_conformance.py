@@ -58,6 +58,25 @@ def test_the_python_client_is_never_skipped(own: dict[str, Outcome]) -> None:
     assert own["python"].skipped == ""
 
 
+def test_the_official_client_and_our_protocol_live_in_one_process(own: dict[str, Outcome]) -> None:
+    """Both have the messages of RocketMQ's protocol; protobuf knows each name once."""
+    program = (
+        "import rocketmq; from trovemq_proto.rocketmq.v2 import service_pb2; "
+        "print(service_pb2.DESCRIPTOR.package)"
+    )
+    done = subprocess.run(
+        [BUILD / "own" / "python" / ".venv" / "bin" / "python", "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "proto"), "HOME": str(BUILD)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "trovemq.rocketmq.v2"
+    assert own["python"].faults
+
+
 @pytest.mark.skipif(
     "RUN_TLS_CONFORMANCE" not in os.environ, reason="set RUN_TLS_CONFORMANCE=1: one more minute"
 )
