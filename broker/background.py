@@ -48,7 +48,7 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
         try:
             await keeper.persist()
         except TroveError as error:
-            if error.spec is not errors.DISK_FULL:
+            if error.spec not in (errors.DISK_FULL, errors.FLUSH_DISK_TIMEOUT):
                 raise
             get_logger().warning("store.offsets_not_saved", reason=error.message)
 

@@ -230,6 +230,7 @@ class ConsumerModel:
     def hand_back(self, now_ms: int) -> None:
         """At a clean stop, before the store is closed: writes what is owed so that RocketMQ, or the next
         start, goes on from it. Blocks. TroveError, StorageError: the next start then replays the log."""
+        self.on_append = _nothing  # what is appended here is synced here; the event loop has ended its part
         self.delivery.hand_back(now_ms, self._files)
         self._sync()
         self.timers.catch_up()

@@ -11,6 +11,8 @@ from typing import Final, Literal
 NewGroupStart = Literal["rocketmq", "begin", "end"]
 
 YEAR_MS: Final = 365 * 86_400_000
+STREAMS_PER_CLIENT: Final = 2
+"""So many telemetry streams may be open for each client that may be known, streams without settings too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

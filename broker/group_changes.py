@@ -24,7 +24,8 @@ from trovemq_proto.errors import TroveError
 
 
 class GroupChanges:
-    """`persist_offsets` brings the consumer offsets to disk."""
+    """`persist_offsets` brings the consumer offsets to disk; `changed` is told of each group that was altered
+    or deleted."""
 
     def __init__(
         self,
@@ -34,7 +35,9 @@ class GroupChanges:
         topic_changes: TopicChanges,
         clock_ms: Callable[[], int],
         persist_offsets: Callable[[], Awaitable[None]],
+        changed: Callable[[str], None] = lambda _group: None,
     ) -> None:
+        self._changed = changed
         self._groups = groups
         self._store = store
         self._delivery = delivery
@@ -63,6 +66,7 @@ class GroupChanges:
             )
             if change is not None:
                 await self._save(change)
+                self._changed(name)
             return self._groups.require(name)
 
     async def delete(self, name: str) -> None:
@@ -76,6 +80,7 @@ class GroupChanges:
                 raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
             self._delivery.forget_group(name, self._clock_ms())
             self._store.offsets.delete_group(name)
+            self._changed(name)
             for topic in self._own_retry_topics(name, topics):
                 await self._topic_changes.delete(topic)
         await self._persist_offsets()

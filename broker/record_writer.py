@@ -23,6 +23,8 @@ from trovemq_proto.records import (
     pack_host,
 )
 from trovemq_proto.records.layout import (
+    CRC_PROPERTY_SIZE,
+    PROPERTIES_SIZE_MAX,
     PROPERTY_CRC,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_STORE_HOST_IPV6,
@@ -77,7 +79,20 @@ class RecordWriter:
     def __init__(self, store: MessageStore, appended: Callable[[], object]) -> None:
         self._store = store
         self._appended = appended
-        self._store_host = bytes(len(pack_host(store.settings.store_host)))
+        self.store_host: Final = bytes(len(pack_host(store.settings.store_host)))
+        """Zeros in the form of the store's host, which the append fills in."""
+
+    def has_room(self, properties: Mapping[str, str]) -> bool:
+        """Whether a record takes so many properties."""
+        size_max = PROPERTIES_SIZE_MAX - (
+            CRC_PROPERTY_SIZE if self._store.settings.append_property_crc else 0
+        )
+        return sum(len((name + value).encode()) + 2 for name, value in properties.items()) <= size_max
+
+    def informed(self, record: NewRecord, changes: Mapping[str, str]) -> NewRecord:
+        """The record with these properties, where it has room for them: they inform, and no more."""
+        longer = record.with_properties(changes)
+        return longer if self.has_room(longer.properties) else record
 
     def append(self, records: Sequence[NewRecord], now_ms: int) -> list[AppendResult]:
         """One result a record, in order. Runs of one topic and queue become one append each.
@@ -118,13 +133,23 @@ class RecordWriter:
         self, topic: str, queue_id: int, data: bytearray, count: int, now_ms: int
     ) -> list[AppendResult]:
         batch = RecordBatch.split(data, topic=topic)
+        result = self.append_batch(topic, queue_id, data, batch, now_ms)
+        if count == 1:
+            return [result]
+        return [_one(result, batch, index) for index in range(count)]
+
+    def append_batch(
+        self, topic: str, queue_id: int, data: bytearray, batch: RecordBatch, now_ms: int
+    ) -> AppendResult:
+        """Records of that topic and queue that are encoded already, as one write of the log.
+
+        TroveError as MessageStore.append.
+        """
         result = self._store.append(
             data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None
         )
         self._appended()
-        if count == 1:
-            return [result]
-        return [_one(result, batch, index) for index in range(count)]
+        return result
 
     def encode(self, record: NewRecord) -> bytes:
         """The record's bytes; offsets, store time and CRC property are filled in by the append."""
@@ -137,7 +162,7 @@ class RecordWriter:
             sys_flag=record.sys_flag,
             born_timestamp=record.born_timestamp,
             born_host=record.born_host,
-            store_host=self._store_host,
+            store_host=self.store_host,
             reconsume_times=record.reconsume_times,
             prepared_transaction_offset=record.prepared_transaction_offset,
             append_property_crc=self._store.settings.append_property_crc,

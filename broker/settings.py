@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from broker.consumer_settings import YEAR_MS, ConsumerSettings, NewGroupStart
+from broker.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from broker.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.retention_settings import RetentionSettings
 from broker.store_settings import StoreSettings
@@ -284,7 +284,12 @@ class BrokerSettings(RetentionSettings):
         1_000, "Calls and streams of one connection.", unit="streams", minimum=1, maximum=1_000_000
     )
     grpc_calls_max: int = setting(
-        10_000, "Calls and streams of all connections.", unit="calls", minimum=1, maximum=1_000_000
+        10_000,
+        "Calls and streams of all connections, beside those that only wait: receives, pulls and telemetry,"
+        " which have limits of their own.",
+        unit="calls",
+        minimum=1,
+        maximum=1_000_000,
     )
     grpc_handshake_timeout_ms: int = setting(
         5_000, "A connection that says nothing is closed after this.", unit="ms", minimum=100, maximum=600_000
@@ -372,6 +377,11 @@ class BrokerSettings(RetentionSettings):
             transactions_max=self.transactions_max,
         )
 
+    @property
+    def _waiting_calls_max(self) -> int:
+        """Calls that are open only to wait; they must leave room for all others."""
+        return self.receive_polls_max + self.long_polls_max + STREAMS_PER_CLIENT * self.clients_max
+
     def grpc_limits(self) -> GrpcLimits:
         """A request may be as large as RocketMQ's clients send them, and at least as our own frames are."""
         return GrpcLimits(
@@ -383,7 +393,7 @@ class BrokerSettings(RetentionSettings):
                 JAVA_INT_MAX,  # gRPC has an int for it too
             ),
             concurrent_streams_max=self.grpc_streams_max,
-            concurrent_calls_max=self.grpc_calls_max,
+            concurrent_calls_max=self.grpc_calls_max + self._waiting_calls_max,
             handshake_timeout_ms=self.grpc_handshake_timeout_ms,
             keepalive_time_ms=self.grpc_keepalive_time_ms,
             keepalive_timeout_ms=self.grpc_keepalive_timeout_ms,

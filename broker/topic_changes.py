@@ -41,6 +41,13 @@ class TopicChanges:
             await self._save(topics.begin_create(name, queue_count, message_type, now_ms=self._clock_ms()))
             return topics.require(name)
 
+    async def ensure_internal(self, name: str, queue_count: int) -> None:
+        """Raises what TopicTable.ensure_internal raises."""
+        async with self.changing:
+            change = self._store.topics.begin_internal(name, queue_count, now_ms=self._clock_ms())
+            if change is not None:
+                await self._save(change)
+
     async def alter(self, name: str, *, queue_count: int | None, message_type: str | None) -> TopicConfig:
         """Raises what TopicTable.alter raises."""
         async with self.changing:

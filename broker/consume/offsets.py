@@ -144,9 +144,13 @@ class OffsetKeeper:
             pass
 
     async def persist(self) -> None:
-        """Brings changed offsets to disk, off the event loop; one write at a time."""
+        """Brings changed offsets to disk, off the event loop; one write at a time. Raises DISK_FULL,
+        STORE_FAILED, FLUSH_DISK_TIMEOUT."""
         async with self._writing:
-            work = self._store.offsets.begin_persist()
+            offsets = self._store.offsets
+            while offsets.dirty and offsets.log_needed > self._store.flushed_offset:
+                await self._sync_log(offsets.log_needed)
+            work = offsets.begin_persist()
             if work is not None:
                 await run_in_thread(work.run)
                 self._store.offsets.finish_persist(work)

@@ -14,6 +14,7 @@ from typing import Final
 from broker.delivery.context import Context
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
+from broker.delivery.retry_carrying import carry_unread, lowest_unread, unread_before
 from broker.events.codec import Event, EventKind
 from broker.record_writer import NewRecord
 from trovemq_proto.records import decode_message
@@ -31,19 +32,21 @@ def carry_before(context: Context, pairs: Pairs, physical_offset: int, now_ms: i
         below = [offset for offset, at in _owed_records(context, state) if at < physical_offset]
         for begin in range(0, len(below), _BATCH):
             count += _carry(context, state, below[begin : begin + _BATCH], now_ms)
-    return count
+    return count + carry_unread(context, pairs, physical_offset, now_ms)
 
 
 def owed_before(context: Context, pairs: Pairs, physical_offset: int) -> Iterator[int]:
     """Where the owed records below physical_offset lie."""
     for state in list(pairs.states()):
         yield from (at for _, at in _owed_records(context, state) if at < physical_offset)
+    yield from unread_before(context, pairs, physical_offset)
 
 
 def lowest_owed(context: Context, pairs: Pairs) -> int | None:
-    """The lowest physical offset of a record that is open or held."""
+    """The lowest physical offset of a record that is open or held, or an unread retry."""
     lowest = [low for state in pairs.states() if (low := _lowest_of(context, state)) is not None]
-    return min(lowest, default=None)
+    unread = lowest_unread(context, pairs)
+    return min(lowest if unread is None else [*lowest, unread], default=None)
 
 
 def _lowest_of(context: Context, state: QueueState) -> int | None:

@@ -32,8 +32,8 @@ def copy_to_dead_letters(
     copy = replace(
         NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
     )
-    copy = copy.with_properties(
-        {ORIGIN_TOPIC_PROPERTY: topic, ORIGIN_ID_PROPERTY: message.message_id, "RETRY_TOPIC": None}
-    )
-    context.writer.append([copy], now_ms)
+    origin = {ORIGIN_TOPIC_PROPERTY: topic, ORIGIN_ID_PROPERTY: message.message_id}
+    copy = context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)
+    (result,) = context.writer.append([copy], now_ms)
+    context.store.offsets.needs_log(result.end)
     context.dead_letter_count += 1

@@ -83,6 +83,7 @@ class Delivery:
         LIMIT_EXCEEDED.
         """
         self._check(request)
+        self.context.events.check_room()
         pair = self.pair_table.for_receive(request.group, request.topic, request.now_ms)
         pair.end_leases(request.now_ms)
         self.context.woken.discard(pair)
@@ -197,10 +198,11 @@ class Delivery:
         """The message comes back invisible_ms from now on; returns its new handle, the old one is void.
 
         `suspend`: this delivery does not count as an attempt. TroveError RECEIPT_HANDLE_ILLEGAL,
-        INVISIBLE_DURATION_ILLEGAL.
+        INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED.
         """
         if not 0 <= invisible_ms <= self._settings.invisible_max_ms:
             raise _illegal_duration(invisible_ms, 0, self._settings.invisible_max_ms)
+        self.context.events.check_room()
         pair, state, old, offset = self._find(group, topic, receipt_handle)
         before = self._open_lease(state, old, offset, now_ms)
         if before is None:
@@ -282,6 +284,7 @@ class Delivery:
         self, pair: Pair, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
     ) -> None:
         """Messages that are open under the lease are consumed."""
+        begin = state.committed
         moved = state.settle_run(lease, offsets)
         self.context.add(
             Event(
@@ -298,12 +301,13 @@ class Delivery:
         )
         if moved:
             self.context.commit(state)
-        self._wake(pair, state, len(offsets))
-
-    def _wake(self, pair: Pair, state: QueueState, count: int) -> None:
-        """Messages were settled: others may have waited for that."""
-        if state.held or len(state.open) + count >= self._settings.in_flight_max:
-            self.context.woken.add(pair)
+        window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
+        if (
+            state.held
+            or len(state.open) + len(offsets) >= self._settings.in_flight_max
+            or (pair.keyed and moved and window_was_full)
+        ):
+            self.context.woken.add(pair)  # others may have waited for that
 
     # --- time --------------------------------------------------------------------------------------------
     def next_visible_ms(self, group: str, topic: str) -> int | None:

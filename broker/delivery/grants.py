@@ -30,6 +30,7 @@ class Batch:
 
     __slots__ = (
         "_wanted_first",
+        "dead_letters_refused",
         "delivered",
         "reads_left",
         "request",
@@ -50,6 +51,8 @@ class Batch:
         self.reads_left = reads
         self.until_ms = until_ms
         self.delivered: list[Delivered] = []
+        self.dead_letters_refused = False
+        """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
         self.unfinished = False
         """It stopped before the end of a queue although it wanted more."""
 
@@ -120,6 +123,8 @@ class Grants:
 
     def dead_letter(self, offset: int, attempt: int, record: memoryview, *, new: bool) -> bool:
         """A message whose attempts are over. False where its copy was refused: then it stays as it is."""
+        if self._batch.dead_letters_refused:
+            return False
         self._close_run()
         self._tell_held()
         now_ms = self._batch.request.now_ms
@@ -127,6 +132,7 @@ class Grants:
             copy_to_dead_letters(self._context, self._state, self._pair.topic, record, attempt - 1, now_ms)
         except TroveError:
             self._context.dead_letter_failures += 1
+            self._batch.dead_letters_refused = True
             return False
         self._pair.dead_letter_count += 1
         if new:

@@ -51,6 +51,7 @@ def _copy_all(context: Context, state: QueueState, now_ms: int) -> None:
             context.writer.append(copies, now_ms)
         for offset in part:
             _retried(context, state, offset, now_ms)
+        context.events.flush(now_ms)  # were this stop cut short, no more than these would come twice
 
 
 def _copy(context: Context, state: QueueState, offset: int, now_ms: int) -> NewRecord | None:

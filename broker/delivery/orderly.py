@@ -36,6 +36,8 @@ class OrderlyTaker:
         self._max_attempts = batch.request.group.max_attempts
         self._blocked: set[str] = set()
         """Message groups of which no later message may be handed out now."""
+        self._postponed = False
+        """Something could be done that was not: the next receive must try again."""
         self._grants = Grants(context, pair, state, batch)
 
     def take(self) -> None:
@@ -50,7 +52,7 @@ class OrderlyTaker:
         state.ready.clear()  # the leases themselves say what is visible again
         looked_to = None
         if not batch.full:
-            state.unblocked = False
+            state.unblocked = self._postponed
             looked_to = self._take_new()
         self._grants.finish(looked_to)
 
@@ -72,6 +74,7 @@ class OrderlyTaker:
             record = self._context.record_of(state, offset)
             if record is None and self._context.waits_for_copy(state, offset):
                 self._blocked.add(key)
+                self._postponed = True
                 continue
             if record is None or not self._passes(record):
                 self._context.damaged_count += record is None
@@ -81,6 +84,7 @@ class OrderlyTaker:
             if attempt > self._max_attempts:
                 if not self._grants.dead_letter(offset, attempt, record, new=False):
                     self._blocked.add(key)
+                    self._postponed = True
                 continue
             self._grants.give(offset, attempt, record)
 

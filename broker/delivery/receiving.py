@@ -60,7 +60,6 @@ class Taker:
             if self._is_mine(offset):
                 if not self._offer(offset, lease.attempt + 1):
                     others.append(offset)
-                    break
             else:
                 others.append(offset)
         for offset in others:
@@ -82,6 +81,8 @@ class Taker:
 
     def _offer(self, offset: int, attempt: int) -> bool:
         """One message that is open or held; attempt 0: as the record says. False where it stays as it is."""
+        if attempt > self._max_attempts and self._batch.dead_letters_refused:
+            return False
         record = self._context.record_of(self._state, offset)
         if record is None:
             if self._context.waits_for_copy(self._state, offset):

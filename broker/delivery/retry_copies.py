@@ -36,8 +36,9 @@ def retry_copy(
     message = decode_message(record)
     copy = replace(NewRecord.copy_of(message, name, 0), reconsume_times=deliveries)
     first_pop = message.properties.get(FIRST_POP_TIME_PROPERTY) or str(received_ms)
-    copy = copy.with_properties({FIRST_POP_TIME_PROPERTY: first_pop})
+    copy = context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})
     if visible_ms <= now_ms:
         return copy
     context.store.topics.ensure_internal(WHEEL_TOPIC, 1, now_ms=now_ms)
-    return delayed_record(copy, visible_ms, now_ms)
+    delayed = delayed_record(copy, visible_ms, now_ms)
+    return delayed if context.writer.has_room(delayed.properties) else copy  # rather early than not at all

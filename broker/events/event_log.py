@@ -6,6 +6,7 @@ delivered again, never that one is lost.
 
 Invariants
 - Events lie in the log in the order in which they were added.
+- What waits is bounded: who makes events without end asks check_room() before.
 - After flush() the log has every event that was added: a state made from them is the state at the log's end.
 """
 
@@ -18,9 +19,13 @@ from broker.events.codec import EVENTS_MAX, Event, decode_events, encode_events
 from broker.message_store import MessageStore
 from broker.queues import messages_from
 from broker.record_writer import NewRecord, RecordWriter
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 EVENTS_TOPIC: Final = "rmq_sys_trovemq_delivery"
 EVENTS_QUEUE_ID: Final = 0
+PENDING_MAX: Final = 32 * EVENTS_MAX
+"""Events that may wait (for a full disk) before nothing more is handed out."""
 
 
 class EventLog:
@@ -47,10 +52,10 @@ class EventLog:
         """Remembers the event; see flush()."""
         self._pending.append(event)
 
-    @property
-    def full(self) -> bool:
-        """Whether flush() should not wait for its timer."""
-        return len(self._pending) >= EVENTS_MAX
+    def check_room(self) -> None:
+        """TroveError LIMIT_EXCEEDED where too many events wait for the log already."""
+        if len(self._pending) >= PENDING_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{len(self._pending)} events wait for the disk")
 
     def flush(self, now_ms: int) -> None:
         """Appends what is pending. TroveError as MessageStore.append: then it is still pending."""

@@ -1,11 +1,12 @@
 """Sends that arrive together become one append per (topic, queue).
 
-A send is appended at the end of the turn of the event loop in which it came; while a sync runs (sync flush),
-just before the next sync begins: its acknowledgement waits for that sync anyway, and one append for all that
-came meanwhile costs little more than one for a single send.
+A send is appended when a few turns of the event loop have brought no other one: the server accepts one call
+after the other, so sends that clients have in flight together come turns apart, and one append for them all
+costs little more than one for a single send. A turn with nothing to do takes microseconds. While a sync runs
+(sync flush), sends are appended just before the next sync begins: their acknowledgements wait for it anyway.
 
 Invariants
-- A send waits for no timer, and for no sync but the one that runs.
+- A send waits for no timer, for no sync but the one that runs, and for a bounded number of turns.
 - Within a group the records lie in the order in which the sends came.
 - Every send's future is resolved exactly once, with its own part of the group's append or the group's error.
 """
@@ -27,6 +28,8 @@ from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
+GATHER_TURNS_MAX: Final = 64  # of the event loop
+QUIET_TURNS: Final = 4  # a call takes so many from its acceptance to here
 WAITING_BYTES_MAX: Final = 64 << 20  # of one gathering, all groups
 _FIRST: Final = np.zeros(1, np.int64)
 _FIRST.flags.writeable = False
@@ -60,6 +63,7 @@ class Coalescer:
         self._chosen: dict[str, int] = {}
         self._waiting_bytes = 0
         self._gathering = False
+        self._arrived = 0
 
     async def send(
         self,
@@ -117,6 +121,7 @@ class Coalescer:
         send = _Send(records, count, asyncio.get_running_loop().create_future())
         self._groups.setdefault((topic, queue_id), []).append(send)
         self._waiting_bytes += len(records)
+        self._arrived += 1
         return send.done
 
     def _schedule(self) -> None:
@@ -124,10 +129,20 @@ class Coalescer:
         if not self._gathering:
             self._gathering = True
             if not self._commit.before_next_sync(self._append_groups):
-                asyncio.get_running_loop().call_soon(self._append_groups)
+                asyncio.get_running_loop().call_soon(self._gather, 0, 0, GATHER_TURNS_MAX)
+
+    def _gather(self, seen: int, quiet: int, turns_left: int) -> None:
+        """Runs once a turn of the loop: appends when QUIET_TURNS have brought no further send."""
+        quiet = quiet + 1 if seen == self._arrived else 0
+        if quiet >= QUIET_TURNS or not turns_left:
+            self._append_groups()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._gather, self._arrived, quiet, turns_left - 1)
 
     def _append_groups(self) -> None:
         self._gathering = False
+        self._arrived = 0
         groups, self._groups = self._groups, {}
         self._chosen.clear()
         self._waiting_bytes = 0

@@ -9,19 +9,22 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from broker.message_store import MessageStore
-from broker.record_writer import NewRecord, RecordWriter
+from broker.record_writer import RecordWriter
 from broker.timers.calendar import Rows
-from broker.timers.sources import Sources
+from broker.timers.copies import Target, delivered_copy
+from broker.timers.sources import WHEEL_SOURCE, Sources
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records import RecordBatch
 
 TURN_BYTES_MAX: Final = 16 << 20
 """Of the records that one turn reads, beyond the first."""
-_GROWTH_MAX: Final = 512
-"""How much longer than the waiting record its copy may be: a topic and two properties."""
 
 
 @dataclass(slots=True)
@@ -39,17 +42,22 @@ class Turn:
 class _Part:
     """Copies that go into the log in one write."""
 
+    topic: str
+    queue_id: int
     indexes: list[int] = field(default_factory=list)
-    records: list[NewRecord] = field(default_factory=list)
-    size: int = 0
+    data: bytearray = field(default_factory=bytearray)
 
 
-def deliver(store: MessageStore, writer: RecordWriter, sources: Sources, rows: Rows, now_ms: int) -> Turn:
-    """Delivers rows from the first on, as many as a turn takes. Raises nothing that an append raises."""
+def deliver(
+    store: MessageStore, writer: RecordWriter, sources: Sources, topics: list[str], rows: Rows, now_ms: int
+) -> Turn:
+    """Delivers rows from the first on, as many as a turn takes; `topics` by the numbers in the rows. Raises
+    nothing that an append raises."""
     turn = Turn()
-    for part in _parts(store, sources, rows, now_ms, turn):
+    for part in _parts(store, writer, sources, topics, rows, now_ms, turn):
+        batch = RecordBatch.split(part.data, topic=part.topic)
         try:
-            writer.append(part.records, now_ms)
+            writer.append_batch(part.topic, part.queue_id, part.data, batch, now_ms)
         except TroveError as error:
             turn.error = error
             break
@@ -58,33 +66,62 @@ def deliver(store: MessageStore, writer: RecordWriter, sources: Sources, rows: R
     return turn
 
 
-def _parts(store: MessageStore, sources: Sources, rows: Rows, now_ms: int, turn: Turn) -> list[_Part]:
+def _parts(
+    store: MessageStore,
+    writer: RecordWriter,
+    sources: Sources,
+    topics: list[str],
+    rows: Rows,
+    now_ms: int,
+    turn: Turn,
+) -> list[_Part]:
     part_size_max = min(store.settings.batch_size_max, store.settings.commit_log_file_size // 2)
+    targets = {number: _target(store, writer, topics[number]) for number in set(rows["topic"].tolist())}
     open_parts: dict[tuple[str, int], _Part] = {}
     parts: list[_Part] = []
     left = TURN_BYTES_MAX
-    for index, place in enumerate(zip(rows["source"].tolist(), rows["offset"].tolist(), strict=True)):
+    for index, (number, source, physical_offset, size) in enumerate(_places(sources, rows)):
         if left < 0:
             break
-        record = sources.record(*place)
-        if record is None:
-            turn.ended.append(index)
-            turn.lost_count += 1
-            continue
-        config = store.topics.get(record.waiting.topic)
-        if config is None:
+        target = targets[number]
+        if target is None:
             turn.ended.append(index)
             turn.dropped_count += 1
             continue
-        queue_id = record.waiting.queue_id % max(1, config.write_queue_count, config.queue_count)
-        size = record.size + _GROWTH_MAX
+        record = store.read(physical_offset, size)
         left -= size
-        key = record.waiting.topic, queue_id
+        copy = delivered_copy(record, physical_offset, target, now_ms, told=source == WHEEL_SOURCE)
+        if copy is None:
+            turn.ended.append(index)
+            turn.lost_count += 1
+            continue
+        queue_id, data = copy
+        key = target.topic, queue_id
         part = open_parts.get(key)
-        if part is None or part.size + size > part_size_max:
-            part = open_parts[key] = _Part()
+        if part is None or len(part.data) + len(data) > part_size_max:
+            part = open_parts[key] = _Part(target.topic, queue_id)
             parts.append(part)
         part.indexes.append(index)
-        part.records.append(record.delivered(queue_id, now_ms))
-        part.size += size
+        part.data += data
     return parts
+
+
+def _target(store: MessageStore, writer: RecordWriter, topic: str) -> Target | None:
+    """None for a topic that was deleted."""
+    config = store.topics.get(topic)
+    if config is None:
+        return None
+    queue_count = max(1, config.write_queue_count, config.queue_count)
+    return Target.of(topic, queue_count, writer.store_host, store.settings.append_property_crc)
+
+
+def _places(sources: Sources, rows: Rows) -> Iterator[tuple[int, int, int, int]]:
+    """(number of the topic, source, physical offset, size) of each row."""
+    physical = np.zeros(len(rows), np.int64)
+    sizes = np.zeros(len(rows), np.int64)
+    for source in set(rows["source"].tolist()):
+        chosen = rows["source"] == source
+        physical[chosen], sizes[chosen] = sources.places(source, rows["offset"][chosen])
+    return zip(
+        rows["topic"].tolist(), rows["source"].tolist(), physical.tolist(), sizes.tolist(), strict=True
+    )

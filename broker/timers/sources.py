@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE
+from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
 from broker.timers.wheel_records import (
     SCHEDULE_TOPIC,
     WHEEL_QUEUE_ID,
@@ -21,6 +24,8 @@ from trovemq_proto.errors import TroveError
 
 WHEEL_SOURCE: Final = 0
 SCHEDULE_QUEUES_MAX: Final = 1_024
+
+Int64s = NDArray[np.int64]
 
 
 def queue_of(source: int) -> tuple[str, int]:
@@ -63,6 +68,27 @@ class Sources:
         unit = queue.unit(offset)
         return None if unit[1] == BLANK_UNIT_SIZE else unit
 
+    def places(self, source: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
+        """Physical offset and size of the record at each queue offset; size 0 where there is none."""
+        physical, sizes = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
+        queue = self.queue(source)
+        if queue is None:
+            return physical, sizes
+        order = np.argsort(offsets, kind="stable")
+        sorted_offsets = offsets[order]
+        begin = int(np.searchsorted(sorted_offsets, queue.min_offset))
+        last = int(np.searchsorted(sorted_offsets, queue.max_offset))
+        while begin < last:
+            first = int(sorted_offsets[begin])
+            end = min(int(np.searchsorted(sorted_offsets, first + UNITS_STEP)), last)
+            here = order[begin:end]
+            window = queue.units(first, int(sorted_offsets[end - 1]) + 1 - first)
+            units = window[offsets[here] - first]
+            physical[here] = units["physical_offset"]
+            sizes[here] = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"])
+            begin = end
+        return physical, sizes
+
     def record(self, source: int, offset: int) -> WaitingRecord | None:
         """The whole record, checked against its CRC; None also where it is no waiting message."""
         unit = self.unit(source, offset)
@@ -72,9 +98,7 @@ class Sources:
             return None
         if unit is None or record is None:
             return None
-        if source == WHEEL_SOURCE:
-            return read_record(record, WHEEL_TOPIC)
-        return read_record(record, SCHEDULE_TOPIC, unit[2])
+        return read_record(record, None if source == WHEEL_SOURCE else unit[2])
 
     def waiting_at(self, source: int, physical_offset: int, tags_code: int) -> Waiting | None:
         """What the record there says; None also where it is no waiting message."""

@@ -154,13 +154,13 @@ class Timers:
         rows = self._table.calendar.take_due(now_ms, self._settings.timer_batch_max)
         if not len(rows):
             return 0
-        turn = deliver(self._store, self._writer, self._table.sources, rows, now_ms)
+        table = self._table
+        turn = deliver(self._store, self._writer, table.sources, table.topics, rows, now_ms)
         ended = np.zeros(len(rows), np.bool_)
         ended[turn.ended] = True
         self._table.calendar.put_back(rows[~ended])
         self._say_ended(rows[ended], now_ms)
-        numbers, counts = np.unique(rows["topic"][ended], return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        for number, count in Counter(rows["topic"][ended].tolist()).items():
             self.dequeued[self._table.topics[number]] += count
         self.delivered_count += turn.delivered_count
         self.dropped_count += turn.dropped_count

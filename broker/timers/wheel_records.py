@@ -54,8 +54,9 @@ PRECISION_MS: Final = 1_000
 TIME_MAX: Final = (1 << 53) - 1
 """A later time in a record is not believed."""
 _MARKER_BODY: Final = b"0"
-_ROOM_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
-_NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | SYS_FLAG_TRANSACTION_MASK
+PROPERTIES_ROOM_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
+"""Bytes of a property block that leave room for the CRC property."""
+NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | SYS_FLAG_TRANSACTION_MASK
 
 
 class Waiting(NamedTuple):
@@ -104,14 +105,12 @@ def delete_marker(topic: str, queue_id: int, deliver_ms: int, unique_key: str, n
 
 
 class WaitingRecord(NamedTuple):
-    """A whole waiting record, checked against its CRC; `source_topic` is the topic in which it waits."""
+    """A whole waiting record, checked against its CRC."""
 
     waiting: Waiting
-    source_topic: str
     body: bytes
     properties: dict[str, str]
     property_size: int
-    size: int
     born_timestamp: int
     born_host: bytes
     store_timestamp: int
@@ -119,30 +118,16 @@ class WaitingRecord(NamedTuple):
     sys_flag: int
     reconsume_times: int
 
-    def delivered(self, queue_id: int, now_ms: int) -> NewRecord:
-        """The copy for the real topic. What it carried while it waited stays, as RocketMQ leaves it."""
-        properties = self.properties
-        if self.source_topic != SCHEDULE_TOPIC:
-            enqueue_ms = properties.get(ENQUEUE_MS, str(self.store_timestamp))
-            properties = self._informed({ENQUEUE_MS: enqueue_ms, DEQUEUE_MS: str(now_ms)})
-        return self._copy(self.waiting.topic, queue_id, properties)
-
     def rolled(self) -> NewRecord:
         """The waiting message appended again: it replaces this record, and is due at the same time."""
-        rolls = str(self.waiting.roll_times + 1)
-        properties = self._informed({ROLL_TIMES: rolls, ENQUEUE_MS: str(self.store_timestamp)})
-        copy = self._copy(self.waiting.topic, self.waiting.queue_id, properties)
-        return delayed_record(copy, self.waiting.deliver_ms, 0)
-
-    def _informed(self, changes: dict[str, str]) -> dict[str, str]:
-        """These properties set, where a record has room for them: they inform, and no more."""
+        properties = self.properties
+        changes = {ROLL_TIMES: str(self.waiting.roll_times + 1), ENQUEUE_MS: str(self.store_timestamp)}
         added = sum(len(name) + len(value) + 2 for name, value in changes.items())
-        return self.properties | changes if self.property_size + added <= _ROOM_MAX else self.properties
-
-    def _copy(self, topic: str, queue_id: int, properties: dict[str, str]) -> NewRecord:
-        return NewRecord(
-            topic,
-            queue_id,
+        if self.property_size + added <= PROPERTIES_ROOM_MAX:  # they inform, and no more
+            properties = properties | changes
+        copy = NewRecord(
+            self.waiting.topic,
+            self.waiting.queue_id,
             self.body,
             properties,
             self.born_timestamp,
@@ -151,11 +136,10 @@ class WaitingRecord(NamedTuple):
             self.sys_flag,
             self.reconsume_times,
         )
+        return delayed_record(copy, self.waiting.deliver_ms, 0)
 
 
-def read_record(
-    record: memoryview, source_topic: str, schedule_ms: int | None = None
-) -> WaitingRecord | None:
+def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRecord | None:
     """None where the record is damaged or no waiting message. `schedule_ms`: the delivery time of a record of
     a schedule queue, which its unit has (spec 2.7)."""
     data = bytes(record)
@@ -170,16 +154,14 @@ def read_record(
     header = HEADERS[host_bits(fields.sys_flag)].unpack_from(data)
     return WaitingRecord(
         waiting,
-        source_topic,
         data[fields.body_position : fields.body_position + fields.body_size],
         properties,
         fields.property_size,
-        fields.size,
         born_timestamp=header[8],
         born_host=header[9],
         store_timestamp=header[10],
         flag=header[4],
-        sys_flag=fields.sys_flag & ~_NOT_COPIED_FLAGS,
+        sys_flag=fields.sys_flag & ~NOT_COPIED_FLAGS,
         reconsume_times=header[12],
     )
 

@@ -7,6 +7,8 @@ The value is the next queue offset to consume. Commits need not grow: a reset go
 Invariants
 - What is stored never passes `limit(topic, queue_id)`, the queue's end as far as the log is synced; what
   is held back stays dirty and is stored once the log allows it.
+- What was stored after needs_log(end) is written only when the log is on disk up to there (the caller sees to
+  it): a message may count as consumed because of a copy of it that lies below.
 - The file is written only when something changed.
 - Groups, and queues over all groups, are bounded.
 """
@@ -65,6 +67,8 @@ class ConsumerOffsets:
         self._change = 0
         self._persisted_change = 0
         self.limit: OffsetLimit | None = None
+        self.log_needed = 0
+        """The log must be on disk up to here before the file is written."""
         self._read(document.get("offsetTable") or {})
 
     @classmethod
@@ -160,6 +164,10 @@ class ConsumerOffsets:
             self._entry_count -= len(self._table.pop(key))
             self._count_topic(group, -1)
             self._change += 1
+
+    def needs_log(self, end: int) -> None:
+        """What is stored from now on rests on what the log has below `end`."""
+        self.log_needed = max(self.log_needed, end)
 
     def begin_persist(self) -> PersistWork | None:
         """What run() would write now; None where nothing changed since finish_persist()."""

@@ -228,14 +228,18 @@ class TopicTable:
         Blocks while the file is written. TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
         SERVICE_NOT_AVAILABLE.
         """
+        self._carry_out(self.begin_internal(name, queue_count, now_ms=now_ms))
+        return self.require(name)
+
+    def begin_internal(self, name: str, queue_count: int, *, now_ms: int | None = None) -> TopicChange | None:
+        """ensure_internal() for who may not block: run() in another thread, then finish(). None where the
+        topic is there. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
         assert self._is_system(name), f"{name} is no topic of the broker's own"
-        known = self._configs.get(name)
-        if known is not None:
-            return known
+        if name in self._configs:
+            return None
         if len(self._configs) >= TOPIC_COUNT_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
-        self._carry_out(self._begin_put(None, TopicConfig(name, queue_count, queue_count), now_ms))
-        return self.require(name)
+        return self._begin_put(None, TopicConfig(name, queue_count, queue_count), now_ms)
 
     def alter(
         self,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -386,7 +387,8 @@ class Transactions:
 
     def _save_position(self, topic: str, position: int) -> None:
         if position > self._stored_position(topic):
-            self._store.offsets.commit(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID, position)
+            with suppress(TroveError):  # no room for another group: the next start reads more, that is all
+                self._store.offsets.commit(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID, position)
 
     def _stored_position(self, topic: str) -> int:
         return self._store.offsets.get(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID) or 0

@@ -140,7 +140,10 @@ def run_probe(store: Path, broker_config: Mapping[str, str], steps: Sequence[str
     except subprocess.TimeoutExpired as error:  # run() has killed it
         raise AssertionError(f"RocketMQ did not end:\n{_text(error.stdout)}\n{_logs(home)}") from error
     log = done.stdout + done.stderr + _logs(home)
-    assert done.returncode == 0, f"RocketMQ ended with {done.returncode}:\n{log[-8_000:]}"
+    if done.returncode:
+        raise AssertionError(
+            f"RocketMQ ended with {done.returncode}:\n{done.stderr[-4_000:]}\n{log[-4_000:]}"
+        )
     return Seen([json.loads(line) for line in results.read_text().splitlines()], log)
 
 

@@ -33,6 +33,7 @@ EXPIRY_MS: Final = 120_000
 RECONNECT_MS: Final = 11_000  # more than two rounds of Go's reopening, and than a heartbeat period
 HALF_TOPICS_MAX: Final = 1_024  # of one client
 SUBSCRIPTIONS_MAX: Final = 65_536
+EXPRESSIONS_LENGTH_MAX: Final = 16 << 20  # characters of the subscriptions that are kept
 
 GoneListener = Callable[[str, int], None]
 
@@ -114,6 +115,7 @@ class ClientRegistry:
         self._by_topic: dict[str, dict[str, None]] = {}
         self._half_topics: OrderedDict[str, dict[str, None]] = OrderedDict()  # client id -> topics
         self._subscriptions: OrderedDict[tuple[str, str], Subscription] = OrderedDict()
+        self._expressions_length = 0
         self._gone_listeners: list[GoneListener] = []
 
     def __len__(self) -> int:
@@ -197,10 +199,18 @@ class ClientRegistry:
 
     def subscribed(self, group: str, topic: str, subscription: Subscription) -> None:
         """The group asked for the topic with this filter."""
+        self._drop_subscription((group, topic))
         self._subscriptions[group, topic] = subscription
-        self._subscriptions.move_to_end((group, topic))
-        if len(self._subscriptions) > SUBSCRIPTIONS_MAX:
-            self._subscriptions.popitem(last=False)
+        self._expressions_length += len(subscription.expression)
+        while (
+            len(self._subscriptions) > SUBSCRIPTIONS_MAX or self._expressions_length > EXPRESSIONS_LENGTH_MAX
+        ):
+            self._drop_subscription(next(iter(self._subscriptions)))
+
+    def _drop_subscription(self, key: tuple[str, str]) -> None:
+        dropped = self._subscriptions.pop(key, None)
+        if dropped is not None:
+            self._expressions_length -= len(dropped.expression)
 
     def sent_half(self, client_id: str, topic: str) -> None:
         """The client sent a half message of the topic: it can be asked about the topic's transactions, even
@@ -252,7 +262,7 @@ class ClientRegistry:
     def forget_group(self, group: str) -> None:
         """The group was deleted: nothing is subscribed for it. Its members stay until they leave."""
         for key in [key for key in self._subscriptions if key[0] == group]:
-            del self._subscriptions[key]
+            self._drop_subscription(key)
 
     # --- inside -------------------------------------------------------------------------------------
     def _forget(self, client_id: str, now_ms: int) -> None:

@@ -128,7 +128,7 @@ class ClientCommands:
         if pending is None or pending.client_id != client_id or pending.answer.done():
             return
         # Some clients leave the status out where all went well.
-        code = command.status.code if command.HasField("status") else v2.OK
+        code = command.status.code or v2.OK
         pending.answer.set_result(Answer(code, (text or command.status.message)[:ANSWER_SIZE_MAX]))
 
     # --- inside -------------------------------------------------------------------------------------

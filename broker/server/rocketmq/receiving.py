@@ -23,7 +23,7 @@ from broker.delivery.request import Delivered, ReceiveRequest
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.message_store import MessageStore
 from broker.queues import queue_ids
-from broker.server.rocketmq.clients import ClientRegistry, Subscription
+from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
 from broker.server.rocketmq.messages import duration_ms, received
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import (
@@ -174,24 +174,29 @@ class Receiver:
         if delivered or waits.closed:
             return delivered
         group, topic = attempt.group.name, attempt.topic
+        client = self._parts.clients.get(attempt.client_id)
         with waits.enter(group, topic) as wait:
             while not delivered and await self._worth_looking(wait, until):
-                if context.done():
+                if context.done() or self._is_gone(client):
                     break
                 check_readable(self._parts.store, topic)  # it may have been deleted meanwhile
                 current = self._parts.groups.require(group)
                 attempt = replace(attempt, group=current, now_ms=self._parts.clock_ms())
                 delivered = self._attempt(attempt, context)
-        if delivered or context.done():
+        if delivered or context.done() or self._is_gone(client):
             waits.wake((group, topic))  # there may be more than one call takes
         return delivered
+
+    def _is_gone(self, client: Client | None) -> bool:
+        """The client was known when its call began, and has said farewell or expired since."""
+        return client is not None and self._parts.clients.get(client.client_id) is not client
 
     async def _worth_looking(self, wait: Wait, until: float) -> bool:
         """Returns when there may be something; False at `until`."""
         if self._parts.delivery.next_visible_ms(*wait.pair) != 0:
             return await wait.woken(until) and not self._parts.waits.closed
         await asyncio.sleep(0)  # the last look was cut short: others may go first
-        return asyncio.get_running_loop().time() < until
+        return asyncio.get_running_loop().time() < until and not self._parts.waits.closed
 
     def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[Delivered]:
         if context.done():

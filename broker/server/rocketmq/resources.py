@@ -14,6 +14,8 @@ A namespace that is not empty becomes part of the name, as RocketMQ stores it: `
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from broker.server.rocketmq.status import ProtocolError
@@ -34,6 +36,7 @@ INTERNAL_TOPIC_SIZE_MAX: Final = 255
 NAMESPACE_SIZE_MAX: Final = 127
 ADDRESSES_MAX: Final = 64
 HOST_SIZE_MAX: Final = 255
+NAMES_KEPT: Final = 4_096  # of each kind
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATOR: Final = "%"
@@ -49,7 +52,22 @@ _TYPES: Final[dict[str, tuple[v2.MessageType, ...]]] = {
 
 def topic_to_read(resource: v2.Resource) -> str:
     """The stored name of a topic that is routed or consumed. Raises TroveError TOPIC_ILLEGAL."""
-    name = _full_name(resource, errors.TOPIC_ILLEGAL, system=is_system_topic(resource.name))
+    return _readable_topic(_full_name(resource, errors.TOPIC_ILLEGAL, is_system_topic))
+
+
+def topic_to_send(resource: v2.Resource) -> str:
+    """The stored name of a topic that users may send to. Raises TroveError TOPIC_ILLEGAL."""
+    return _sendable_topic(_full_name(resource, errors.TOPIC_ILLEGAL, is_system_topic))
+
+
+def group_name(resource: v2.Resource) -> str:
+    """The stored name of a consumer group. Raises TroveError GROUP_ILLEGAL."""
+    return _user_group(_full_name(resource, errors.GROUP_ILLEGAL, is_system_group))
+
+
+# The verdict on a name does not change; only the names that are legal are kept.
+@lru_cache(maxsize=NAMES_KEPT)
+def _readable_topic(name: str) -> str:
     if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         if len(name) > INTERNAL_TOPIC_SIZE_MAX or not _NAME.fullmatch(name):
             raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name[:160]!a} is too long or malformed")
@@ -58,21 +76,19 @@ def topic_to_read(resource: v2.Resource) -> str:
     return name
 
 
-def topic_to_send(resource: v2.Resource) -> str:
-    """The stored name of a topic that users may send to. Raises TroveError TOPIC_ILLEGAL."""
-    name = _full_name(resource, errors.TOPIC_ILLEGAL, system=is_system_topic(resource.name))
+@lru_cache(maxsize=NAMES_KEPT)
+def _sendable_topic(name: str) -> str:
     check_topic_name(name)
     return name
 
 
-def group_name(resource: v2.Resource) -> str:
-    """The stored name of a consumer group. Raises TroveError GROUP_ILLEGAL."""
-    name = _full_name(resource, errors.GROUP_ILLEGAL, system=is_system_group(resource.name))
+@lru_cache(maxsize=NAMES_KEPT)
+def _user_group(name: str) -> str:
     check_user_group_name(name)
     return name
 
 
-def _full_name(resource: v2.Resource, spec: errors.ErrorSpec, *, system: bool) -> str:
+def _full_name(resource: v2.Resource, spec: errors.ErrorSpec, is_system: Callable[[str], bool]) -> str:
     name, namespace = resource.name, resource.resource_namespace
     if not namespace:
         return name
@@ -81,7 +97,7 @@ def _full_name(resource: v2.Resource, spec: errors.ErrorSpec, *, system: bool) -
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if name.startswith(prefix):
             return prefix + _wrapped(namespace, name.removeprefix(prefix))
-    return name if system else _wrapped(namespace, name)
+    return name if is_system(name) else _wrapped(namespace, name)
 
 
 def _wrapped(namespace: str, name: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Final
 
 from broker.message_store import AppendResult, MessageStore
@@ -108,7 +107,7 @@ class Sender:
         topic = ""
         latest_ms = now_ms + self._parts.delivery_delay_max_ms
         for message in messages:
-            name = _stored_topic(message.topic)
+            name = topic_to_send(message.topic)
             if topic and name != topic:
                 raise TroveError(errors.BATCH_ILLEGAL, "the messages of one send have one topic")
             topic = name
@@ -265,16 +264,6 @@ class _Send:
             raise TroveError(errors.STORE_FAILED, str(error)) from error
         self._parts.traffic.appended(self._topic, 1, result.bytes_written)
         return result
-
-
-def _stored_topic(resource: v2.Resource) -> str:
-    """topic_to_send(), whose verdict on a name does not change."""
-    return topic_to_send(resource) if resource.resource_namespace else _legal_topic(resource.name)
-
-
-@lru_cache(maxsize=4_096)
-def _legal_topic(name: str) -> str:
-    return topic_to_send(v2.Resource(name=name))
 
 
 def _answer(messages: Sequence[v2.Message], stored: list[Stored]) -> service_pb2.SendMessageResponse:

@@ -28,6 +28,7 @@ from typing import Final, NoReturn
 
 import grpc
 
+from broker.consumer_settings import STREAMS_PER_CLIENT
 from broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import ClientCommands
@@ -46,8 +47,6 @@ from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
 
 OUTBOX_MAX: Final = 256
 SETTINGS_WAIT_S: Final = 30.0
-STREAMS_PER_CLIENT: Final = 2
-"""Of the clients that may be known so many streams may be open, those without settings included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,3 +176,21 @@ async def test_delivery_is_told_of_every_offset_that_is_set_and_says_what_it_for
     with pytest.raises(TroveError):
         await bench.keeper.reset("g", "orders", 0, ResetTarget(offset=9))
     assert len(told) == 2, "a reset that is refused is told to nobody"
+
+
+@pytest.mark.asyncio
+async def test_a_power_cut_lost_dead_letters_whose_originals_counted_as_consumed() -> None:
+    """The copy was not on disk yet, the offset behind the original was."""
+    bench = Bench()
+    send(bench.store, b"x")
+    flush(bench.store)
+    copy = send(bench.store, b"dead letter", queue_id=1)
+    bench.store.offsets.needs_log(copy.end)
+    bench.store.offsets.commit("g", "orders", 0, 1)
+    await bench.keeper.persist()
+    assert bench.syncs == [copy.end]
+    assert bench.store.flushed_offset >= copy.end
+    assert bench.on_disk() == 1
+    bench.store.offsets.commit("g", "orders", 0, 0)
+    await bench.keeper.persist()
+    assert len(bench.syncs) == 1

@@ -114,3 +114,23 @@ async def test_settle_waits_for_the_change_under_way() -> None:
     await bench.changes.settle()
     assert creating.done()
     assert bench.on_disk() == {"g": 16}
+
+
+async def test_polls_of_a_group_that_was_changed_or_deleted_slept_until_their_end() -> None:
+    bench = Bench()
+    told: list[str] = []
+    model = bench.model
+    store = open_store(MemoryFileSystem())
+    changes = GroupChanges(
+        model.groups,
+        store,
+        model.delivery,
+        TopicChanges(store, lambda: NOW_MS, bench._persist),
+        lambda: NOW_MS,
+        bench._persist,
+        told.append,
+    )
+    await changes.create(SubscriptionGroup("workers"))
+    await changes.alter("workers", orderly=True, retry_max=3, retry_policy=DEFAULT_RETRY_POLICY)
+    await changes.delete("workers")
+    assert told == ["workers", "workers"]

@@ -18,6 +18,8 @@ from blockbuster import BlockBusterFunction, BlockingError
 
 from broker.consume.offsets import ResetTarget
 from broker.consume.pull import PullRequest
+from broker.delivery.request import ReceiveRequest
+from broker.log.retention import DiskUse
 from broker.message_store import MessageStore
 from broker.produce.outgoing import OutgoingMessage
 from broker.query.get_message import get_message
@@ -130,3 +132,32 @@ async def test_consumer_offsets_and_topics(tmp_path: Path, flush_mode: FlushMode
             await parts.topic_changes.delete("made")
             await parts.topic_changes.delete("orders")
         assert parts.store.topics.names() == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flush_mode", ["sync", "async"])
+async def test_retention(tmp_path: Path, flush_mode: FlushMode) -> None:
+    async with services(tmp_path, flush_mode) as parts:
+        workers = parts.model.groups.for_use("workers", auto_create=True, now_ms=NOW_MS)
+        parts.model.delivery.receive(
+            ReceiveRequest(group=workers, topic="orders", invisible_ms=60_000, now_ms=NOW_MS, count_max=1)
+        )
+        assert await segments_removed(parts, names=()) == 2  # the queue of the carried has its first file now
+        assert await segments_removed(parts, names=(*WRITES, *LOOKS_AND_REMOVALS)) == 3
+        assert parts.retention.counters.carried_messages == 2
+        assert len(list((tmp_path / "commitlog").iterdir())) == 1
+
+
+async def segments_removed(parts: StoreServices, names: Sequence[str]) -> int:
+    """The log gets segments, and a full disk takes them."""
+    for _ in range(3):
+        result = parts.appender.append("orders", 0, record(bytes(3 << 20)), None)
+    await parts.group_commit.durable(result.end)
+    parts.store.flush_projections()
+    work = parts.model.begin_snapshot(NOW_MS, always=True)
+    assert work is not None
+    await parts.group_commit.durable(work.log_end)
+    work.run()
+    with waits_forbidden(names):
+        assert (await parts.retention.look()).total > 0
+        return await parts.retention.clean(DiskUse(1 << 30, 1 << 20))

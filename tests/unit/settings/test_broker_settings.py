@@ -15,6 +15,7 @@ import pytest
 
 from broker import settings as settings_module
 from broker.consumer_settings import ConsumerSettings
+from broker.log.retention import RetentionPolicy
 from broker.rocketmq_keys import IGNORED_KEYS
 from broker.settings import BrokerSettings
 from broker.store_settings import StoreSettings
@@ -103,6 +104,14 @@ def test_every_default_is_a_value_that_one_could_give() -> None:
         ("listenPort", "10911", "listen", "127.0.0.1:10911"),
         ("namesrvAddr", "a:1;b:2", "nameserver", ("a:1", "b:2")),
         ("storePathRootDir", "/x", "store", "/x"),
+        ("fileReservedTime", "48", "reserved_time_ms", 172_800_000),
+        ("deleteWhen", "04;16", "delete_when", "04;16"),
+        ("cleanResourceInterval", "5000", "clean_interval_ms", 5_000),
+        ("diskMaxUsedSpaceRatio", "99", "disk_used_percent_max", 95),
+        ("diskSpaceCleanForciblyRatio", "99", "disk_forcible_percent", 85),
+        ("diskSpaceWarningLevelRatio", "20", "disk_warning_percent", 35),
+        ("cleanFileForciblyEnable", "false", "clean_forcibly_enable", False),
+        ("deleteFileBatchMax", "3", "delete_files_max", 3),
     ],
 )
 def test_rocketmqs_names(key: str, text: str, name: str, value: Any) -> None:
@@ -281,3 +290,14 @@ def test_usage_errors_have_exit_code_2(arguments: list[str]) -> None:
     done = run_broker(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
+
+
+def test_the_retention_policy_is_rocketmqs() -> None:
+    assert BrokerSettings().retention_policy() == RetentionPolicy()
+    policy = load("deleteWhen=02;14", "disk_forcible_percent=97").settings.retention_policy()
+    assert (policy.hours, policy.forcible_percent) == ({2, 14}, 97), "our own names have no such bounds"
+
+
+def test_an_hour_that_is_none_is_a_problem() -> None:
+    with pytest.raises(SettingsError, match="delete_when '25' is no hour from 0 to 23"):
+        load("deleteWhen=25")

@@ -331,9 +331,10 @@ def test_what_waits_is_found_by_topic_unique_key_and_keys() -> None:
 
 def test_a_level_s_message_is_found_by_its_key() -> None:
     broker = Broker()
-    properties = {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A", "KEYS": "k"}
+    properties = {"REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A", "KEYS": "k"}
     for queue_id in (1, 2):
-        broker.writer.append([NewRecord(SCHEDULE_TOPIC, queue_id, b"level", properties, NOW_MS)], NOW_MS)
+        level = properties | {"DELAY": str(queue_id + 1)}
+        broker.writer.append([NewRecord(SCHEDULE_TOPIC, queue_id, b"level", level, NOW_MS)], NOW_MS)
     broker.dispatch()
     assert [one.deliver_ms - NOW_MS for one in broker.timers.find("orders", "k").messages] == [5_000, 10_000]
     broker.deliver(NOW_MS + 5_000)

@@ -449,3 +449,19 @@ def test_golden_small_without_positions_settles_what_was_committed(tmp_path: Pat
         assert transactions.open_count == 1, "the moved one takes the place of its first record"
     finally:
         store.close(NOW_MS)
+
+
+def test_a_broker_with_all_its_groups_fell_over_the_first_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its positions had no room in the offsets; who told transactions of the append then ended the daemon."""
+    broker = Broker()
+    monkeypatch.setattr(broker.store.offsets, "_group_count_max", 0)
+    broker.transactions.prepare(message("A"), NOW_MS)
+    broker.transactions.end("A", "orders", True, NOW_MS)
+    flush(broker.store)
+    broker.store.dispatch()
+    broker.transactions.catch_up()
+    broker.transactions.save_positions()
+    assert broker.store.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+    assert [one.body for one in read_queue(broker.store, "orders", 1)] == [b"paid"]

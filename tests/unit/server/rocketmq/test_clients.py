@@ -269,3 +269,19 @@ class Lives(RuleBasedStateMachine):
 
 TestLives = Lives.TestCase
 TestLives.settings = hypothesis_settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+def test_long_expressions_filled_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "EXPRESSIONS_LENGTH_MAX", 1_000)
+    registry = ClientRegistry()
+    for number in range(50):
+        registry.subscribed("workers", f"t{number}", Subscription("tag", "x" * 100))
+    assert sorted(topic for _, topic in registry.subscriptions()) == [
+        f"t{number}" for number in range(40, 50)
+    ]
+    for _ in range(50):
+        registry.subscribed("workers", "t49", Subscription("tag", "y" * 100))
+    assert len(registry.subscriptions()) == 10, "one that is replaced counts once"
+    registry.forget_group("workers")
+    registry.subscribed("others", "t", Subscription("tag", "z" * 1_000))
+    assert list(registry.subscriptions()) == [("others", "t")]

@@ -75,6 +75,7 @@ async def until(condition: Callable[[], bool]) -> None:
     [
         (v2.OK, v2.OK),
         (None, v2.OK),
+        (v2.CODE_UNSPECIFIED, v2.OK),  # it must not be passed on: no status may have this code
         (v2.FAILED_TO_CONSUME_MESSAGE, v2.FAILED_TO_CONSUME_MESSAGE),
         (v2.VERIFY_FIFO_MESSAGE_UNSUPPORTED, v2.VERIFY_FIFO_MESSAGE_UNSUPPORTED),
         (v2.MESSAGE_CORRUPTED, v2.MESSAGE_CORRUPTED),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.consumer_settings import ConsumerSettings
+from broker.server.rocketmq.clients import ClientDescription
 from broker.server.rocketmq.status import code_of
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS
@@ -425,5 +426,23 @@ def test_a_stream_that_was_written_keeps_its_messages() -> None:
         assert len(await parts.messages()) == 1
         assert parts.delivery.in_flight_count == 1
         assert await parts.messages() == []
+
+    run(scene())
+
+
+def test_a_client_that_had_said_farewell_was_handed_messages_by_its_last_poll() -> None:
+    """They were invisible to all others until the broker looked whether to renew them."""
+
+    async def scene() -> None:
+        parts = parts_with()
+        description = ClientDescription(client_type=v2.PUSH_CONSUMER, group="g")
+        parts.clients.settle("client-1", description, NOW_MS)
+        gone = asyncio.ensure_future(parts.messages(invisible_ms=-1, auto_renew=True))
+        other = asyncio.ensure_future(parts.messages(context=RpcContext("client-2")))
+        await turns()
+        parts.clients.terminate("client-1", NOW_MS)
+        await parts.send(message(b"one"))
+        assert await gone == []
+        assert bodies(await other) == [b"one"]
 
     run(scene())

@@ -1,0 +1,122 @@
+"""The copy of a waiting record for its real topic, made from the record's bytes.
+
+What the message carried while it waited stays in its properties, as RocketMQ leaves it. A property block is
+edited as pieces that each begin with 0x02, so that no piece is taken for a part of another one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from broker.timers.wheel_records import (
+    DEQUEUE_MS,
+    ENQUEUE_MS,
+    NOT_COPIED_FLAGS,
+    PROPERTIES_ROOM_MAX,
+    REAL_QUEUE_ID,
+)
+from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.encode import encode_record
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    HEADERS,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_CRC,
+    VALUE_END,
+    host_bits,
+    magic_of_topic,
+)
+
+_VALUE_END: Final = bytes([VALUE_END])
+
+
+def _piece(name: str) -> bytes:
+    return b"\x02%s\x01" % name.encode()
+
+
+_QUEUE_ID: Final = _piece(REAL_QUEUE_ID)
+_ENQUEUE: Final = _piece(ENQUEUE_MS)
+_DEQUEUE: Final = _piece(DEQUEUE_MS)
+_CRC: Final = _piece(PROPERTY_CRC)
+_BODY_CRC, _FLAG, _PHYSICAL_OFFSET, _BORN_MS, _BORN_HOST, _STORE_MS, _RECONSUME_TIMES = 2, 4, 6, 8, 9, 10, 12
+"""Members of an unpacked header."""
+
+
+class Target(NamedTuple):
+    """Where copies go, and how records are written there."""
+
+    topic: str
+    magic: int
+    queue_count: int
+    store_host: bytes
+    append_property_crc: bool
+
+    @classmethod
+    def of(cls, topic: str, queue_count: int, store_host: bytes, append_property_crc: bool) -> Target:
+        return cls(topic, magic_of_topic(topic), queue_count, store_host, append_property_crc)
+
+
+def delivered_copy(
+    record: memoryview, physical_offset: int, target: Target, now_ms: int, *, told: bool
+) -> tuple[int, bytes] | None:
+    """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
+
+    told: the copy says when the message was stored to wait and when it was delivered, where there is room.
+    """
+    data = bytes(record)
+    fields = read_fields(data, 0, len(data))
+    if fields is None or (fields.body_size and not body_crc_matches(data, fields)):
+        return None
+    header = HEADERS[host_bits(fields.sys_flag)].unpack_from(data)
+    block = _VALUE_END + data[fields.property_position :]
+    queue_id = _value(block, _QUEUE_ID)
+    if header[_PHYSICAL_OFFSET] != physical_offset or queue_id is None or not queue_id.isdigit():
+        return None
+    block = _without(block, _CRC)
+    if not block.endswith(_VALUE_END):
+        block += _VALUE_END  # old clients left the last one out
+    if told:
+        block = _with_times(block, header[_STORE_MS], now_ms)
+    if len(block) - 1 > (PROPERTIES_ROOM_MAX if target.append_property_crc else PROPERTIES_SIZE_MAX):
+        return None  # the record was written without the CRC property, and there is no room for it
+    queue = int(queue_id) % target.queue_count
+    return queue, encode_record(
+        target.topic,
+        data[fields.body_position : fields.body_position + fields.body_size],
+        queue_id=queue,
+        properties=block[1:],
+        flag=header[_FLAG],
+        sys_flag=fields.sys_flag & ~NOT_COPIED_FLAGS,
+        born_timestamp=header[_BORN_MS],
+        born_host=header[_BORN_HOST],
+        store_host=target.store_host,
+        reconsume_times=header[_RECONSUME_TIMES],
+        body_crc=header[_BODY_CRC] if fields.body_size else None,
+        magic=target.magic,
+        append_property_crc=target.append_property_crc,
+    )
+
+
+def _with_times(block: bytes, stored_ms: int, now_ms: int) -> bytes:
+    """They inform, and no more: a block without room stays as it is."""
+    changed = _without(block, _DEQUEUE)
+    if _ENQUEUE not in changed:
+        changed += b"%s%d\x02" % (_ENQUEUE[1:], stored_ms)
+    changed += b"%s%d\x02" % (_DEQUEUE[1:], now_ms)
+    return changed if len(changed) - 1 <= PROPERTIES_ROOM_MAX else block
+
+
+def _value(block: bytes, piece: bytes) -> bytes | None:
+    """Of two pieces with one name the last counts."""
+    at = block.rfind(piece)
+    if at < 0:
+        return None
+    end = block.find(_VALUE_END, at + 1)
+    return block[at + len(piece) : end if end >= 0 else len(block)]
+
+
+def _without(block: bytes, piece: bytes) -> bytes:
+    while (at := block.rfind(piece)) >= 0:
+        end = block.find(_VALUE_END, at + 1)
+        block = block[:at] + (block[end:] if end >= 0 else b"")
+    return block

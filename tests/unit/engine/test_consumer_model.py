@@ -1,0 +1,31 @@
+"""Deliveries, timers and transactions together: opened, saved, handed over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.consumer_model import ConsumerModel
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.request import ReceiveRequest
+from broker.storage.memory import MemoryFileSystem
+from broker.topics.subscription_groups import SubscriptionGroup
+from tests.support.engine import NOW_MS, SMALL, open_store, read_queue, send
+
+ROOMY = replace(SMALL, commit_log_file_size=1 << 20)
+
+
+def test_every_clean_stop_with_messages_in_flight_failed_in_async_mode() -> None:
+    """hand_back() runs in a thread: whoever wanted to hear of appends needs the event loop."""
+    files = MemoryFileSystem()
+    store = open_store(files, ROOMY)
+    model = ConsumerModel.open(store, files, ConsumerSettings(new_group_start="begin"), NOW_MS)
+    send(store, b"m")
+    request = ReceiveRequest(
+        group=SubscriptionGroup("workers"), topic="orders", invisible_ms=10_000, now_ms=NOW_MS
+    )
+    assert len(model.delivery.receive(request)) == 1
+    model.on_append = lambda: pytest.fail("there is no loop any more")
+    model.hand_back(NOW_MS)
+    assert [one.body for one in read_queue(store, "rmq_sys_wheel_timer")] == [b"m"]

@@ -1,0 +1,52 @@
+"""When the daemon delivers what is due: at its time, several in a turn, a full turn followed by the next."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from broker.consumer_model import ConsumerModel
+from broker.consumer_settings import ConsumerSettings
+from broker.consumer_tasks import TimerTask
+from broker.message_store import MessageStore
+from broker.record_writer import NewRecord
+from broker.storage.memory import MemoryFileSystem
+from tests.support import fake_loop
+from tests.support.delivery import ROOMY
+from tests.support.engine import NOW_MS, read_queue
+
+
+@pytest.mark.parametrize(
+    ("due", "delivered"),
+    [
+        ([100], [100]),
+        ([100, 103, 108, 200], [100, 110, 110, 200]),
+        ([100, 100, 100, 100, 100, 101], [100, 100, 100, 100, 100, 110]),
+    ],
+    ids=["alone", "close to each other", "more than a turn takes"],
+)
+def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None:
+    files = MemoryFileSystem()
+    store = MessageStore.open(files, replace(ROOMY, flush_mode="async"), NOW_MS)
+    store.topics.create("orders", 1)
+    model = ConsumerModel.open(store, files, ConsumerSettings(timer_batch_max=2), NOW_MS)
+    for after_ms in due:
+        model.timers.schedule(NewRecord("orders", 0, b"x"), NOW_MS + after_ms, NOW_MS)
+    store.dispatch()
+    model.timers.catch_up()
+
+    async def run() -> TimerTask:
+        loop = asyncio.get_running_loop()
+        timers = TimerTask(model, lambda: NOW_MS + round(loop.time() * 1000))
+        task = asyncio.create_task(timers.run())
+        await asyncio.sleep(0.5)
+        task.cancel()
+        return timers
+
+    timers = fake_loop.run(run())
+    store.dispatch()
+    assert [message.store_timestamp - NOW_MS for message in read_queue(store, "orders")] == delivered
+    assert timers.delivered_count == len(due)
+    store.close(NOW_MS)
