@@ -113,8 +113,8 @@ class MessageStore:
 
     def __init__(self, opened: OpenedStore, names: IndexFileNames) -> None:
         self.files = opened.files
-        self._log = opened.log
-        self._deletions = opened.deletions
+        self._log = self.log = opened.log
+        self._deletions = self.deletions = opened.deletions
         self._dispatcher = opened.dispatcher
         self._checkpoint = opened.checkpoint
         self._names = names
@@ -132,6 +132,7 @@ class MessageStore:
         self._key_index_last_offset = opened.saved.key_index_last_offset if opened.saved else state.NO_INDEX
         self._flushed_timestamp = opened.last_store_timestamp
         self._flushes = 0
+        self.removal_holds = 0
         self.marked_offset = 0
         """A restart scans the log from here, or from further on."""
         self.offsets.limit = self._synced_queue_end
@@ -492,6 +493,10 @@ class MessageStore:
         return queue.lower_bound(self._log.flushed_offset)
 
     # --- retention ----------------------------------------------------------------------------------
+    def removals_held(self) -> bool:
+        """Somebody copies files of the store: none is removed for its age or for the disk's sake."""
+        return self.removal_holds > 0
+
     def closed_segments(self) -> list[Segment]:
         """Segments that may go, oldest first: nothing is written to them any more, what they have is on disk
         in the log and the consume queues, and a restart reads nothing of them. Never the last one."""

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.consumer_model import ConsumerModel
+from broker.delivery.carrying import CARRIED_TOPIC
 from broker.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
 from broker.log.segment_age import closed_segments
 from broker.message_store import MessageStore
 from broker.storage.files import StorageError
 from broker.store_trim import StoreTrim
+from broker.topic_changes import TopicChanges
+from broker.transactions.records import OP_TOPIC
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
@@ -35,6 +38,8 @@ POLL_S: Final = 2.0
 """A full disk is looked at so often, to take messages again soon after there is room."""
 CARRY_STEP_BYTES: Final = 256 << 10
 """Of the log, whose owed records are carried in one step of the loop."""
+CARRIED_PERCENT_MAX: Final = 90
+"""Of what is freed. Where more is owed, and the disk is full, to carry it would free nothing."""
 DROPPED_LINES_MAX: Final = 100
 """Of one run, for messages that were dropped; the rest is only counted."""
 REAL_TOPIC_PROPERTY: Final = "REAL_TOPIC"
@@ -58,8 +63,8 @@ class RetentionCounters:
 
 
 class RetentionTask:
-    """`hold` is told when new messages are to be refused, and None when no longer; `changing` is held by who
-    makes or deletes topics; durable(end) returns when the log is on disk up to there."""
+    """`hold` is told with which error new messages are to be refused, and None when no longer. durable(end)
+    returns when the log is on disk up to there. No topic is changed while files of queues go."""
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class RetentionTask:
         interval_ms: int,
         durable: Callable[[int], Awaitable[None]],
         hold: Hold,
-        changing: asyncio.Lock,
+        topic_changes: TopicChanges,
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -78,7 +83,7 @@ class RetentionTask:
         self._interval_s = interval_ms / 1000
         self._durable = durable
         self._hold = hold
-        self._changing = changing
+        self._topic_changes = topic_changes
         self._clock_ms = clock_ms
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
@@ -123,22 +128,31 @@ class RetentionTask:
     async def clean(self, disk: DiskUse) -> int:
         """One run; how many segments went. StorageError, TroveError: tried again at the next run."""
         if self._leaving is not None:
-            async with self._changing:
+            async with self._topic_changes.changing:
                 await self._remove(self._leaving)
         decision = await self._decide(disk)
-        if not decision.count:
+        if not decision.count or self._store.removals_held():
             return 0
-        carried = await self._carry(decision)
-        async with self._changing:
-            trim = await self._detach(decision.end, carry=carried)
-            self.counters.removed_segments += decision.count
-            self.counters.removed_bytes += trim.physical_offset - trim.begin
-            self.counters.forced_segments += decision.forced
+        end, carried = await self._carry(decision)
+        async with self._topic_changes.changing:
+            if self._store.removals_held():
+                return 0  # a backup began meanwhile, and copies these segments
+            trim = await self._detach(end, carry=carried)
+            count = self._count(trim, decision)
             await self._remove(trim)
         get_logger().info(
-            "retention.removed", segments=decision.count, forced=decision.forced, log_begins=decision.end
+            "retention.removed", segments=count, log_begins=end, for_the_disk=decision.forced > 0
         )
-        return decision.count
+        return count
+
+    def _count(self, trim: StoreTrim, decision: Decision) -> int:
+        """How many segments that are."""
+        size = trim.physical_offset - trim.begin
+        count = size // self._store.settings.commit_log_file_size
+        self.counters.removed_segments += count
+        self.counters.removed_bytes += size
+        self.counters.forced_segments += max(0, count - (decision.count - decision.forced))
+        return count
 
     async def _decide(self, disk: DiskUse) -> Decision:
         store, policy, now_ms = self._store, self._policy, self._clock_ms()
@@ -159,24 +173,40 @@ class RetentionTask:
         )
 
     # --- what is owed -------------------------------------------------------------------------------
-    async def _carry(self, decision: Decision) -> bool:
+    async def _carry(self, decision: Decision) -> tuple[int, bool]:
         """Appends again what is owed of these segments, in steps; on disk when it returns.
 
-        False where the disk forces them and there is no room for it, or it would fill what they free.
+        Returns where the log may begin then, and True; or, where the disk is full and there is no room for
+        that, where it may begin without, and False if something is owed of that segment nevertheless.
         """
-        if decision.pressed and self._owed_bytes(decision.end) > (decision.end - self._store.min_offset) // 2:
-            return False
+        freed = decision.end - self._store.min_offset
+        if decision.pressed and self._owed_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
+            return self._least(decision.end)
         try:
             await self._carry_in_steps(decision.end)
         except TroveError as error:
             no_room = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
             if not (decision.pressed and no_room):
                 raise
-            return False
-        return True
+            return self._least(decision.end)
+        return decision.end, True
+
+    def _least(self, end: int) -> tuple[int, bool]:
+        """The segments before the first owed record; where there is none, the oldest with what is owed."""
+        size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
+        owed = min(self._model.owed_before(end), default=end)
+        if owed >= begin + size:
+            return owed // size * size, True
+        return begin + size, False
 
     async def _carry_in_steps(self, end: int) -> None:
         store, model = self._store, self._model
+        lowest = model.lowest_owed()
+        if lowest is None or lowest >= end:
+            return
+        await self._topic_changes.ensure_internal(CARRIED_TOPIC, 1)
+        if model.transactions.open_count:
+            await self._topic_changes.ensure_internal(OP_TOPIC, 1)
         position = store.min_offset
         while position < end:
             lowest = model.lowest_owed()

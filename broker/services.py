@@ -30,6 +30,7 @@ from broker.server.message_service import MessageService
 from broker.server.query_service import QueryService
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.statistics import BrokerStatistics, StatisticsParts
+from broker.server.store_service import StoreService
 from broker.server.traffic import Traffic
 from broker.settings import BrokerSettings
 from broker.storage.files import StorageError
@@ -85,7 +86,13 @@ class StoreServices:
         self.offsets = OffsetKeeper(store, self.group_commit.durable, self.search_offset, self._offsets_moved)
         self.topic_changes = TopicChanges(store, clock_ms, self.offsets.persist, self._topic_deleted)
         self.group_changes = GroupChanges(
-            self.model.groups, store, self.model.delivery, self.topic_changes, clock_ms, self.offsets.persist
+            self.model.groups,
+            store,
+            self.model.delivery,
+            self.topic_changes,
+            clock_ms,
+            self.offsets.persist,
+            self.receive_waits.wake_group,
         )
         self.retention = RetentionTask(
             store,
@@ -94,9 +101,10 @@ class StoreServices:
             settings.clean_interval_ms,
             self.group_commit.durable,
             self.appender.hold,
-            self.topic_changes.changing,
+            self.topic_changes,
             clock_ms,
         )
+        self.store_service = StoreService(store, settings.store_path, self.topic_changes.changing, clock_ms)
         self.traffic = traffic or Traffic()
         self.messages = self._message_service(settings)
         self.queries = QueryService(store, settings.queries_max, self.traffic)
@@ -131,6 +139,7 @@ class StoreServices:
             traffic=self.traffic,
             timer_task=self.timer_task,
             clients=self.clients,
+            retention=self.retention.counters,
             clock_ms=clock_ms,
         )
 

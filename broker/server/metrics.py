@@ -163,6 +163,36 @@ class BrokerCollector(Collector):
             ("projection",),
             (((name,), 1) for name in store.lagging),
         )
+        yield from self._retention()
+
+    def _retention(self) -> Iterator[Metric]:
+        retention, families = self._statistics.retention, self._families
+        counters = (
+            ("trovemq_retention_segments", "Log segments removed.", retention.removed_segments),
+            ("trovemq_retention_bytes", "Their bytes.", retention.removed_bytes),
+            (
+                "trovemq_retention_forced_segments",
+                "Removed before their time, to free the disk.",
+                retention.forced_segments,
+            ),
+            (
+                "trovemq_retention_carried_messages",
+                "Messages that were owed and appended again before their segment went.",
+                retention.carried_messages,
+            ),
+            (
+                "trovemq_retention_dropped_messages",
+                "Messages that were owed and went with their segment.",
+                retention.dropped_messages,
+            ),
+            ("trovemq_retention_failures", "Removals that failed.", retention.failures),
+        )
+        for name, what, value in counters:
+            yield families.counter(name, what, value)
+        yield families.gauge("trovemq_disk_used_percent", "Of the store's disk.", retention.disk_used_percent)
+        yield families.gauge(
+            "trovemq_disk_full", "1 where new messages are refused for it.", int(retention.disk_full)
+        )
 
 
 def _by_symbol(table: Mapping[str, int]) -> Samples:

@@ -13,6 +13,7 @@ from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
 from broker.message_store import MessageStore
 from broker.produce.group_commit import GroupCommit
+from broker.retention_task import RetentionCounters
 from broker.server.query_service import QueryService
 from broker.server.reply_stream import OpenStreams
 from broker.server.rocketmq.clients import ClientRegistry
@@ -35,6 +36,7 @@ class StatisticsParts:
     traffic: Traffic
     timer_task: TimerTask
     clients: ClientRegistry
+    retention: RetentionCounters
     clock_ms: Callable[[], int]
 
 
@@ -52,6 +54,7 @@ class BrokerStatistics:
         self.traffic: Final = parts.traffic
         self.timer_task: Final = parts.timer_task
         self.clients: Final = parts.clients
+        self.retention: Final = parts.retention
         self.clock_ms = parts.clock_ms
 
     @property
@@ -110,6 +113,20 @@ class BrokerStatistics:
             "projection_failures": store.projection_failures,
             "segment_create_failures": store.segment_create_failures,
             "index_create_failures": self.index_create_failures,
+            **self._retention_counters(),
+        }
+
+    def _retention_counters(self) -> dict[str, int]:
+        retention = self.retention
+        return {
+            "retention_segments": retention.removed_segments,
+            "retention_bytes": retention.removed_bytes,
+            "retention_forced_segments": retention.forced_segments,
+            "retention_carried_messages": retention.carried_messages,
+            "retention_dropped_messages": retention.dropped_messages,
+            "retention_failures": retention.failures,
+            "disk_used_percent": int(retention.disk_used_percent),
+            "disk_full": int(retention.disk_full),
         }
 
     def _consumer_counters(self) -> dict[str, int]:

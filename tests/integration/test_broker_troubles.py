@@ -155,7 +155,8 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush_mode", ["sync", "async"])
 async def test_a_file_system_that_is_really_full(tmp_path: Path, flush_mode: str) -> None:
-    settings = ("mappedFileSizeCommitLog=262144", f"flush_mode={flush_mode}")
+    kept = ("disk_warning_percent=100", "clean_forcibly_enable=false")  # the file system itself has to say it
+    settings = ("mappedFileSizeCommitLog=262144", f"flush_mode={flush_mode}", *kept)
     with small_disk(tmp_path / "disk", "3m") as disk, running_broker(disk, *settings) as broker:
         async with Stubs(broker.address) as stubs:
             await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=1))

@@ -16,6 +16,7 @@ from broker.record_writer import NewRecord
 from broker.retention_task import RetentionTask
 from broker.storage.files import FileSystem
 from broker.store_settings import StoreSettings
+from broker.topic_changes import TopicChanges
 from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.errors import TroveError
@@ -44,6 +45,7 @@ class Broker:
         now_ms: int = NOW_MS,
         policy: RetentionPolicy = AT_ONCE,
         settings: StoreSettings = SETTINGS,
+        interval_ms: int = 10_000,
     ) -> None:
         self.files = files
         self.now_ms = now_ms
@@ -56,21 +58,24 @@ class Broker:
             if self.store.topics.get(topic) is None:
                 self.store.topics.create(topic, queue_count=1)
         self.refusal: TroveError | None = None
-        self.changing = asyncio.Lock()
+        self.topic_changes = TopicChanges(self.store, lambda: self.now_ms, self._nothing)
         self.before_durable: Callable[[], None] = lambda: None
         self.task = RetentionTask(
             self.store,
             self.model,
             policy,
-            10_000,
+            interval_ms,
             self._durable,
             self._hold,
-            self.changing,
+            self.topic_changes,
             lambda: self.now_ms,
         )
 
     def _hold(self, error: TroveError | None) -> None:
         self.refusal = error
+
+    async def _nothing(self) -> None:
+        """Offsets are saved when a test wants that."""
 
     async def _durable(self, end: int) -> None:
         self.before_durable()

@@ -29,8 +29,12 @@ import pytest
 
 LOOPBACK = "127.0.0.1"
 READY_POLL_SECONDS = 0.005
-# Small files make a start cheap; every size may be given anew.
+# Small files make a start cheap; neither the store's age nor the machine's disk removes or refuses anything;
+# every setting may be given anew.
 BROKER_TEST_SETTINGS: Mapping[str, object] = {
+    "fileReservedTime": 876_000,
+    "disk_warning_percent": 100,
+    "cleanFileForciblyEnable": "false",
     "mappedFileSizeCommitLog": 16 << 20,
     "mappedFileSizeConsumeQueue": 20 * 30_000,
     "maxHashSlotNum": 20_000,

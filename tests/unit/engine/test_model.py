@@ -23,6 +23,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
 from broker.storage.memory import MemoryFileSystem
+from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, read_queue, record, scan_bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -57,7 +58,8 @@ class Sent:
 
 class StoreMachine(RuleBasedStateMachine):
     """`self.sent` lists the living messages, oldest first; those before `self.visible` can be read, those
-    before `self.durable` survive a power cut, and what is behind survives from the front."""
+    before `self.durable` survive a power cut, and what is behind survives from the front. `self.expired`
+    counts what retention removed of each queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,6 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed: dict[tuple[str, str, int], int] = {}
         self.stored: dict[tuple[str, str, int], int] = {}
         self.asked = 0
+        self.expired: dict[tuple[str, int], int] = {}
 
     @initialize(mode=st.sampled_from(["sync", "async"]), index=st.booleans())
     def start(self, mode: str, index: bool) -> None:
@@ -111,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
                 append(self.store, *records, topic=topic, queue_id=queue, now_ms=self.now + clock)
             return
         result = append(self.store, *records, topic=topic, queue_id=queue, now_ms=self.now + clock)
-        assert result.first_queue_offset == len(self.queue(topic, queue, len(self.sent)))
+        assert result.first_queue_offset == self.queue_end(topic, queue, len(self.sent))
         self.sent += [
             replace(
                 message,
@@ -145,6 +148,12 @@ class StoreMachine(RuleBasedStateMachine):
     def queue(self, topic: str, queue_id: int, end: int) -> list[Sent]:
         return [m for m in self.sent[:end] if (m.topic, m.queue_id) == (topic, queue_id)]
 
+    def queue_begin(self, topic: str, queue_id: int) -> int:
+        return self.expired.get((topic, queue_id), 0)
+
+    def queue_end(self, topic: str, queue_id: int, end: int) -> int:
+        return self.queue_begin(topic, queue_id) + len(self.queue(topic, queue_id, end))
+
     @rule()
     def sync(self) -> None:
         flush(self.store)
@@ -173,6 +182,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.visible -= sum(m.topic == topic for m in self.sent[: self.visible])
         self.durable -= sum(m.topic == topic for m in self.sent[: self.durable])
         self.sent = [m for m in self.sent if m.topic != topic]
+        self.expired = {key: count for key, count in self.expired.items() if key[0] != topic}
         for table in (self.committed, self.stored):
             for key in [key for key in table if key[1] == topic]:
                 del table[key]
@@ -185,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
         back=st.integers(0, 3),
     )
     def commit(self, group: str, topic: str, queue: int, back: int) -> None:
-        end = len(self.queue(topic, queue, self.visible))
+        end = self.queue_end(topic, queue, self.visible)
         self.committed[group, topic, queue] = max(0, end - back)
         self.store.offsets.commit(group, topic, queue, max(0, end - back))
 
@@ -194,10 +204,26 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.offsets.persist()
         self.note_stored_offsets()
 
+    @rule(count=st.integers(1, 2))
+    def expire(self, count: int) -> None:
+        segments = self.store.closed_segments()[:count]
+        if not segments:
+            return
+        begin = segments[-1].end
+        trim_now(self.store.trim(begin))
+        assert self.store.min_offset == begin
+        gone = [m for m in self.sent if m.physical_offset < begin]
+        for m in gone:
+            self.expired[m.topic, m.queue_id] = m.queue_offset + 1
+        del self.sent[: len(gone)]
+        self.visible -= len(gone)
+        self.durable -= len(gone)
+        assert self.durable >= 0, "what is not on disk stays"
+
     def note_stored_offsets(self) -> None:
         """What the file has: nothing beyond what the log has on disk."""
         self.stored = {
-            key: min(offset, len(self.queue(key[1], key[2], self.durable)))
+            key: min(offset, self.queue_end(key[1], key[2], self.durable))
             for key, offset in self.committed.items()
         }
 
@@ -236,7 +262,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.visible = self.durable = len(self.sent)
         self.committed = {}
         for group, topic, queue_id, offset in self.store.offsets.entries():
-            assert offset <= len(self.queue(topic, queue_id, self.visible))
+            assert offset <= self.queue_end(topic, queue_id, self.visible)
             self.committed[group, topic, queue_id] = offset
         assert self.committed == self.stored
 
@@ -248,7 +274,8 @@ class StoreMachine(RuleBasedStateMachine):
                 found = read_queue(self.store, topic, queue_id)
                 expected = self.queue(topic, queue_id, self.visible)
                 assert [m.body for m in found] == [m.body for m in expected]
-                assert [m.queue_offset for m in found] == list(range(len(expected)))
+                begin = self.queue_begin(topic, queue_id)
+                assert [m.queue_offset for m in found] == list(range(begin, begin + len(expected)))
                 assert [m.properties.get("KEYS", "") for m in found] == [m.keys for m in expected]
         times = [m.store_timestamp for m in self.sent]
         assert times == sorted(times)
@@ -306,8 +333,9 @@ class StoreMachine(RuleBasedStateMachine):
                 search_offset(self.store, message.topic, message.queue_id, timestamp, upper=upper)
                 for upper in (False, True)
             )
-            assert lower == bisect_left(times, timestamp)
-            assert upper == max(0, bisect_right(times, timestamp) - 1)
+            begin = self.queue_begin(message.topic, message.queue_id)
+            assert lower == begin + bisect_left(times, timestamp)
+            assert upper == begin + max(0, bisect_right(times, timestamp) - 1)
 
     @invariant()
     def positions_are_in_order(self) -> None:
@@ -347,6 +375,7 @@ def random_step(machine: StoreMachine, source: random.Random) -> Callable[[], No
         (3, partial(machine.catch_up, source.randint(1, 4096))),
         (3, machine.prepare_segment),
         (1, partial(machine.delete_topic, topic, 0)),
+        (3, partial(machine.expire, source.randint(1, 2))),
         (4, partial(machine.commit, source.choice(GROUPS), topic, queue, source.randrange(4))),
         (3, machine.persist_offsets),
         (2, partial(machine.restart, source.random() < 0.8)),

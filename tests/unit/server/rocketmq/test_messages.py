@@ -27,9 +27,11 @@ BORN_MS = 1_700_000_000_123
 STORED_MS = 1_700_000_000_999
 
 
-def stored(body: bytes = b"hello", properties: dict[str, str] | None = None, **fields: Any) -> bytes:
+def stored(
+    body: bytes = b"hello", properties: dict[str, str] | None = None, *, topic: str = "orders", **fields: Any
+) -> bytes:
     return encode_record(
-        "orders",
+        topic,
         body,
         queue_id=1,
         properties=properties or {},
@@ -52,6 +54,13 @@ def delivered(record: bytes, topic: str = "orders", attempt: int = 1) -> v2.Mess
 
 def milliseconds(timestamp: Timestamp) -> int:
     return timestamp.ToMilliseconds()
+
+
+@pytest.mark.parametrize("topic", ["t", "t" * 127, "%RETRY%" + "g" * 120 + "_" + "t" * 127])
+def test_a_record_is_read_whatever_the_length_of_its_topic(topic: str) -> None:
+    message = delivered(stored(b"body", {"UNIQ_KEY": "01AA", "TAGS": "x", "own": "1"}, topic=topic))
+    assert (message.body, message.system_properties.message_id) == (b"body", "01AA")
+    assert (message.system_properties.tag, dict(message.user_properties)) == ("x", {"own": "1"})
 
 
 def test_every_system_property_of_a_message() -> None:
