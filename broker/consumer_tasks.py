@@ -38,7 +38,8 @@ CHECK_POLL_S: Final = 0.5
 class TimerTask:
     """Delivers delayed messages at their time."""
 
-    def __init__(self, model: ConsumerModel, clock_ms: Clock) -> None:
+    def __init__(self, model: ConsumerModel, clock_ms: Clock, *, stopped: bool = False) -> None:
+        self._stopped = stopped
         self._model = model
         self._clock_ms = clock_ms
         self._changed = asyncio.Event()
@@ -52,7 +53,7 @@ class TimerTask:
     async def run(self) -> None:
         timers = self._model.timers
         while True:
-            due_ms = timers.next_due_ms()
+            due_ms = None if self._stopped else timers.next_due_ms()
             now_ms = self._clock_ms()
             if due_ms is None or due_ms > now_ms:
                 away_s = TIMER_WAIT_MAX_S if due_ms is None else (due_ms - now_ms) / 1000

@@ -112,7 +112,7 @@ _KEYS: Final = """
     timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
     timerEngineType timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
     timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
-    timerRocksDBEnable timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
+    timerRocksDBEnable timerRollWindowSlot timerSkipUnknownError timerStopEnqueue
     timerWarmEnable timerWheelEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
     topicGroupRequiredVersion topicQueueLockNum totalReplicas traceOn traceTopicEnable
     transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize

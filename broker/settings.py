@@ -232,6 +232,11 @@ class BrokerSettings(RetentionSettings):
         maximum=JAVA_INT_MAX,
         rocketmq="mappedFileSizeTimerLog",
     )
+    timer_stop_dequeue: bool = setting(
+        False,
+        "Holds delayed messages back, also those that are overdue: to look at a store as it is.",
+        rocketmq="timerStopDequeue",
+    )
     transaction_timeout_ms: int = setting(
         6_000,
         "A transaction that is open for this long is asked about.",

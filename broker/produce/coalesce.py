@@ -3,10 +3,11 @@
 A send is appended when a few turns of the event loop have brought no other one: the server accepts one call
 after the other, so sends that clients have in flight together come turns apart, and one append for them all
 costs little more than one for a single send. A turn with nothing to do takes microseconds. While a sync runs
-(sync flush), sends are appended just before the next sync begins: their acknowledgements wait for it anyway.
+(sync flush), sends are appended just before the next sync begins, or when this one takes long: their
+acknowledgements wait for the next one anyway.
 
 Invariants
-- A send waits for no timer, for no sync but the one that runs, and for a bounded number of turns.
+- A send waits for a bounded number of turns, and for the sync that runs, at most gather_max_ms.
 - Within a group the records lie in the order in which the sends came.
 - Every send's future is resolved exactly once, with its own part of the group's append or the group's error.
 """

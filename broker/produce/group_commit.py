@@ -64,6 +64,7 @@ class FlushSettings:
     sync_flush_timeout_ms: int = 5_000  # syncFlushTimeout
     unsynced_bytes_max: int = 268_435_456
     append_wait_max_ms: int = 1_000  # osPageCacheBusyTimeOutMills
+    gather_max_ms: int = 5  # that a send waits for a sync which runs before it is appended all the same
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class GroupCommit:
         self._closing = False
         self._syncing = False
         self._before_sync: list[Callable[[], None]] = []
+        self._gather_timer: asyncio.TimerHandle | None = None
         self.failure: Exception | None = None
         self.flush_count = 0
         self.timeout_count = 0
@@ -114,9 +116,13 @@ class GroupCommit:
 
     def before_next_sync(self, action: Callable[[], None]) -> bool:
         """While a sync runs that acknowledgements wait for: `action` is called once, before the next one
-        begins (and there will be one). False where no such sync runs: then it is not called."""
+        begins (and there will be one), or when this one takes longer than gather_max_ms. False where no such
+        sync runs: then it is not called."""
         if not self._syncing:
             return False
+        if not self._before_sync:
+            loop = asyncio.get_running_loop()
+            self._gather_timer = loop.call_later(self._settings.gather_max_ms / 1000, self._run_before_sync)
         self._before_sync.append(action)
         self._wanted.set()
         return True
@@ -239,6 +245,9 @@ class GroupCommit:
             await asyncio.sleep(0)
 
     def _run_before_sync(self) -> None:
+        if self._gather_timer is not None:
+            self._gather_timer.cancel()
+            self._gather_timer = None
         actions, self._before_sync = self._before_sync, []
         for action in actions:
             action()

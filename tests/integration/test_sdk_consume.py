@@ -220,8 +220,10 @@ async def test_several_brokers_are_one_topic() -> None:
                             break
                         except TroveError:
                             await asyncio.sleep(0.05)
-                (message,) = await take(subscription, 1)
-                assert (message.body, message.broker) == (b"back", "b1")
+                while message.body != b"back":  # the last acknowledgements before a kill may be lost with it
+                    (message,) = await take(subscription, 1)
+                    await message.ack()
+                assert message.broker == "b1"
 
 
 async def test_a_broadcast_goes_to_everyone(client: Client) -> None:

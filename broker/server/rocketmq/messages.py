@@ -34,10 +34,12 @@ from trovemq_proto.records import (
     parse_properties,
 )
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
     HEADERS,
+    MAGIC_AT,
+    MAGIC_V1_BYTES,
+    SYS_FLAG_AT,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_TRANSACTION_COMMIT,
     SYS_FLAG_TRANSACTION_MASK,
@@ -103,13 +105,19 @@ def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int,
     """Fills in all that the record says. `record` is one that the store has checked; `topic`, `queue_id` and
     `queue_offset` are what the consumer is to see."""
     data = bytes(record)
-    fields = read_fields(data, 0, len(data))
-    assert fields is not None, "the store hands out well-formed records only"
-    _, _, sys_flag, body_at, body_size, _, _, properties_at, _ = fields
-    header = HEADERS[host_bits(sys_flag)].unpack_from(data)
+    sys_flag = int.from_bytes(data[SYS_FLAG_AT : SYS_FLAG_AT + 4])
+    layout = HEADERS[host_bits(sys_flag)]
+    header = layout.unpack_from(data)
     _, _, _, _, _, _, physical_offset, _, born_ms, born_host, store_ms, store_host, reconsume_times, _, _ = (
         header
     )
+    body_at, body_size = layout.size, header[-1]
+    topic_at = body_at + body_size
+    if data[MAGIC_AT : MAGIC_AT + 4] == MAGIC_V1_BYTES:
+        properties_at = topic_at + 1 + data[topic_at] + 2
+    else:
+        properties_at = topic_at + 2 + int.from_bytes(data[topic_at : topic_at + 2]) + 2
+    assert properties_at <= len(data), "the store hands out well-formed records only"
     properties = parse_properties(data[properties_at:])
     system = message.system_properties
     system.body_encoding = _IDENTITY

@@ -13,7 +13,7 @@ import pytest
 from broker.message_store import AppendResult, FlushWork, MessageStore
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.choose_queue import TOPICS_MAX, QueueChooser
-from broker.produce.coalesce import Coalescer, SendOutcome
+from broker.produce.coalesce import GATHER_TURNS_MAX, QUIET_TURNS, Coalescer, SendOutcome
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from broker.storage.files import Buffer
@@ -53,14 +53,14 @@ class SlowStore:
 
 
 class Bench:
-    def __init__(self, mode: FlushMode = "async") -> None:
+    def __init__(self, mode: FlushMode = "async", gather_max_ms: int = 60_000) -> None:
         settings = replace(SMALL, flush_mode=mode)
         self.store = open_store(MemoryFileSystem(), settings, topics=("orders", "others"))
         self.may_sync = threading.Event()
         self._sync_begun = threading.Event()
         self.commit = commit = GroupCommit(
             SlowStore(self.store, self._sync_begun, self.may_sync),
-            FlushSettings(mode=mode),
+            FlushSettings(mode=mode, gather_max_ms=gather_max_ms),
             lambda _grown: None,
         )
         self.appender = Appender(self.store, commit, AppendSettings(), lambda: NOW_MS, lambda _grown: None)
@@ -102,6 +102,33 @@ async def test_sends_of_one_turn_are_one_append_per_queue() -> None:
         for text in outcome.result.offset_msg_ids()
     ]
     assert ids == [message.offset_msg_id for message in messages]
+
+
+@pytest.mark.asyncio
+async def test_calls_that_the_server_accepts_turns_apart_are_one_append() -> None:
+    bench = Bench()
+
+    async def later(turns: int) -> SendOutcome:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await bench.send(b"%d" % turns)
+
+    calls = range(0, 20 * (QUIET_TURNS - 1), QUIET_TURNS - 1)
+    outcomes = await asyncio.gather(*map(later, calls))
+    assert bench.appends == [("orders", 0)]
+    assert [outcome.result.first_queue_offset for outcome in outcomes] == list(range(20))
+
+
+@pytest.mark.asyncio
+async def test_a_stream_of_sends_without_a_pause_does_not_put_off_the_append() -> None:
+    bench = Bench()
+    first = asyncio.create_task(bench.send(b"first"))
+    others = []
+    for _ in range(GATHER_TURNS_MAX + 3):
+        await asyncio.sleep(0)
+        others.append(asyncio.create_task(bench.send(b"more")))
+    assert first.done()
+    await asyncio.gather(first, *others)
 
 
 @pytest.mark.asyncio
@@ -224,6 +251,28 @@ async def test_sends_that_come_while_a_sync_runs_share_one_append_before_the_nex
 
 
 @pytest.mark.asyncio
+async def test_the_next_sends_of_those_whom_a_sync_served_join_the_next_sync() -> None:
+    bench = Bench(mode="sync")
+    worker = asyncio.create_task(bench.commit.run())
+
+    async def send_twice() -> None:
+        for body in (b"first", b"second"):
+            outcome = await bench.send(body)
+            await bench.commit.durable(outcome.result.end)
+
+    first = asyncio.create_task(send_twice())
+    assert await bench.syncing()
+    others = [asyncio.create_task(bench.send(b"other")) for _ in range(3)]
+    await asyncio.sleep(0)
+    bench.may_sync.set()
+    await asyncio.gather(first, *others)
+    assert len(bench.appends) == 2, "the second send lies with the others"
+    bench.commit.stop()
+    await worker
+    bench.commit.close()
+
+
+@pytest.mark.asyncio
 async def test_sends_that_wait_for_a_sync_which_fails_all_hear_of_it() -> None:
     bench = Bench(mode="sync")
     worker = asyncio.create_task(bench.commit.run())
@@ -237,4 +286,20 @@ async def test_sends_that_wait_for_a_sync_which_fails_all_hear_of_it() -> None:
     bench.may_sync.set()
     with pytest.raises(TroveError):
         await worker
+    bench.commit.close()
+
+
+@pytest.mark.asyncio
+async def test_sends_behind_a_sync_that_takes_long_are_appended_all_the_same() -> None:
+    """Else their own time-out would begin only when that sync has ended."""
+    bench = Bench(mode="sync", gather_max_ms=1)
+    worker = asyncio.create_task(bench.commit.run())
+    await bench.send(b"first")
+    assert await bench.syncing()
+    outcome = await bench.send(b"second")
+    assert outcome.result.first_queue_offset == 1
+    bench.may_sync.set()
+    await bench.commit.durable(outcome.result.end)
+    bench.commit.stop()
+    await worker
     bench.commit.close()
