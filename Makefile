@@ -57,8 +57,8 @@ run: setup ## Start nameserver and broker, load the demo data, answer five look-
 	@exec $(RUN) -m deploy.demo $(ARGS)
 
 .PHONY: bench
-bench: setup ## Measure produce, consume and queries; prints a table and writes JSON
-	@exec $(RUN) -m bench.run $(ARGS)
+bench: setup ## Measure the store and both protocols; prints a table and writes JSON (ARGS="rocketmq": one part)
+	@GRPC_VERBOSITY=ERROR exec $(RUN) -m bench.run $(ARGS)
 
 # --- tests ------------------------------------------------------------------------------------------
 .PHONY: test

@@ -1,11 +1,22 @@
-"""An empty server for comparison: `Stream` echoes each frame, `Sink` answers each with one byte."""
+"""An empty server for comparison: `Stream` echoes each frame, `Sink` answers each with one byte,
+`Frames` answers with a stream of frames of the sizes that the request names.
+
+`python -m bench.echo guarded`: by the server class of the daemons, with its limits, metrics and errors.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import AsyncIterator
+from functools import lru_cache
 from typing import Any
 
 import grpc
 import uvloop
+from prometheus_client import CollectorRegistry
+
+from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
+from trovemq_daemon.metrics import RpcMetrics
 
 
 async def _echo(_request_iterator: Any, context: Any) -> None:
@@ -18,13 +29,32 @@ async def _sink(_request_iterator: Any, context: Any) -> None:
         await context.write(b"\0")
 
 
+async def _frames(request: bytes, _context: Any) -> AsyncIterator[bytes]:
+    for frame in _zeros(request):
+        yield frame
+
+
+@lru_cache(maxsize=1_024)
+def _zeros(sizes: bytes) -> list[bytes]:
+    """`24,1300,1300` -> frames of these sizes."""
+    return [bytes(int(size)) for size in sizes.split(b",")]
+
+
+def _server(*, guarded: bool) -> grpc.aio.Server:
+    if guarded:
+        metrics = RpcMetrics(CollectorRegistry(), cluster="bench", node_type="echo", node_id="echo")
+        return GrpcServer(GrpcLimits(), metrics).server
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    return grpc.aio.server(options=options)
+
+
 async def main() -> None:
     """Serves on a free loopback port, prints the address, runs until it is terminated."""
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    server = grpc.aio.server(options=options)
+    server = _server(guarded=sys.argv[1:] == ["guarded"])
     handlers = {
         "Stream": grpc.stream_stream_rpc_method_handler(_echo),
         "Sink": grpc.stream_stream_rpc_method_handler(_sink),
+        "Frames": grpc.unary_stream_rpc_method_handler(_frames),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("trovemq.bench.Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")

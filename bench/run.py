@@ -1,30 +1,29 @@
 """`make bench`: what the broker does on this machine, beside what the machine itself can do.
 
+    make bench                      every part
+    make bench ARGS="store"         the store and the native protocol
+    make bench ARGS="rocketmq"      RocketMQ's protocol, with the official clients that this machine can run
+
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
-Client and broker share the processors. `--quick` sends a tenth of the messages.
+Client and broker share the processors. `--quick` sends a tenth of the messages, or measures half as long.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
-import subprocess
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
 import trovemq
-from bench import limits, measure
+from bench import limits, measure, rocketmq
+from bench.report import Report, print_table, write_json, write_markdown
 from trovemq.testing import BrokerProcess
 
 MESSAGES_ASYNC = 1_000_000
@@ -32,42 +31,13 @@ MESSAGES_SYNC = 400_000
 LATENCY_ROUNDS = 10
 LATENCY_ROUND = 200
 QUERIES = 2_000
+PARTS = {"store": "The store and the native protocol", "rocketmq": "RocketMQ's protocol"}
 BROKER_SETTINGS: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 6_000_000,
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One row: a value, and the goal that it has to reach (`at_least` or `at_most`), if it has one."""
-
-    name: str
-    value: float
-    unit: str
-    at_least: float | None = None
-    at_most: float | None = None
-
-    @property
-    def reached(self) -> bool | None:
-        if self.at_least is not None:
-            return self.value >= self.at_least
-        if self.at_most is not None:
-            return self.value <= self.at_most
-        return None
-
-
-@dataclass(slots=True)
-class Report:
-    figures: list[Figure] = field(default_factory=list)
-
-    def add(self, name: str, value: float, unit: str, **goal: float) -> None:
-        self.figures.append(Figure(name, value, unit, **goal))
-
-    def value(self, name: str) -> float:
-        return next(figure.value for figure in self.figures if figure.name == name)
 
 
 async def measure_machine(report: Report, directory: Path) -> None:
@@ -114,12 +84,8 @@ async def measure_async(report: Report, store: Path, messages: int) -> None:
         os.sync()  # look-ups are not to wait for what produce left to write
         generator = random.Random(2)
         keys = [f"k{generator.randrange(messages)}" for _ in range(QUERIES)]
-        report_latency(
-            report,
-            f"key query, {messages:,} keys",
-            await measure.query_latencies(broker, keys),
-            p99_max_ms=2.0,
-        )
+        times = await measure.query_latencies(broker, keys)
+        report.add_latency(f"key query, {messages:,} keys", times, p99_max_ms=2.0)
 
 
 async def measure_sync(report: Report, store: Path, messages: int) -> None:
@@ -153,90 +119,32 @@ async def measure_single(report: Report, broker: BrokerProcess, mode: str, *, al
         for _ in range(LATENCY_ROUNDS):
             echoes += await limits.echo_latencies(address, LATENCY_ROUND)
             sends += await measure.send_latencies(client, LATENCY_ROUND)
-    report_latency(report, f"empty echo on an open stream ({mode} run)", echoes)
+    report.add_latency(f"empty echo on an open stream ({mode} run)", echoes)
     goal = 1.3 * median(echoes) * 1e3 + allowance_ms
     report.add(f"single send, {mode}: median", median(sends) * 1e3, "ms", at_most=goal)
     report.add(f"single send, {mode}: p99", quantiles(sends, n=100)[98] * 1e3, "ms")
     report.add(f"single send, {mode}: median / echo", median(sends) / median(echoes), "x")
 
 
-def report_latency(report: Report, name: str, times: list[float], p99_max_ms: float | None = None) -> None:
-    report.add(f"{name}: median", median(times) * 1e3, "ms")
-    p99 = quantiles(times, n=100)[98] * 1e3
-    if p99_max_ms is None:
-        report.add(f"{name}: p99", p99, "ms")
-    else:
-        report.add(f"{name}: p99", p99, "ms", at_most=p99_max_ms)
+async def measure_store(report: Report, directory: Path, *, quick: bool) -> None:
+    divisor = 10 if quick else 1
+    await measure_machine(report, directory)
+    await measure_start(report, directory / "start")
+    await measure_cold(report, directory / "cold", MESSAGES_SYNC // divisor)
+    await measure_async(report, directory / "async", MESSAGES_ASYNC // divisor)
+    await measure_sync(report, directory / "sync", MESSAGES_SYNC // divisor)
+    await measure_latency(report, directory)
 
 
-def machine() -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
-    return {
-        "processor": model,
-        "processors": os.cpu_count(),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "commit": commit.stdout.strip(),
-    }
-
-
-def cells(figure: Figure) -> tuple[str, str, str, str, str]:
-    """A figure as text: what, value, unit, goal, verdict."""
-    goal = ""
-    if figure.at_least is not None:
-        goal = f">= {rounded(figure.at_least)}"
-    elif figure.at_most is not None:
-        goal = f"<= {rounded(figure.at_most)}"
-    verdict = {True: "reached", False: "missed", None: ""}[figure.reached]
-    return figure.name, rounded(figure.value), figure.unit, goal, verdict
-
-
-def rounded(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:,.3g}"
-
-
-def print_table(report: Report) -> None:
-    table = Table("what", "value", "unit", "goal", "")
-    for figure in report.figures:
-        table.add_row(*cells(figure), style="bold" if figure.reached is False else None)
-    Console(width=120).print(table)
-
-
-def markdown(report: Report) -> str:
-    """The table as a page of docs/, with the machine and the commit that it was made on."""
-    facts = ", ".join(f"{name} {value}" for name, value in machine().items())
-    rows = "\n".join("| " + " | ".join(cells(figure)) + " |" for figure in report.figures)
-    return (
-        "# Figures\n\n"
-        "Written by `make bench ARGS='--markdown docs/benchmarks.md'`: one run, client and broker on the\n"
-        f"same processors. Machine: {facts}.\n\n"
-        "| what | value | unit | goal | |\n| --- | ---: | --- | --- | --- |\n"
-        f"{rows}\n"
-    )
-
-
-async def run(arguments: argparse.Namespace) -> Report:
-    report = Report()
-    divisor = 10 if arguments.quick else 1
-    with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
-        directory = Path(scratch)
-        await measure_machine(report, directory)
-        await measure_start(report, directory / "start")
-        await measure_cold(report, directory / "cold", MESSAGES_SYNC // divisor)
-        await measure_async(report, directory / "async", MESSAGES_ASYNC // divisor)
-        await measure_sync(report, directory / "sync", MESSAGES_SYNC // divisor)
-        await measure_latency(report, directory)
-    return report
+async def run(arguments: argparse.Namespace) -> list[Report]:
+    reports = []
+    for part in PARTS if arguments.part is None else (arguments.part,):
+        report = Report(PARTS[part], rocketmq.ABOUT if part == "rocketmq" else "")
+        measured = measure_store if part == "store" else rocketmq.measure_protocol
+        with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
+            await measured(report, Path(scratch), quick=arguments.quick)
+        reports.append(report)
+    return reports
 
 
 def main() -> None:
@@ -244,21 +152,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
+    parser.add_argument("part", nargs="?", choices=tuple(PARTS), help="one part only")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, half of the time")
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
     )
-    parser.add_argument("--markdown", type=Path, help="also write the table as a page")
+    parser.add_argument("--markdown", type=Path, help="also write the tables into this page")
     parser.add_argument("--directory", type=Path, default=Path("."), help="on the disk that is measured")
     arguments = parser.parse_args()
-    report = uvloop.run(run(arguments))
-    print_table(report)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    figures = [{**asdict(figure), "reached": figure.reached} for figure in report.figures]
-    arguments.json.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=2) + "\n")
+    reports = uvloop.run(run(arguments))
+    print_table(reports)
+    write_json(arguments.json, reports)
     if arguments.markdown is not None:
-        arguments.markdown.write_text(markdown(report))
-    missed = [figure.name for figure in report.figures if figure.reached is False]
+        write_markdown(arguments.markdown, reports)
+    missed = [name for report in reports for name in report.missed]
     print(f"{len(missed)} goals missed: {', '.join(missed)}" if missed else "every goal reached")
     print(f"written to {arguments.json}")
 

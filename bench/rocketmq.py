@@ -1,0 +1,275 @@
+"""RocketMQ's v2 protocol as the broker serves it: raw calls beside empty ones, official clients beside ours.
+
+Everything is measured in one run. The official clients are those of tests/conformance, installed under
+build/bench; a language without its tools is left out. Whatever could not be measured is a note of the report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Any
+
+import trovemq
+from bench import limits, measure
+from bench.report import Report
+from bench.rocketmq_raw import (
+    BATCH,
+    BODY,
+    CALLS_IN_FLIGHT,
+    DELAY_TOPIC,
+    DUE_A_SECOND,
+    IDLE_TOPIC,
+    RECEIVE_TOPIC,
+    RECEIVES_IN_FLIGHT,
+    SEND_TOPIC,
+    Turns,
+)
+from tests.conformance.run import SuiteError, install, missing_tools
+from trovemq.testing import BrokerProcess
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
+TURNS_S = 5.0  # a comparison by raw calls, both sides
+CLIENT_S = 3.0  # a client's sends, and its receives
+IDLE_S = 6.0
+DUE_S = 4.0
+POLLS = 1_000
+PROCESS_S_MAX = 40
+STORED_RAW, STORED_FOR_CLIENT = 100_000, 40_000
+STORED_BATCH = 500
+
+RATIO_MIN = 0.8
+IDLE_PERCENT_MAX = 2.0
+LATENESS_MS_MAX = 50.0
+OFFICIAL_GOALS = {"java": (8_200.0, 2_600.0), "python": (3_200.0, 2_600.0)}
+"""Sends and receives a second: twice what RocketMQ's own proxy does with this client on two processors."""
+
+
+ABOUT = f"""\
+What is compared was measured in turns in the same process: `x` is the median of the turns' ratios, and says
+more than the rates do where the machine is not alone. The raw client is `bench/rocketmq_raw.py`:
+
+- {CALLS_IN_FLIGHT} sends of 1 KiB in flight, beside the health service's `Check` on the same broker;
+- {RECEIVES_IN_FLIGHT} receives in flight, {BATCH} messages each, acknowledged by one call, beside a server
+  stream of as many frames of the same sizes.
+
+The official clients have {CALLS_IN_FLIGHT} asynchronous sends in flight, and receive with a simple consumer
+in 8 threads; their goals are twice what RocketMQ's own proxy does with them. The times are those of a send,
+and of an acknowledgement. Delayed messages are late by the time at which the consumer has them. A broker at
+rest is measured by the time that its threads ran.
+
+"""
+
+
+class BenchError(Exception):
+    """A process of the benchmark failed; the message says how."""
+
+
+async def measure_protocol(report: Report, directory: Path, *, quick: bool) -> None:
+    """All of it; `quick` measures half as long."""
+    factor = 0.5 if quick else 1.0
+    clients = installed(report)
+    with BrokerProcess(store=directory / "idle", **SETTINGS) as idle:  # at rest when its turn comes
+        await prepare(idle, {IDLE_TOPIC: 0})
+        with BrokerProcess(store=directory / "async", flushDiskType="ASYNC_FLUSH", **SETTINGS) as broker:
+            await prepare(broker, {SEND_TOPIC: 0})
+            await noted(report, compare_send(report, broker, "async flush", TURNS_S * factor))
+        with BrokerProcess(store=directory / "sync", flushDiskType="SYNC_FLUSH", **SETTINGS) as broker:
+            await prepare(broker, {SEND_TOPIC: 0, RECEIVE_TOPIC: STORED_RAW})
+            await noted(report, compare_send(report, broker, "sync flush", TURNS_S * factor))
+            await noted(report, compare_receive(report, broker, TURNS_S * factor))
+            for name in ("trovemq", *clients):
+                await prepare(broker, {f"send-{name}": 0, f"receive-{name}": STORED_FOR_CLIENT})
+            for language, command in clients.items():
+                await noted(report, measure_official(report, broker, language, command, CLIENT_S * factor))
+            await noted(report, measure_own(report, broker, CLIENT_S * factor))
+            await noted(report, measure_delayed(report, broker, DUE_S * factor))
+        await noted(report, measure_idle(report, idle, IDLE_S * factor))
+
+
+async def noted(report: Report, step: Coroutine[Any, Any, None]) -> None:
+    """A step that fails costs its own figures only."""
+    try:
+        await step
+    except BenchError as error:
+        report.notes.append(f"not measured: {error}")
+
+
+def installed(report: Report) -> dict[str, list[str]]:
+    """The command of each official client that this machine can run."""
+    programs = {"python": "official.py", "java": "Official"}
+    commands = {}
+    for language, program in programs.items():
+        if missing := missing_tools(language):
+            report.notes.append(f"the official {language} client did not run: no {', '.join(missing)}")
+            continue
+        folder = ROOT / "build" / "bench" / language
+        needed = {"python": "requirements.lock", "java": "pom.xml"}[language]
+        try:
+            shutil.copytree(ROOT / "bench" / "clients" / language, folder, dirs_exist_ok=True)
+            shutil.copy(ROOT / "tests" / "conformance" / language / needed, folder)
+            *command, _suite = install(language, folder)
+        except (SuiteError, OSError) as error:
+            report.notes.append(f"the official {language} client could not be installed: {error}")
+            continue
+        commands[language] = [*command, *([str(folder / program)] if language == "python" else [program])]
+    return commands
+
+
+async def prepare(broker: BrokerProcess, topics: Mapping[str, int]) -> None:
+    """Makes topics of 8 queues, with so many messages of 1 KiB in each."""
+    async with trovemq.connect(broker.address) as client:
+        for topic, count in topics.items():
+            await client.admin.create_topic(topic, queue_count=measure.QUEUES)
+            async with client.producer(topic) as producer:
+                for number in range(count // STORED_BATCH):
+                    await producer.send_batch(
+                        [BODY] * STORED_BATCH,
+                        keys=["key"] * STORED_BATCH,
+                        tags="tag",
+                        queue_id=number % measure.QUEUES,
+                    )
+
+
+async def output(*command: str) -> dict[str, Any]:
+    """The JSON object that a command prints last. Raises BenchError."""
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=1 << 24
+    )
+    try:
+        found, faults = await asyncio.wait_for(process.communicate(), PROCESS_S_MAX)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise BenchError(f"{command[-1]} took more than {PROCESS_S_MAX} s") from None
+    if process.returncode:
+        raise BenchError(f"{' '.join(command)}: {faults.decode(errors='replace')[-2000:]}")
+    answer: dict[str, Any] = json.loads(found.decode().strip().splitlines()[-1])
+    return answer
+
+
+async def raw(command: str, *arguments: object) -> dict[str, Any]:
+    return await output(sys.executable, "-m", "bench.rocketmq_raw", command, *map(str, arguments))
+
+
+# --- raw calls beside empty ones ------------------------------------------------------------------------
+async def compare_send(report: Report, broker: BrokerProcess, mode: str, seconds: float) -> None:
+    cpu = measure.cpu_seconds(broker.pid)
+    found = await raw("send", broker.address, seconds)
+    busy = (measure.cpu_seconds(broker.pid) - cpu) / seconds
+    name = f"raw SendMessage, {CALLS_IN_FLIGHT} in flight, {mode}"
+    report.add(f"empty unary call beside it ({mode})", found["other"], "calls/s")
+    report.add(name, found["ours"], "calls/s")
+    report.add_latency(name, found["times"])
+    report.add(f"{name}: of the empty call's rate", found["ratio"], "x", at_least=RATIO_MIN)
+    report.add(f"{name}: processors that the broker used", busy, "")
+
+
+async def compare_receive(report: Report, broker: BrokerProcess, seconds: float) -> None:
+    async with limits.echo_server("guarded") as echo:
+        found = await raw("receive", broker.address, echo, seconds)
+    name = f"raw ReceiveMessage of {BATCH}, acknowledged, {RECEIVES_IN_FLIGHT} in flight"
+    report.add("empty stream of such frames beside it", found["other"], "frames/s")
+    report.add(name, found["ours"], "msg/s")
+    report.add_latency(f"{name}, a batch", found["times"])
+    report.add(f"{name}: of the empty stream's rate", found["ratio"], "x", at_least=RATIO_MIN)
+
+
+# --- clients --------------------------------------------------------------------------------------------
+async def measure_official(
+    report: Report, broker: BrokerProcess, language: str, command: Sequence[str], seconds: float
+) -> None:
+    topics = (f"send-{language}", f"receive-{language}", f"group-{language}")
+    found = await output(*command, broker.address, *topics, str(seconds))
+    for verb, goal in zip(("send", "receive"), OFFICIAL_GOALS[language], strict=True):
+        result = found[verb]
+        report_client(report, f"official {language} client, {verb}", result["rate"], result["times"], goal)
+        if result["failures"]:
+            report.notes.append(f"official {language} client, {verb}: {result['failures']} calls failed")
+
+
+async def measure_own(report: Report, broker: BrokerProcess, seconds: float) -> None:
+    sent, received = Turns(), Turns()
+    acknowledged: list[float] = []
+    async with trovemq.connect(broker.address) as client:
+
+        async def send() -> int:
+            await client.send("send-trovemq", BODY, keys="key", tag="tag")
+            return 1
+
+        await Turns().run(send, 0.5, CALLS_IN_FLIGHT)
+        await sent.run(send, seconds, CALLS_IN_FLIGHT)
+        async with client.subscribe("receive-trovemq", "group-trovemq") as messages:
+
+            async def receive() -> int:
+                message = await anext(messages)
+                started = time.perf_counter()
+                await message.ack()
+                acknowledged.append(time.perf_counter() - started)
+                return 1
+
+            await Turns().run(receive, 0.5, CALLS_IN_FLIGHT)
+            acknowledged.clear()
+            await received.run(receive, seconds, CALLS_IN_FLIGHT)
+    report_client(report, "trovemq, client.send", sent.rates[0], sent.times)
+    report_client(report, "trovemq, client.subscribe", received.rates[0], acknowledged)
+
+
+def report_client(
+    report: Report, name: str, rate: float, times: Sequence[float], goal: float | None = None
+) -> None:
+    """`times`: from a send to its receipt, or of an acknowledgement."""
+    if goal is None:
+        report.add(name, rate, "msg/s")
+    else:
+        report.add(name, rate, "msg/s", at_least=goal)
+    if len(times) > 1:
+        report.add_latency(name, times)
+
+
+# --- waiting --------------------------------------------------------------------------------------------
+async def measure_idle(report: Report, broker: BrokerProcess, seconds: float) -> None:
+    """What the broker's process uses while nothing happens: first without, then with the long polls."""
+    without = await cpu_percent(broker.pid, seconds / 2)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.rocketmq_raw", "idle", broker.address, str(POLLS)),
+        cwd=ROOT,
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), PROCESS_S_MAX)
+        if json.loads(line or b"{}").get("waiting") != POLLS:
+            raise BenchError(f"not all of {POLLS} long polls wait: {line!r}")
+        with_polls = await cpu_percent(broker.pid, seconds)
+    finally:
+        process.stdin.close()
+        await process.wait()
+    report.add("idle broker", without, "% of a processor")
+    name = f"idle broker, {POLLS:,} long polls waiting"
+    report.add(name, with_polls, "% of a processor", at_most=IDLE_PERCENT_MAX)
+
+
+async def cpu_percent(pid: int, seconds: float) -> float:
+    cpu, started = measure.scheduled_seconds(pid), time.perf_counter()
+    await asyncio.sleep(seconds)
+    return (measure.scheduled_seconds(pid) - cpu) / (time.perf_counter() - started) * 100
+
+
+async def measure_delayed(report: Report, broker: BrokerProcess, seconds: float) -> None:
+    async with trovemq.connect(broker.address) as client:
+        await client.admin.create_topic(DELAY_TOPIC, queue_count=measure.QUEUES, message_type="DELAY")
+    found = await raw("delayed", broker.address, seconds)
+    if found["came"] != found["count"]:
+        raise BenchError(f"{found['came']} of {found['count']} delayed messages came")
+    name = f"delayed, {DUE_A_SECOND:,} due a second: lateness at the consumer"
+    report.add_latency(name, found["times"], p99_max_ms=LATENESS_MS_MAX)
