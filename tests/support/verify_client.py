@@ -67,11 +67,11 @@ class ScriptedProducer:
         if outcome == REFUSED:
             raise TroveError(errors.DISK_FULL)
         if outcome == HALF:
-            raise _Half(receipts, len(bodies))
+            raise _HalfError(receipts, len(bodies))
         return receipts
 
 
-class _Half(PartialBatchError):
+class _HalfError(PartialBatchError):
     """The first half of a batch is stored."""
 
     def __init__(self, receipts: list[SendReceipt], count: int) -> None:

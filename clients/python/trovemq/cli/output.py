@@ -67,6 +67,12 @@ class Output:
         """A line on standard error for people; nothing with --json."""
         self._remarks.append(text)
 
+    def progress(self, text: str) -> None:
+        """A line on standard error at once, for people; nothing with --json."""
+        if not self.json:
+            self._show_on_stderr(text, style="dim")
+            self._stderr.flush()
+
     def flush(self) -> None:
         """Prints what there is: for an answer that never ends. Raises BrokenPipeError."""
         self._answer.seek(0)

@@ -71,11 +71,12 @@ class SharedOptions:
 
 @dataclass(slots=True)
 class Session:
-    """One run of one verb."""
+    """One run of one verb; `exit_code` is for an answer that is itself bad news."""
 
     server: str
     timeout_s: float
     output: Output
+    exit_code: int = 0
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -187,4 +188,4 @@ def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, An
         return 1
     finally:
         output.close()
-    return 0
+    return session.exit_code

@@ -1,0 +1,41 @@
+"""The messages of a run: everything in them follows from the seed, the producer's number and their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256, shake_256
+
+RUN_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RunContent:
+    """What the messages of one run hold.
+
+    Attributes:
+        seed: Two runs with one seed have the same messages: use a seed once a topic.
+        size: Bytes of each body.
+        key_count: How many different keys the messages share.
+        run: The run's name; its unique keys and keys begin with it.
+    """
+
+    seed: int
+    size: int
+    key_count: int
+    run: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = sha256(f"trovemq run {self.seed}".encode()).hexdigest()
+        object.__setattr__(self, "run", f"verify-{digest[:RUN_DIGITS]}")
+
+    def unique_key(self, producer: int, number: int) -> str:
+        """The UNIQ_KEY of a producer's message `number`; no other message of the run has it."""
+        return f"{self.run}-{producer}-{number}"
+
+    def key(self, number: int) -> str:
+        """The key of every message with that number."""
+        return f"{self.run}-k{number % self.key_count}"
+
+    def body(self, producer: int, number: int) -> bytes:
+        """`size` bytes that no compression makes smaller."""
+        return shake_256(f"{self.seed}/{producer}/{number}".encode()).digest(self.size)

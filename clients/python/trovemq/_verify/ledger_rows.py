@@ -1,0 +1,287 @@
+"""A ledger as rows of an SQLite database in a temporary file: memory does not grow with it.
+
+| table | a row is |
+| --- | --- |
+| acked | an acknowledged message; `row` counts from 1 in the ledger's order |
+| unsettled | a send with an unknown or refused outcome |
+| faulty | an acknowledged message that was judged, or (`missing`) will be at the end |
+| extra | a message of the run that was found where it was not acknowledged |
+| sampled | an acknowledged message that is looked up, where not all are |
+| answered | a message in an answer to a question by key |
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq._verify.ledger import ACKNOWLEDGED, LedgerEntry, Place
+
+CACHE_KIB: Final = 65_536
+PAGE_ROWS: Final = 1_000
+
+_SCHEMA: Final = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE acked (row INTEGER PRIMARY KEY, unique_key TEXT, keys TEXT, body_hash BLOB, broker TEXT,
+    queue_id INTEGER, queue_offset INTEGER, offset_msg_id TEXT, store_timestamp INTEGER, durability TEXT,
+    producer INTEGER, sequence INTEGER);
+CREATE TABLE unsettled (unique_key TEXT, outcome TEXT, keys TEXT, body_hash BLOB);
+CREATE TABLE faulty (row INTEGER PRIMARY KEY, missing INTEGER);
+CREATE TABLE extra (unique_key TEXT, keys TEXT, body_hash BLOB, broker TEXT, queue_id INTEGER,
+    queue_offset INTEGER);
+CREATE TABLE sampled (row INTEGER PRIMARY KEY);
+CREATE TABLE answered (question INTEGER, queue_id INTEGER, queue_offset INTEGER, unique_key TEXT,
+    body_hash BLOB);
+CREATE INDEX answers ON answered (question, queue_id, queue_offset);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AckedRow:
+    """A row of `acked`: an acknowledged message as the ledger has it."""
+
+    row: int
+    unique_key: str
+    keys: str
+    body_hash: bytes
+    broker: str
+    queue_id: int
+    queue_offset: int
+    offset_msg_id: str
+    store_timestamp: int
+    durability: str
+    producer: int
+    sequence: int
+
+    def fields(self) -> dict[str, object]:
+        """How a fault names it."""
+        return {
+            "uniqKey": self.unique_key,
+            "broker": self.broker,
+            "queueId": self.queue_id,
+            "queueOffset": self.queue_offset,
+            "offsetMsgId": self.offset_msg_id,
+            "durability": self.durability,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledRow:
+    """A row of `unsettled`."""
+
+    unique_key: str
+    outcome: str
+    keys: str
+    body_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraRow:
+    """A row of `extra`."""
+
+    unique_key: str
+    keys: str
+    body_hash: bytes
+    broker: str
+    queue_id: int
+    queue_offset: int
+
+    def fields(self) -> dict[str, object]:
+        """How a fault names it."""
+        return {
+            "uniqKey": self.unique_key,
+            "broker": self.broker,
+            "queueId": self.queue_id,
+            "queueOffset": self.queue_offset,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuestion:
+    """Which messages look-up `number` by key must find: those of one broker with that key and store time."""
+
+    number: int
+    key: str
+    broker: str
+    begin: int
+    end: int
+
+
+class LedgerRows:
+    """The tables. Iterators that it returns are read while other tables are written."""
+
+    def __init__(self) -> None:
+        self._database: Final = sqlite3.connect("")  # a temporary file that goes with the connection
+        self._database.executescript(_SCHEMA)
+        self._database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        self.acknowledged = 0
+
+    def close(self) -> None:
+        """Removes the temporary file."""
+        self._database.close()
+
+    def _all(self, query: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]  # as the table has them
+        return self._database.execute(query, values).fetchall()
+
+    # --- the ledger -----------------------------------------------------------------------------------
+
+    def add(self, entries: Sequence[LedgerEntry]) -> None:
+        """The next lines of the ledger."""
+        acked = [entry for entry in entries if entry.outcome == ACKNOWLEDGED]
+        self._database.executemany(
+            "INSERT INTO acked VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            [
+                (
+                    row,
+                    entry.unique_key,
+                    entry.keys,
+                    entry.body_hash,
+                    entry.broker,
+                    entry.queue_id,
+                    entry.queue_offset,
+                    entry.offset_msg_id,
+                    entry.store_timestamp,
+                    entry.durability,
+                    entry.producer,
+                    entry.sequence,
+                )
+                for row, entry in enumerate(acked, self.acknowledged + 1)
+            ],
+        )
+        self._database.executemany(
+            "INSERT INTO unsettled VALUES (?,?,?,?)",
+            [
+                (entry.unique_key, entry.outcome, entry.keys, entry.body_hash)
+                for entry in entries
+                if entry.outcome != ACKNOWLEDGED
+            ],
+        )
+        self.acknowledged += len(acked)
+
+    def index_places(self) -> None:
+        """After the last `add`."""
+        self._database.execute("CREATE INDEX places ON acked (broker, queue_id, queue_offset)")
+
+    def places(self) -> list[Place]:
+        """The queues in which anything was acknowledged."""
+        rows = self._all("SELECT DISTINCT broker, queue_id FROM acked ORDER BY 1, 2")
+        return [(str(broker), int(queue_id)) for broker, queue_id in rows]
+
+    def acked_in(self, place: Place, begin: int, end: int) -> list[AckedRow]:
+        """Those of one queue in the order of their offsets [begin, end)."""
+        query = (
+            "SELECT * FROM acked WHERE broker = ? AND queue_id = ? "
+            "AND queue_offset >= ? AND queue_offset < ? ORDER BY queue_offset, row"
+        )
+        return [AckedRow(*row) for row in self._all(query, *place, begin, end)]
+
+    # --- faults ---------------------------------------------------------------------------------------
+
+    def mark(self, row: AckedRow, *, missing: bool) -> None:
+        """The message was judged now, or (`missing`) will be at the end."""
+        self._database.execute("INSERT OR REPLACE INTO faulty VALUES (?,?)", (row.row, missing))
+
+    def marked(self, row: AckedRow) -> bool:
+        """Whether the message needs no further look."""
+        return bool(self._all("SELECT 1 FROM faulty WHERE row = ?", row.row))
+
+    def missing(self) -> Iterator[AckedRow]:
+        """Every message that is missing still; nothing may be marked meanwhile."""
+        query = "SELECT * FROM acked WHERE row IN (SELECT row FROM faulty WHERE missing) ORDER BY row"
+        yield from (AckedRow(*row) for row in self._database.execute(query))
+
+    def add_extra(self, extras: Sequence[ExtraRow]) -> None:
+        """Messages of the run that were found where they were not acknowledged."""
+        rows = [(e.unique_key, e.keys, e.body_hash, e.broker, e.queue_id, e.queue_offset) for e in extras]
+        self._database.executemany("INSERT INTO extra VALUES (?,?,?,?,?,?)", rows)
+
+    def extra_names(self) -> Iterator[str]:
+        """The unique keys of the extra messages, each once."""
+        if self._all("SELECT 1 FROM extra LIMIT 1"):
+            self._database.execute("CREATE INDEX acked_names ON acked (unique_key)")
+            self._database.execute("CREATE INDEX unsettled_names ON unsettled (unique_key)")
+            self._database.execute("CREATE INDEX extra_names ON extra (unique_key)")
+        for (unique_key,) in self._database.execute("SELECT DISTINCT unique_key FROM extra"):
+            yield unique_key
+
+    def acked_as(self, unique_key: str) -> list[AckedRow]:
+        """The acknowledgements of one message."""
+        return [AckedRow(*r) for r in self._all("SELECT * FROM acked WHERE unique_key = ?", unique_key)]
+
+    def missing_as(self, unique_key: str) -> list[AckedRow]:
+        """Those acknowledgements of one message that are missing."""
+        query = (
+            "SELECT * FROM acked WHERE unique_key = ? AND row IN (SELECT row FROM faulty WHERE missing) "
+            "ORDER BY row"
+        )
+        return [AckedRow(*row) for row in self._all(query, unique_key)]
+
+    def unsettled_as(self, unique_key: str) -> list[UnsettledRow]:
+        """The sends of one message that were not acknowledged."""
+        rows = self._all("SELECT * FROM unsettled WHERE unique_key = ?", unique_key)
+        return [UnsettledRow(*row) for row in rows]
+
+    def extra_as(self, unique_key: str) -> list[ExtraRow]:
+        """The extra copies of one message, in the order of their places."""
+        query = "SELECT * FROM extra WHERE unique_key = ? ORDER BY broker, queue_id, queue_offset"
+        return [ExtraRow(*row) for row in self._all(query, unique_key)]
+
+    # --- look-ups -------------------------------------------------------------------------------------
+
+    def sample(self, rows: Sequence[int]) -> None:
+        """From now on `to_look_up` and `key_questions` are about these rows of `acked` only."""
+        self._database.executemany("INSERT INTO sampled VALUES (?)", [(row,) for row in rows])
+
+    def to_look_up(self, *, sampled: bool) -> Iterator[AckedRow]:
+        """All or the sampled messages that were not marked before their turn."""
+        query = (
+            "SELECT * FROM acked WHERE row > ? AND row NOT IN (SELECT row FROM faulty) ORDER BY row LIMIT ?"
+        )
+        if sampled:
+            query = (
+                "SELECT acked.* FROM sampled JOIN acked USING (row) "
+                "WHERE row > ? AND row NOT IN (SELECT row FROM faulty) ORDER BY row LIMIT ?"
+            )
+        last = 0
+        while page := [AckedRow(*row) for row in self._all(query, last, PAGE_ROWS)]:
+            yield from page
+            last = page[-1].row
+
+    def key_questions(self, *, sampled: bool) -> Iterator[KeyQuestion]:
+        """Each key once; of the sampled messages, their keys at their store times."""
+        self._database.execute("CREATE INDEX keys ON acked (keys, broker, store_timestamp)")
+        query = "SELECT DISTINCT keys, broker, 0, 9223372036854775807 FROM acked"
+        if sampled:
+            query = (
+                "SELECT DISTINCT keys, broker, store_timestamp, store_timestamp "
+                "FROM sampled JOIN acked USING (row) WHERE row NOT IN (SELECT row FROM faulty)"
+            )
+        for number, question in enumerate(self._database.execute(query)):
+            yield KeyQuestion(number, *question)
+
+    def add_answer(self, question: KeyQuestion, found: Sequence[tuple[int, int, str | None, bytes]]) -> None:
+        """A part of an answer: (queue id, queue offset, unique key, body hash) of each message."""
+        rows = [(question.number, *message) for message in found]
+        self._database.executemany("INSERT INTO answered VALUES (?,?,?,?,?)", rows)
+
+    def unanswered(self, question: KeyQuestion) -> list[tuple[AckedRow, bool]]:
+        """What the answer had to have and has not; True: something else is there in its place."""
+        query = """
+            SELECT acked.*, EXISTS (SELECT 1 FROM answered WHERE question = ?1
+                AND answered.queue_id = acked.queue_id AND answered.queue_offset = acked.queue_offset)
+            FROM acked
+            WHERE keys = ?2 AND broker = ?3 AND store_timestamp BETWEEN ?4 AND ?5
+                AND row NOT IN (SELECT row FROM faulty)
+                AND NOT EXISTS (SELECT 1 FROM answered WHERE question = ?1
+                    AND answered.queue_id = acked.queue_id AND answered.queue_offset = acked.queue_offset
+                    AND answered.unique_key = acked.unique_key AND answered.body_hash = acked.body_hash)
+            ORDER BY row"""
+        values = (question.number, question.key, question.broker, question.begin, question.end)
+        return [(AckedRow(*row), bool(present)) for *row, present in self._all(query, *values)]
+
+    def forget_answer(self, question: KeyQuestion) -> None:
+        """The answer was judged."""
+        self._database.execute("DELETE FROM answered WHERE question = ?", (question.number,))
