@@ -47,13 +47,15 @@ from trovemq_proto.v1 import (
     query_pb2_grpc,
     route_pb2,
     route_pb2_grpc,
+    store_pb2,
+    store_pb2_grpc,
 )
 
 CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
 LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait
 SERVICE_NAMES: Final = tuple(
     service.full_name
-    for module in (message_pb2, query_pb2, admin_pb2, route_pb2)
+    for module in (message_pb2, query_pb2, admin_pb2, route_pb2, store_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     if service.name != "RegistrationService"
 )
@@ -195,6 +197,7 @@ class BrokerApp:
         query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
+        store_pb2_grpc.add_StoreServiceServicer_to_server(services.store_service, server)
         self._registry.register(BrokerCollector(statistics))
 
     def _description(self, store: MessageStore, advertised: Address) -> BrokerDescription:

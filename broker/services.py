@@ -63,7 +63,7 @@ class StoreServices:
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
         self.receive_waits = ReceiveWaits(settings.receive_polls_max)
-        self.timer_task = TimerTask(self.model, clock_ms)
+        self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
         self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)
         self.appender = Appender(

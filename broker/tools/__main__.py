@@ -1,7 +1,8 @@
-"""`python -m broker.tools verify|dump|export`: looks into a store whose broker is stopped (or was killed).
+"""`python -m broker.tools verify|dump|export|repair|restore`: for a store whose broker is stopped or killed.
 
-Nothing is ever written to the store. Standard output carries the answer, one JSON object a line (`verify`
-without --json: one finding a line); warnings and errors go to standard error.
+Nothing is ever written to the store, but by `repair`, which makes consume queues and key index anew from the
+log, and by `restore`, which makes a store from a backup. Standard output carries the answer, one JSON object
+a line (`verify`, `repair`, `restore` without --json: for people); warnings and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from typing import Annotated, Final
 
 import typer
 
+from broker.backup.restore import restore
 from broker.rocketmq_keys import IGNORED_KEYS
+from broker.scrub.findings import Finding, Findings
 from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from broker.storage.files import StorageError
 from broker.tools import dump, export
-from broker.tools.findings import Finding, Findings
+from broker.tools.repair import repair
 from broker.tools.store_view import SIZES, LogScan, StoreView
-from broker.tools.verify import log_place, verify
+from broker.tools.verify import verify
 from trovemq_daemon.settings import SettingsError, load_settings
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 EXIT_FINE: Final = 0
@@ -71,11 +75,7 @@ def verify_command(
 
     opened = _open(store, set_)
     summary = verify(opened.view, Findings(report))
-    if as_json:
-        _print([summary.to_json()])
-    else:
-        for name, value in summary.to_json().items():
-            _line(f"{name} {value}")
+    _print_summary(summary.to_json(), as_json)
     raise typer.Exit(EXIT_FINDINGS if summary.findings else EXIT_FINE)
 
 
@@ -128,6 +128,78 @@ def export_command(
     raise typer.Exit(_warn_of_damage(opened.view, scan))
 
 
+@app.command("repair", epilog=EXIT_CODES_HELP)
+def repair_command(
+    store: Store,
+    set_: Assignments = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+) -> None:
+    """Makes consume queues and key index anew from the log; the log is only read, damaged records stay."""
+    opened = _open(store, set_)
+    try:
+        done = repair(opened.view, store)
+    except (TroveError, StorageError) as error:
+        _warn(f"error: {error}")
+        raise typer.Exit(EXIT_FINDINGS) from error
+    for damage in done.damages:
+        path, offset = opened.view.log_place(damage.physical_offset)
+        _warn(
+            f"kept: {path} at {offset}: {damage.end - damage.physical_offset} bytes are {damage.state.value}"
+        )
+    for begin, end in done.misplaced:
+        path, offset = opened.view.log_place(begin)
+        _warn(
+            f"kept: {path} at {offset}: {end - begin} bytes are a record whose queue offset cannot be right"
+        )
+    for topic, queue_id, before, now in done.shortened:
+        _warn(f"warning: {topic}-{queue_id} ended at {before}, now at {now}: its last records are lost")
+    _print_summary(done.to_json(), as_json)
+    raise typer.Exit(EXIT_FINDINGS if done.damages or done.misplaced else EXIT_FINE)
+
+
+@app.command("restore", epilog=EXIT_CODES_HELP)
+def restore_command(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="Directory of the backup.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the new store.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+) -> None:
+    """Makes a store from a backup: every file is compared with its SHA-256, and the whole store verified."""
+    try:
+        manifest = restore(backup, store, _check_restored)
+    except (TroveError, StorageError, OSError) as error:
+        _warn(f"error: {error}")
+        illegal = isinstance(error, TroveError) and error.spec is errors.REQUEST_ILLEGAL
+        raise typer.Exit(EXIT_USAGE if illegal else EXIT_FINDINGS) from error
+    summary = {
+        "broker": manifest.broker,
+        "createdMs": manifest.created_ms,
+        "commitLogMinOffset": manifest.log_begin,
+        "commitLogMaxOffset": manifest.log_end,
+        "files": len(manifest.files),
+        "bytes": sum(entry.data_size for entry in manifest.files),
+    }
+    _print_summary(summary, as_json)
+
+
+def _check_restored(root: Path) -> None:
+    """TroveError STORE_FAILED where the store has findings."""
+    found: list[Finding] = []
+    summary = verify(StoreView.open(root), Findings(found.append))
+    for finding in found:
+        if not finding.note:
+            _warn(str(finding))
+    if summary.findings:
+        raise TroveError(errors.STORE_FAILED, f"the backup's store has {summary.findings} findings")
+
+
+def _print_summary(fields: Mapping[str, object], as_json: bool) -> None:
+    if as_json:
+        _print([fields])
+        return
+    for name, value in fields.items():
+        _line(f"{name} {value}")
+
+
 def _open(store: Path, assignments: list[str] | None) -> _Opened:
     """Opens the store for reading; says what is wrong and exits where that cannot be done."""
     try:
@@ -160,11 +232,11 @@ def _open(store: Path, assignments: list[str] | None) -> _Opened:
 def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
     """What could not be shown goes to standard error; the exit code."""
     for damage in scan.damages:
-        path, offset = log_place(view, damage.physical_offset)
+        path, offset = view.log_place(damage.physical_offset)
         size = damage.end - damage.physical_offset
         _warn(f"warning: {path} at {offset}: {size} bytes are {damage.state.value}, passed over")
     for physical_offset, problem in scan.unreadable:
-        path, offset = log_place(view, physical_offset)
+        path, offset = view.log_place(physical_offset)
         _warn(f"warning: {path} at {offset}: {problem}")
     return EXIT_FINDINGS if scan.damages or scan.unreadable else EXIT_FINE
 

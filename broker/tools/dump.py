@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.index.consume_queue import BLANK_SIZE
 from broker.log import checkpoint
-from broker.tools import layouts
+from broker.scrub import layouts
 from broker.tools.store_view import LogScan, StoreView
 from broker.topics.lax_json import JsonObject
 from trovemq_proto import errors

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from broker.index.consume_queue import BLANK_SIZE, UNIT_DTYPE
 from broker.projection import DispatchBatch
-from broker.tools.layouts import QueueView
+from broker.scrub.layouts import QueueView
+from broker.scrub.queue_check import by_queue, unit_indexes, units_of
 from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.store_view import LogScan, StoreView
-from broker.tools.verify_queues import by_queue, unit_indexes, units_of
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject
 from broker.topics.offsets import OFFSETS_PATH

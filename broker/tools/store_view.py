@@ -20,10 +20,10 @@ from broker.log import state
 from broker.log.commit_log import CommitLog
 from broker.log.reader import Damage, LogReader
 from broker.projection import DispatchBatch
+from broker.scrub import layouts
+from broker.scrub.layouts import QueueView
 from broker.store_opening import ABORT_PATH, LOCK_PATH
 from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE, StoreSettings
-from broker.tools import layouts
-from broker.tools.layouts import QueueView
 from broker.tools.read_only import ReadOnlyFileSystem
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
@@ -108,6 +108,13 @@ class StoreView:
             yield run
         scan.end = max(reader.position, self.log.min_offset)
         scan.damages.extend(reader.damages)
+
+    def log_place(self, physical_offset: int) -> tuple[str, int]:
+        """(path, byte offset in the file) of a place in the log."""
+        segment = self.log.segments.at(physical_offset)
+        if segment is None:
+            return COMMIT_LOG_DIRECTORY, physical_offset
+        return segment.file.path, physical_offset - segment.start
 
     def message(self, run: DispatchBatch, index: int, scan: LogScan) -> Message | None:
         """A record of a run, decoded; None, noted in `scan`, where its body cannot be decompressed."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.log import checkpoint
+from broker.scrub.findings import Findings
+from broker.scrub.store_check import StoreCheck
 from broker.storage.files import StorageError
-from broker.tools.findings import Findings
-from broker.tools.store_view import COMMIT_LOG_DIRECTORY, LogScan, StoreView
-from broker.tools.verify_index import IndexCheck
-from broker.tools.verify_queues import QueueCheck
+from broker.tools.stopped_store import StoppedStore, log_steps, open_index
+from broker.tools.store_view import LogScan, StoreView
 from broker.topics.offsets import ConsumerOffsets
 from broker.topics.topics import TopicTable
 from trovemq_proto.errors import TroveError
@@ -53,12 +53,11 @@ class Summary:
 def verify(view: StoreView, findings: Findings) -> Summary:
     """Reads everything once. Findings are what recovery cannot put right, notes what it does."""
     scan = LogScan()
-    queues, index = QueueCheck(view, findings), IndexCheck(view, findings)
-    for run in view.runs(scan):
-        queues.run(run)
-        index.run(run)
-    queues.finish(scan.end)
-    index.finish(scan.end)
+    check = StoreCheck(StoppedStore(view), open_index(view, findings), findings)
+    for _ in check.steps(log_steps(view, scan)):
+        pass
+    for _ in check.finish(scan.end):
+        pass
     bytes_cut = view.bytes_behind(scan.end)
     _report_log(view, scan, bytes_cut, findings)
     _check_files(view, findings)
@@ -66,10 +65,10 @@ def verify(view: StoreView, findings: Findings) -> Summary:
         clean=view.clean,
         log_begin=view.log.min_offset,
         log_end=scan.end,
-        records=scan.record_count,
-        records_of_deleted_topics=scan.dead_count,
+        records=check.progress.records,
+        records_of_deleted_topics=check.progress.dead_records,
         bytes_cut=bytes_cut,
-        damaged_bytes=sum(damage.end - damage.physical_offset for damage in scan.damages),
+        damaged_bytes=check.progress.damaged_bytes,
         last_store_timestamp=scan.last_store_timestamp,
         queues=len(view.queues),
         findings=findings.finding_count,
@@ -78,11 +77,8 @@ def verify(view: StoreView, findings: Findings) -> Summary:
 
 
 def _report_log(view: StoreView, scan: LogScan, bytes_cut: int, findings: Findings) -> None:
-    for damage in scan.damages:
-        path, offset = log_place(view, damage.physical_offset)
-        findings.add(path, offset, f"{damage.end - damage.physical_offset} bytes are {damage.state.value}")
     if bytes_cut:
-        path, offset = log_place(view, scan.end)
+        path, offset = view.log_place(scan.end)
         what = f"the log ends at {scan.end}; {bytes_cut} bytes behind it are not zero"
         findings.add(path, offset, what, note=not view.clean or view.state is None)
     last = checkpoint.load(view.files)
@@ -93,14 +89,6 @@ def _report_log(view: StoreView, scan: LogScan, bytes_cut: int, findings: Findin
         if timestamp > scan.last_store_timestamp and view.log.segments.capacity_end:
             what = f"{name} {timestamp} is later than the last record, {scan.last_store_timestamp}"
             findings.add(checkpoint.PATH, at, what, note=not view.clean)
-
-
-def log_place(view: StoreView, physical_offset: int) -> tuple[str, int]:
-    """(path, byte offset in the file) of a place in the log."""
-    segment = view.log.segments.at(physical_offset)
-    if segment is None:
-        return COMMIT_LOG_DIRECTORY, physical_offset
-    return segment.file.path, physical_offset - segment.start
 
 
 def _check_files(view: StoreView, findings: Findings) -> None:

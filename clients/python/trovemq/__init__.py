@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from trovemq.producer import Producer
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
+    from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
     from trovemq.subscription import Subscription
     from trovemq.transaction import Transaction, TransactionResolution
     from trovemq_proto import errors
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "Backoff",
+    "BackupProgress",
     "BatchReceipt",
     "BrokerInfo",
     "BrokerRoute",
@@ -88,7 +90,9 @@ __all__ = [
     "ReceivedMessage",
     "RecordBatch",
     "ResentDeadLetter",
+    "ScrubProgress",
     "SendReceipt",
+    "StoreFinding",
     "Subscription",
     "TopicDescription",
     "TopicQueue",
@@ -133,6 +137,7 @@ _MODULES: Final = {
     "trovemq.producer": ("Producer",),
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
+    "trovemq.store_model": ("BackupProgress", "ScrubProgress", "StoreFinding"),
     "trovemq.subscription": ("Subscription",),
     "trovemq.transaction": ("Transaction", "TransactionResolution"),
     "trovemq_proto.errors": ("TroveError", "errors"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from trovemq._groups import Groups, reset_target
 from trovemq._links import Links
 from trovemq._queries import present
+from trovemq._stores import Stores
 from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -17,7 +18,7 @@ QUEUE_COUNT_MAX = 1024
 
 
 class Admin:
-    """Administration; `Client.admin`. `groups` has the calls for consumer groups.
+    """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores.
 
     Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it.
     All calls raise TroveError; those on every broker raise the first failure, and what other brokers did
@@ -27,6 +28,7 @@ class Admin:
     def __init__(self, links: Links) -> None:
         self._links = links
         self.groups = Groups(links)
+        self.store = Stores(links)
 
     # --- topics ---------------------------------------------------------------------------------------
 

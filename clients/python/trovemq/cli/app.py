@@ -3,7 +3,8 @@
 - Standard output carries the answer alone and only once it is whole: a verb that fails prints nothing there
   (`tail`, which never ends by itself, is the exception).
 - Standard error carries notes and errors; with `--json` as one JSON object.
-- Exit code 0 is an answer (also an empty one), 1 an error, 2 wrong usage, 130 Ctrl-C.
+- Exit code 0 is an answer (also an empty one), 1 an error, 2 wrong usage, 130 Ctrl-C. `verify check` or
+  `store scrub` that found something wrong prints its answer and ends with 1.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from collections.abc import Sequence
 
 import typer
 
-from trovemq.cli import apply, bench, commands, dead_letters, groups, messages, queries, status, topics
+from trovemq.cli import (
+    apply,
+    bench,
+    commands,
+    dead_letters,
+    groups,
+    messages,
+    queries,
+    status,
+    store,
+    topics,
+    verify,
+)
 from trovemq.cli.output import Output
 from trovemq.cli.session import JsonOption, ServerOption, SharedOptions, TimeoutOption
 
@@ -28,7 +41,9 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(dead_letters.app, name="dlq")
+app.add_typer(store.app, name="store")
 app.add_typer(bench.app, name="bench")
+app.add_typer(verify.app, name="verify")
 messages.register(app)
 queries.register(app)
 commands.register(app)

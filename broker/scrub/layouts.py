@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from broker.index.consume_queue import ROOT_DIRECTORY as CONSUME_QUEUE_DIRECTORY
 from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
-from broker.tools.read_only import ReadOnlyFileSystem
+from broker.storage.files import FileSystem
 
 HEADER_DTYPE: Final = np.dtype(
     [
@@ -108,11 +108,14 @@ class IndexView:
     header: np.void
     slots: NDArray[Any]
     items: Records
+    item_count: int
+    """The next free item number when the file was opened; what the header says, within what it can hold."""
+    view: memoryview
 
     @property
-    def item_count(self) -> int:
-        """The next free item number; what the file says, within what it can hold."""
-        return min(max(int(self.header["item_count"]), 1), len(self.items))
+    def item_count_now(self) -> int:
+        """What the header says by now, of a file that items are put into."""
+        return int(np.frombuffer(self.view, HEADER_DTYPE, count=1)[0]["item_count"])
 
     @property
     def used(self) -> Records:
@@ -122,7 +125,7 @@ class IndexView:
         return HEADER_SIZE + SLOT_SIZE * len(self.slots) + ITEM_SIZE * item
 
 
-def read_queues(files: ReadOnlyFileSystem) -> Iterator[QueueView]:
+def read_queues(files: FileSystem) -> Iterator[QueueView]:
     """Every queue that has files, by topic and queue id."""
     for topic in files.list(CONSUME_QUEUE_DIRECTORY):
         names = files.list(f"{CONSUME_QUEUE_DIRECTORY}/{topic}")
@@ -130,7 +133,7 @@ def read_queues(files: ReadOnlyFileSystem) -> Iterator[QueueView]:
             yield read_queue(files, topic, queue_id)
 
 
-def read_queue(files: ReadOnlyFileSystem, topic: str, queue_id: int) -> QueueView:
+def read_queue(files: FileSystem, topic: str, queue_id: int) -> QueueView:
     directory = f"{CONSUME_QUEUE_DIRECTORY}/{topic}/{queue_id}"
     found = []
     for name in files.list(directory):
@@ -141,7 +144,7 @@ def read_queue(files: ReadOnlyFileSystem, topic: str, queue_id: int) -> QueueVie
     return QueueView(topic, queue_id, found)
 
 
-def index_paths(files: ReadOnlyFileSystem) -> list[str]:
+def index_paths(files: FileSystem) -> list[str]:
     """Index files, oldest first."""
     return [f"{INDEX_DIRECTORY}/{name}" for name in files.list(INDEX_DIRECTORY) if name.isdecimal()]
 
@@ -150,10 +153,14 @@ def index_file_size(slot_count: int, item_count: int) -> int:
     return HEADER_SIZE + SLOT_SIZE * slot_count + ITEM_SIZE * item_count
 
 
-def read_index(files: ReadOnlyFileSystem, path: str, slot_count: int, item_count: int) -> IndexView:
+def read_index(files: FileSystem, path: str, slot_count: int, item_count: int) -> IndexView:
     """ValueError where the file is smaller than the numbers say."""
-    view = files.open(path).view()
-    header = np.frombuffer(view, HEADER_DTYPE, count=1)[0]
+    return view_index(path, files.open(path).view(), slot_count, item_count)
+
+
+def view_index(path: str, view: memoryview, slot_count: int, item_count: int) -> IndexView:
+    """The file as its header now says. ValueError as above."""
+    header = np.frombuffer(view, HEADER_DTYPE, count=1)[0].copy()
     slots = np.frombuffer(view, ">i4", count=slot_count, offset=HEADER_SIZE)
     items = np.frombuffer(view, ITEM_DTYPE, count=item_count, offset=HEADER_SIZE + SLOT_SIZE * slot_count)
-    return IndexView(path, header, slots, items)
+    return IndexView(path, header, slots, items, min(max(int(header["item_count"]), 1), item_count), view)

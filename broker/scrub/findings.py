@@ -1,4 +1,4 @@
-"""What `verify` reports: one finding or note a line, bounded in number."""
+"""What a check reports: findings and notes by file and offset, bounded in number."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 REPORTED_MAX: Final = 1000
+EACH_MAX: Final = 100
+"""So many findings of one kind and place are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something at `offset` (bytes) of `file`. `note`: recovery puts it right by itself."""
+    """Something at `offset` (bytes) of `file`. `note`: no damage, or recovery puts it right by itself."""
 
     file: str
     offset: int

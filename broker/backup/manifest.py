@@ -1,0 +1,90 @@
+"""What a backup directory holds, and the file that says so.
+
+    manifest.json   written last: a directory without it is no backup
+    store/          the files, by their paths in the store
+
+manifest.json, one JSON object:
+
+    format            1; a higher number is refused
+    createdMs         epoch ms
+    cluster, broker   whose store it is
+    logBegin, logEnd  physical offsets: what the copy's log has
+    files             path, size, dataSize, sha256: the first dataSize bytes have that SHA-256 (hex), the
+                      other bytes up to `size` are zero
+
+Left out: the key index, which is made again from the log at the first start (its newest file is written in
+scattered places, so that no cut through it would be consistent), and what an open store keeps for its own
+use (lock, spare files).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+MANIFEST_NAME: Final = "manifest.json"
+STORE_NAME: Final = "store"
+FORMAT: Final = 1
+MANIFEST_BYTES_MAX: Final = 1 << 28
+
+
+class FileEntry(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """One file of the copy; see the table above."""
+
+    path: str
+    size: int
+    data_size: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        parts = PurePosixPath(self.path).parts
+        plain = bool(parts) and "/".join(parts) == self.path and "\0" not in self.path
+        if not plain or parts[0] == "/" or ".." in parts:
+            raise ValueError(f"{self.path!r} is no path inside a store")
+        if not 0 <= self.data_size <= self.size:
+            raise ValueError(f"{self.path} has {self.data_size} of {self.size} bytes")
+
+
+class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """See the table above."""
+
+    format: int = FORMAT
+    created_ms: int
+    cluster: str
+    broker: str
+    log_begin: int
+    log_end: int
+    files: list[FileEntry]
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self)) + b"\n"
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def load_manifest(backup: Path) -> Manifest:
+    """TroveError STORE_NEWER, STORE_FAILED where there is none or it is damaged."""
+    path = backup / MANIFEST_NAME
+    try:
+        if path.is_symlink() or path.stat().st_size > MANIFEST_BYTES_MAX:
+            raise TroveError(errors.STORE_FAILED, f"{path} is no manifest")
+        data = path.read_bytes()
+        known = msgspec.json.decode(data, type=_Format).format
+        if known > FORMAT:
+            raise TroveError(errors.STORE_NEWER, f"{path} has format {known}, this version knows {FORMAT}")
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except FileNotFoundError:
+        raise TroveError(errors.STORE_FAILED, f"{backup} is no whole backup: it has no manifest") from None
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
+        raise TroveError(errors.STORE_FAILED, f"{path} is damaged: {error}") from error
+    paths = [entry.path for entry in manifest.files]
+    if len(set(paths)) != len(paths):
+        raise TroveError(errors.STORE_FAILED, f"{path} names a file twice")
+    return manifest

@@ -1,0 +1,122 @@
+"""The log of a live store as small steps: runs of good records, and what is none.
+
+Below the limit nothing may be missing: whatever is no record is damage, and the walk goes on at the next
+record that names its own position. No step looks at more than a window of bytes, also where it searches.
+The log's beginning may move ahead of the walk (retention): it then goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+import numpy as np
+
+from broker.log.commit_log import CommitLog
+from broker.log.reader import Damage
+from broker.log.segments import Segment
+from broker.projection import DispatchBatch
+from broker.scrub.checked_store import LogStep, ReadAhead
+from trovemq_proto.records import RecordState, check_record, scan_run
+
+READ_AHEAD_BYTES: Final = 1 << 20
+SEARCH_BYTES: Final = 1 << 18
+_MAGIC_AT: Final = 4
+_MAGIC_HEAD: Final = b"\xda\xa3\x20"
+
+LogSteps = Generator[LogStep, OSError | None, None]
+
+
+class LogWalk:
+    """Steps over [position, limit) of a log in which everything below `limit` was written."""
+
+    def __init__(self, log: CommitLog, limit: int, run_bytes_max: int) -> None:
+        self._log = log
+        self._limit = limit
+        self._run_bytes_max = run_bytes_max
+        self._read_to = 0
+        self.position = log.min_offset
+
+    def steps(self) -> LogSteps:
+        while True:
+            self.position = max(self.position, self._log.min_offset)
+            segment = self._log.segments.at(self.position)
+            if segment is None or self.position >= self._limit:
+                return
+            limit = min(segment.end, self._limit)
+            if self.position >= self._read_to:
+                failure = yield self._read_ahead(segment, limit)
+                if failure is not None:
+                    yield self._unreadable(limit)
+                continue  # the log may begin later now
+            yield from self._run(segment, limit)
+
+    def _read_ahead(self, segment: Segment, limit: int) -> LogStep:
+        begin, end = self.position, min(self.position + READ_AHEAD_BYTES, limit)
+        self._read_to = end
+        return LogStep(read_ahead=ReadAhead(segment.file.path, begin - segment.start, end - segment.start))
+
+    def _unreadable(self, limit: int) -> LogStep:
+        """The disk cannot read these bytes; a record that begins in them is lost."""
+        begin = self.position
+        self.position = min(self._read_to, limit)
+        return LogStep(damage=Damage(begin, self.position, RecordState.DAMAGED))
+
+    def _run(self, segment: Segment, limit: int) -> LogSteps:
+        view, begin = segment.file.view(), self.position - segment.start
+        records, end, state = scan_run(
+            view,
+            begin,
+            limit - segment.start,
+            physical_offset_of_data=segment.start,
+            check_crc=True,
+            bytes_max=self._run_bytes_max,
+        )
+        self.position = segment.start + end
+        if len(records):
+            yield LogStep(run=DispatchBatch(records, segment.start, self.position))
+        if self._is_gone(segment):
+            return
+        if state is RecordState.BLANK:
+            self.position = segment.end
+        elif state is not RecordState.RECORD and self.position < limit:
+            yield from self._pass_damage(segment, limit, state)
+
+    def _is_gone(self, segment: Segment) -> bool:
+        """Retention took the segment since the last step: its file may be closed."""
+        return self._log.min_offset > segment.start
+
+    def _pass_damage(self, segment: Segment, limit: int, state: RecordState) -> LogSteps:
+        begin = self.position
+        view, at, end = segment.file.view(), begin + 1 - segment.start, limit - segment.start
+        if state is RecordState.DAMAGED:
+            # Its lengths are right: what looks like a record within its body is none.
+            at += check_record(view, at - 1, end, physical_offset=begin)[1] - 1
+        found = None
+        while found is None and at < end:
+            found = _find_record(segment, at, min(at + SEARCH_BYTES, end), end)
+            at += SEARCH_BYTES
+            if found is None and at < end:
+                path, window_end = segment.file.path, min(at + SEARCH_BYTES, end)
+                failure = yield LogStep(read_ahead=ReadAhead(path, at, window_end))
+                if failure is not None:
+                    at += SEARCH_BYTES
+                if self._is_gone(segment):
+                    return
+        self.position = segment.start + (end if found is None else found)
+        yield LogStep(damage=Damage(begin, self.position, state))
+
+
+def _find_record(segment: Segment, begin: int, end: int, limit: int) -> int | None:
+    """The position of the first good record that begins in [begin, end) of a segment."""
+    view = segment.file.view()
+    data = np.frombuffer(view, np.uint8)[begin + _MAGIC_AT : min(end + _MAGIC_AT, limit) + 2]
+    if len(data) < len(_MAGIC_HEAD):
+        return None
+    hits = (data[:-2] == _MAGIC_HEAD[0]) & (data[1:-1] == _MAGIC_HEAD[1]) & (data[2:] == _MAGIC_HEAD[2])
+    for hit in np.flatnonzero(hits).tolist():
+        physical_offset = segment.start + begin + hit
+        state, _ = check_record(view, begin + hit, limit, physical_offset=physical_offset, check_crc=True)
+        if state is RecordState.RECORD:
+            return begin + int(hit)
+    return None

@@ -1,0 +1,112 @@
+"""All checks over one pass of the log, as steps of bounded work."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+from broker.index.consume_queue import ROOT_DIRECTORY
+from broker.projection import DispatchBatch
+from broker.scrub import layouts
+from broker.scrub.checked_store import CheckedStore, LogStep, OpenIndex, ReadAhead
+from broker.scrub.findings import Findings
+from broker.scrub.index_check import IndexCheck
+from broker.scrub.property_crcs import wrong_property_crcs
+from broker.scrub.queue_check import QueueCheck, with_alive
+from broker.storage.files import StorageError
+from trovemq_proto.errors import TroveError
+
+Steps = Generator[ReadAhead | None, OSError | None, None]
+"""A ReadAhead: these bytes are read next. None: a step is done."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a check is; complete when it has ended. `position` is a physical offset."""
+
+    position: int = 0
+    records: int = 0
+    dead_records: int = 0
+    damaged_bytes: int = 0
+
+
+class StoreCheck:
+    """One check of one store; steps() once, to its end. begun_at: see QueueCheck."""
+
+    def __init__(
+        self, store: CheckedStore, index: OpenIndex, findings: Findings, *, begun_at: int = 0
+    ) -> None:
+        self._store = store
+        self._findings = findings
+        self._queues = QueueCheck(store, findings, begun_at)
+        self._index = IndexCheck(store, index, findings)
+        self.progress = Progress(position=store.min_offset)
+
+    @property
+    def unit_count(self) -> int:
+        """Consume-queue units compared so far."""
+        return self._queues.unit_count
+
+    @property
+    def item_count(self) -> int:
+        """Key-index items compared so far."""
+        return self._index.item_count
+
+    def steps(self, log: Iterable[LogStep]) -> Steps:
+        """Index files, then the log with the units and items of its records, then what is left over."""
+        for file in self._index.check_files():
+            failure = yield None if file is None else ReadAhead(file.path, 0, _used_size(file))
+            if failure is not None and file is not None:
+                self._findings.add(file.path, 0, f"cannot be read: {failure}")
+        yield from self._log_steps(log)
+
+    def _log_steps(self, log: Iterable[LogStep]) -> Steps:
+        steps, failure = iter(log), None
+        while True:
+            try:
+                step = steps.send(failure) if isinstance(steps, Generator) else next(steps)
+            except StopIteration:
+                return
+            failure = yield step.read_ahead
+            if step.damage is not None:
+                begin, end = step.damage.physical_offset, step.damage.end
+                self.progress.position = end
+                self.progress.damaged_bytes += end - begin
+                path, offset = self._store.log_place(begin)
+                self._findings.add(path, offset, f"{end - begin} bytes are {step.damage.state.value}")
+                self._queues.damage(begin, end)
+                self._index.damage(begin, end)
+            if step.run is not None:
+                yield from self._check_run(step.run)
+
+    def _check_run(self, run: DispatchBatch) -> Steps:
+        run = with_alive(self._store, run)
+        self.progress.records += len(run.records)
+        if run.alive is not None:
+            self.progress.dead_records += int((~run.alive).sum())
+        for index in wrong_property_crcs(run.records):
+            place = self._store.log_place(run.physical_offset + int(run.records.positions[index]))
+            size = int(run.records.sizes[index])
+            self._findings.add(*place, f"{size} bytes are a record that its __CRC32# property does not fit")
+        try:
+            for _ in self._queues.run(run):
+                yield None
+        except (StorageError, TroveError) as error:
+            self._findings.add(ROOT_DIRECTORY, 0, str(error))
+        yield None
+        self._index.run(run)
+        self.progress.position = run.end
+        yield None
+
+    def finish(self, end: int) -> Steps:
+        """After steps(); `end` is where the checked part of the log ends."""
+        try:
+            for _ in self._queues.finish(end):
+                yield None
+        except (StorageError, TroveError) as error:
+            self._findings.add(ROOT_DIRECTORY, 0, str(error))
+        self._index.finish(end)
+
+
+def _used_size(file: layouts.IndexView) -> int:
+    return file.item_offset(file.item_count)

@@ -1,0 +1,102 @@
+"""A scrub of an open store beside requests: small steps on the loop, the disk read ahead in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from broker.message_store import MessageStore
+from broker.scrub.checked_store import ReadAhead
+from broker.scrub.findings import Finding, Findings
+from broker.scrub.live_store import IndexMappings, LiveScrub
+from broker.server.pace import REPORT_S, Pace
+from broker.storage.files import StorageError
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import store_pb2
+
+SCRUB_STEP_BYTES: Final = 48 << 10  # of the log, in one step on the loop
+OPEN_TRIES: Final = 5
+_READ_AT_ONCE: Final = 1 << 20
+
+
+async def begin_scrub(store: MessageStore, found: list[Finding]) -> LiveScrub:
+    """`found` gets the findings as they are made. TroveError STORE_FAILED."""
+    failure: Exception | None = None
+    for _ in range(OPEN_TRIES):
+        mappings = IndexMappings(store)
+        try:
+            await run_in_thread(mappings.open)
+            index = mappings.now(store.visible_offset)
+        except (StorageError, ValueError) as error:
+            failure = error  # unless retention just removed it
+            continue
+        if index is not None:
+            return LiveScrub(store, index, Findings(found.append), SCRUB_STEP_BYTES)
+    raise TroveError(errors.STORE_FAILED, f"the key index cannot be read: {failure}")
+
+
+async def scrub_steps(scrub: LiveScrub, root: Path, pace: Pace) -> AsyncGenerator[int, None]:
+    """Gives the bytes that were read after each step that read some, else 0."""
+    failure: OSError | None = None
+    while True:
+        begun = time.perf_counter()
+        try:
+            ahead = scrub.steps.send(failure)
+        except StopIteration:
+            return
+        failure = None
+        await pace.worked(time.perf_counter() - begun)
+        if ahead is None:
+            yield 0
+            continue
+        for begin in range(ahead.begin, ahead.end, _READ_AT_ONCE):
+            part = ReadAhead(ahead.path, begin, min(begin + _READ_AT_ONCE, ahead.end))
+            failure = failure or await run_in_thread(partial(read_ahead, root, part))
+            pace.read(part.end - part.begin)
+            yield part.end - part.begin
+            while wait_s := pace.wait_s:
+                await asyncio.sleep(min(wait_s, REPORT_S))
+                yield 0
+
+
+def read_ahead(root: Path, part: ReadAhead) -> OSError | None:
+    """Brings bytes of a file to memory, so that reading its mapping waits for no disk. The error of the disk;
+    None also where the file is gone."""
+    try:
+        descriptor = os.open(root / part.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error
+    try:
+        os.pread(descriptor, part.end - part.begin, part.begin)
+    except OSError as error:
+        return error
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def scrub_reply(scrub: LiveScrub, found: list[Finding], *, done: bool = False) -> store_pb2.ScrubReply:
+    return store_pb2.ScrubReply(
+        findings=[
+            store_pb2.ScrubReply.Finding(file=each.file, offset=each.offset, what=each.what, note=each.note)
+            for each in found
+        ],
+        position=scrub.progress.position,
+        begin=scrub.begin,
+        end=scrub.end,
+        records=scrub.progress.records,
+        units=scrub.unit_count,
+        items=scrub.item_count,
+        damages=scrub.findings.finding_count,
+        notes=scrub.findings.note_count,
+        done=done,
+    )

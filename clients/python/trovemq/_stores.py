@@ -1,0 +1,87 @@
+"""Brokers' stores: checked while they are in use, and copied."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from trovemq._links import Links
+from trovemq._wire.stores import StoreCalls
+from trovemq.model import BrokerInfo
+from trovemq.store_model import BackupProgress, ScrubProgress
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+RATE_MAX: Final = 1 << 40
+
+
+class Stores:
+    """Administration of brokers' stores; `Client.admin.store`. To stop a call, close its generator."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    async def scrub(
+        self, *, broker: str | None = None, bytes_per_second: int | None = None
+    ) -> AsyncGenerator[ScrubProgress, None]:
+        """Checks every record, consume-queue unit and key-index item of a store that is in use.
+
+        Args:
+            broker: The broker; one after the other where None.
+            bytes_per_second: How fast the store is read; 64 MiB where None.
+
+        Yields:
+            How far it is about every half second, with what was found; the last one of each broker is `done`.
+
+        Raises:
+            TroveError: LIMIT_EXCEEDED where one is running, REQUEST_ILLEGAL, BROKER_NOT_FOUND, …
+        """
+        rate = _checked_rate(bytes_per_second)
+        for info in self._links.routes.brokers(broker):
+            async with aclosing(self._calls(info).scrub(rate)) as steps:
+                async for progress in steps:
+                    yield progress
+
+    async def backup(
+        self,
+        directory: str,
+        *,
+        broker: str | None = None,
+        bytes_per_second: int | None = None,
+        copy: bool = False,
+    ) -> AsyncGenerator[BackupProgress, None]:
+        """Copies a broker's store, as it is on disk now, into a directory of the broker's machine.
+
+        Args:
+            directory: An absolute path there, of a directory that is missing or empty.
+            broker: The broker; needed where there are several.
+            bytes_per_second: How fast the store is read; 64 MiB where None.
+            copy: Also closed segments are copied, instead of hard-linked where that can be done.
+
+        Yields:
+            How far it is about every half second; the last one is `done`. What is closed before is removed.
+
+        Raises:
+            TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (the directory), LIMIT_EXCEEDED, DISK_FULL, …
+        """
+        rate = _checked_rate(bytes_per_second)
+        brokers = self._links.routes.brokers(broker)
+        if len(brokers) > 1:
+            names = ", ".join(info.name for info in brokers)
+            raise TroveError(errors.BROKER_AMBIGUOUS, f"name one of {names}: a backup is of one store")
+        async with aclosing(self._calls(brokers[0]).backup(directory, rate, copy)) as steps:
+            async for progress in steps:
+                yield progress
+
+    def _calls(self, info: BrokerInfo) -> StoreCalls:
+        return StoreCalls(self._links.connection(info), info.name)
+
+
+def _checked_rate(bytes_per_second: int | None) -> int:
+    """As on the wire, where 0 is the default."""
+    if bytes_per_second is not None and not 1 <= bytes_per_second <= RATE_MAX:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL, f"bytes_per_second={bytes_per_second} is not in 1..{RATE_MAX}"
+        )
+    return bytes_per_second or 0

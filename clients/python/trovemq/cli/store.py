@@ -1,0 +1,171 @@
+"""store scrub|backup: a broker's store, checked and copied while it is in use."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import BrokerOption
+from trovemq.cli.session import Session, verb
+
+if TYPE_CHECKING:
+    from trovemq import BackupProgress, ScrubProgress, StoreFinding
+
+app = typer.Typer(help="A broker's store: scrub, backup.", no_args_is_help=True)
+
+RATE_MIN: Final = 1024
+RATE_MAX: Final = 1 << 40
+PROGRESS_S: Final = 5.0
+
+RateOption = Annotated[
+    int | None,
+    typer.Option(
+        "--rate",
+        metavar="BYTES",
+        min=RATE_MIN,
+        max=RATE_MAX,
+        help="Bytes a second that may be read for it (64 MiB).",
+        show_default=False,
+    ),
+]
+
+
+@verb(app, "scrub")
+async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption = None) -> None:
+    """Check every record, consume-queue unit and key-index item of every broker's store, beside its work."""
+    findings: list[StoreFinding] = []
+    ended: list[ScrubProgress] = []
+    progressing = _Progress(session)
+    async with session.client() as client:
+        async for progress in session.each(client.admin.store.scrub(broker=broker, bytes_per_second=rate)):
+            findings += progress.findings
+            progressing.show(
+                progress.broker, progress.position - progress.begin, progress.end - progress.begin
+            )
+            if progress.done:
+                ended.append(progress)
+    session.exit_code = 1 if any(end.damages for end in ended) else 0
+    for found in findings:
+        session.output.item(finding_fields(found))
+    for progress in ended:
+        session.output.item(scrub_fields(progress))
+    if session.output.json:
+        return
+    from trovemq.cli.render import printable, table
+
+    if findings:
+        rows = [
+            (
+                found.broker,
+                "note" if found.note else "damage",
+                found.file,
+                found.offset,
+                printable(found.what),
+            )
+            for found in findings
+        ]
+        session.output.show(table(("broker", "kind", "file", "offset", "what"), rows, numbers=("offset",)))
+    counts = ("records", "units", "items", "damages", "notes")
+    totals = [(end.broker, end.records, end.units, end.items, end.damages, end.notes) for end in ended]
+    session.output.show(table(("broker", *counts), totals, numbers=counts))
+    if any(end.damages for end in ended):
+        session.output.remark(
+            "stop the broker and run `python -m broker.tools repair` to rebuild the projections"
+        )
+
+
+def finding_fields(found: StoreFinding) -> dict[str, object]:
+    """The JSON object of a finding."""
+    return {
+        "broker": found.broker,
+        "file": found.file,
+        "offset": found.offset,
+        "what": found.what,
+        "note": found.note,
+    }
+
+
+def scrub_fields(progress: ScrubProgress) -> dict[str, object]:
+    """The JSON object of a check that has ended."""
+    return {
+        "broker": progress.broker,
+        "commitLogMinOffset": progress.begin,
+        "commitLogMaxOffset": progress.end,
+        "records": progress.records,
+        "units": progress.units,
+        "items": progress.items,
+        "damages": progress.damages,
+        "notes": progress.notes,
+    }
+
+
+@verb(app, "backup")
+async def backup(
+    session: Session,
+    directory: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR", help="On the broker's machine: missing or empty, absolute.", show_default=False
+        ),
+    ],
+    rate: RateOption = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy closed segments too, instead of hard links to them.")
+    ] = False,
+    broker: BrokerOption = None,
+) -> None:
+    """Copy a broker's store, as it is on disk now, into a directory of the broker's machine."""
+    last: BackupProgress | None = None
+    progressing = _Progress(session)
+    async with session.client() as client:
+        steps = client.admin.store.backup(directory, broker=broker, bytes_per_second=rate, copy=copy)
+        async for progress in session.each(steps):
+            last = progress
+            progressing.show(progress.broker, progress.bytes_done, progress.bytes_total)
+    assert last is not None, "a stream that ends without an error says at least that it is done"
+    session.output.item(backup_fields(last, directory))
+    if session.output.json:
+        return
+    from trovemq.cli.render import card, humane_size
+
+    session.output.show(
+        card(
+            {
+                "broker": last.broker,
+                "directory": directory,
+                "files": last.files_done,
+                "hard links": last.linked_files,
+                "read": humane_size(last.bytes_done),
+                "log from": last.log_begin,
+                "log to": last.log_end,
+            }
+        )
+    )
+
+
+def backup_fields(progress: BackupProgress, directory: str) -> dict[str, object]:
+    """The JSON object of a backup that is whole."""
+    return {
+        "broker": progress.broker,
+        "directory": directory,
+        "files": progress.files_done,
+        "linkedFiles": progress.linked_files,
+        "bytes": progress.bytes_done,
+        "commitLogMinOffset": progress.log_begin,
+        "commitLogMaxOffset": progress.log_end,
+    }
+
+
+class _Progress:
+    """How far it is, now and then."""
+
+    def __init__(self, session: Session) -> None:
+        self._output = session.output
+        self._next = time.monotonic() + PROGRESS_S
+
+    def show(self, broker: str, done: int, total: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PROGRESS_S
+            self._output.progress(f"{broker}: {min(100, 100 * done // max(1, total))} %")

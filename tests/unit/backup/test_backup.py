@@ -1,0 +1,331 @@
+"""Backups of open stores, and what a restore makes of them, on real files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.backup.capture import capture_log, queue_steps
+from broker.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, load_manifest
+from broker.backup.restore import restore
+from broker.backup.writer import BackupWriter, checked_target
+from broker.message_store import MessageStore
+from broker.storage.real import RealFileSystem
+from broker.store_trim import trim_now
+from broker.tools.__main__ import _check_restored
+from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, scan_bodies, send
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+Between = Callable[[], None]
+
+
+def fill(store: MessageStore, count: int, first: int = 0, topic: str = "orders") -> None:
+    for number in range(first, first + count):
+        body = f"{topic} {number}".encode().ljust(300)
+        send(store, body, NOW_MS + number, topic=topic, keys=f"k{number}", queue_id=number % 4)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[MessageStore]:
+    opened = open_store(RealFileSystem(root), topics=("orders", "gone"))
+    fill(opened, 100)
+    flush(opened)
+    opened.flush_projections()
+    yield opened
+    opened.close(NOW_MS + 1_000)
+
+
+def nothing() -> None:
+    pass
+
+
+def back_up(
+    store: MessageStore,
+    root: Path,
+    target: Path,
+    *,
+    link: bool = True,
+    before_capture: Between = nothing,
+    after_capture: Between = nothing,
+) -> BackupWriter:
+    writer = BackupWriter(root, checked_target(str(target), root))
+    store.removal_holds += 1
+    writer.begin()
+    list(writer.small_files())
+    before_capture()
+    capture = capture_log(store, link=link)
+    list(queue_steps(store, capture))
+    after_capture()
+    list(writer.rest(capture, NOW_MS, "cluster", "broker"))
+    store.removal_holds -= 1
+    return writer
+
+
+def restored(tmp_path: Path) -> MessageStore:
+    restore(tmp_path / "backup", tmp_path / "restored", _check_restored)
+    return open_store(RealFileSystem(tmp_path / "restored"), topics=())
+
+
+def queues(store: MessageStore, topic: str = "orders") -> list[list[bytes]]:
+    return [[m.body for m in read_queue(store, topic, queue_id)] for queue_id in range(4)]
+
+
+# --- whole backups ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("link", [True, False])
+def test_a_restored_store_has_what_was_synced(
+    store: MessageStore, root: Path, tmp_path: Path, link: bool
+) -> None:
+    expected, offsets = queues(store), store.end_offset
+    store.offsets.commit("billing", "orders", 0, 7)
+    store.offsets.persist()
+    writer = back_up(store, root, tmp_path / "backup", link=link, after_capture=lambda: fill(store, 30, 500))
+    assert (writer.linked_files > 2) == link
+    copy = restored(tmp_path)
+    assert queues(copy) == expected
+    assert copy.end_offset == offsets
+    assert copy.topics.names() == ["gone", "orders"]
+    assert copy.offsets.get("billing", "orders", 0) == 7
+    assert copy.key_index is not None
+    copy.catch_up(1 << 20)
+    assert copy.key_index.position == offsets
+    fill(copy, 5, 900)
+    assert queues(copy)[0][-1] == b"orders 904".ljust(300)
+    copy.close(NOW_MS)
+
+
+def test_what_is_not_synced_is_not_in_it(store: MessageStore, root: Path, tmp_path: Path) -> None:
+    expected = scan_bodies(store)
+    back_up(store, root, tmp_path / "backup", before_capture=lambda: fill(store, 30, 500))
+    copy = restored(tmp_path)
+    assert scan_bodies(copy) == expected
+    assert sum(map(len, queues(copy))) == len(expected)
+    copy.close(NOW_MS)
+
+
+def test_it_takes_what_is_synced_after_the_small_files(
+    store: MessageStore, root: Path, tmp_path: Path
+) -> None:
+    def more() -> None:
+        store.topics.create("late", queue_count=4)
+        fill(store, 8, topic="late")
+        flush(store)
+
+    back_up(store, root, tmp_path / "backup", before_capture=more)
+    copy = restored(tmp_path)
+    assert queues(copy, "late")[0] == [b"late 0".ljust(300), b"late 4".ljust(300)]
+    copy.close(NOW_MS)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_deleted_meanwhile(
+    store: MessageStore, root: Path, tmp_path: Path, again: bool
+) -> None:
+    fill(store, 20, topic="gone")
+    flush(store)
+
+    def delete() -> None:
+        store.delete_topic("gone", NOW_MS)
+        if again:
+            store.topics.create("gone", queue_count=4)
+            fill(store, 8, 700, topic="gone")
+            flush(store)
+
+    back_up(store, root, tmp_path / "backup", after_capture=delete)
+    copy = restored(tmp_path)
+    assert (copy.topics.get("gone") is not None) == again
+    assert queues(copy, "gone") == [[], [], [], []]
+    assert queues(copy) == queues(store)
+    copy.close(NOW_MS)
+
+
+def test_a_queue_whose_messages_are_all_gone_keeps_its_place(root: Path, tmp_path: Path) -> None:
+    store = open_store(RealFileSystem(root), SMALL_SYNC, topics=("orders", "rare"))
+    send(store, b"once", topic="rare")
+    for first in range(0, 120, 10):
+        fill(store, 10, first)
+        flush(store)
+    store.flush_projections()
+    trim_now(store.trim(store.closed_segments()[-1].end))
+    assert store.min_offset > 0
+    back_up(store, root, tmp_path / "backup")
+    copy = restored(tmp_path)
+    assert copy.min_offset == store.min_offset
+    assert copy.consume_queues.next_offset("rare", 0) == 1
+    assert queues(copy) == queues(store)
+    store.close(NOW_MS)
+    copy.close(NOW_MS)
+
+
+def test_a_linked_segment_is_not_changed_by_the_store_that_goes_on(
+    store: MessageStore, root: Path, tmp_path: Path
+) -> None:
+    back_up(store, root, tmp_path / "backup")
+    first = tmp_path / "backup" / STORE_NAME / "commitlog" / f"{0:020d}"
+    assert first.stat().st_nlink == 2
+    fill(store, 100, 500)
+    flush(store)
+    store.flush_projections()
+    trim_now(store.trim(store.closed_segments()[-1].end))
+    assert first.stat().st_nlink == 1
+    restore(tmp_path / "backup", tmp_path / "restored", _check_restored)
+    assert (tmp_path / "restored" / "commitlog" / first.name).stat().st_nlink == 1
+
+
+def test_the_manifest_names_every_file(store: MessageStore, root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    back_up(store, root, target)
+    manifest = load_manifest(target)
+    there = {str(p.relative_to(target / STORE_NAME)) for p in (target / STORE_NAME).rglob("*") if p.is_file()}
+    assert {entry.path for entry in manifest.files} == there
+    assert (manifest.cluster, manifest.broker, manifest.log_end) == (
+        "cluster",
+        "broker",
+        store.flushed_offset,
+    )
+    assert {path.split("/")[0] for path in there} == {"abort", "checkpoint", "commitlog", "config",
+                                                      "consumequeue", "trovemq"}  # fmt: skip
+
+
+def test_a_backup_that_is_given_up_leaves_the_target_as_it_was(
+    store: MessageStore, root: Path, tmp_path: Path
+) -> None:
+    for target in (tmp_path / "new", tmp_path / "empty"):
+        if target.name == "empty":
+            target.mkdir()
+        writer = BackupWriter(root, checked_target(str(target), root))
+        writer.begin()
+        list(writer.small_files())
+        capture = capture_log(store, link=True)
+        list(queue_steps(store, capture))
+        next(writer.rest(capture, NOW_MS, "cluster", "broker"))
+        writer.discard()
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+# --- directories that are refused -------------------------------------------------------------------------
+def refuse(directory: object, root: Path) -> str:
+    with pytest.raises(TroveError) as caught:
+        checked_target(str(directory), root)
+    assert caught.value.spec is errors.REQUEST_ILLEGAL
+    return caught.value.message
+
+
+def test_directories_that_are_refused(root: Path, tmp_path: Path) -> None:
+    root.mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "around").symlink_to(tmp_path / "real")
+    assert "no plain absolute path" in refuse("backup", root)
+    assert "no plain absolute path" in refuse(f"{tmp_path}/a/../b", root)
+    assert "no plain absolute path" in refuse(f"{tmp_path}/a\0", root)
+    assert "no plain absolute path" in refuse("", root)
+    assert "in each other" in refuse(root / "backup", root)
+    assert "in each other" in refuse(root, root)
+    assert "in each other" in refuse(tmp_path, root)
+    assert "no plain absolute path" in refuse("/", root)
+    assert "no empty directory" in refuse(tmp_path / "full", root)
+    assert "no empty directory" in refuse(tmp_path / "full" / "file", root)
+    assert "symbolic link" in refuse(tmp_path / "link", root)
+    assert "symbolic link" in refuse(tmp_path / "around" / "backup", root)
+    assert "no directory" in refuse(tmp_path / "missing" / "backup", root)
+    assert checked_target(f"{tmp_path}/backup", root) == tmp_path / "backup"
+
+
+# --- restores that are refused ----------------------------------------------------------------------------
+def refuse_restore(tmp_path: Path) -> str:
+    with pytest.raises(TroveError) as caught:
+        restore(tmp_path / "backup", tmp_path / "restored", _check_restored)
+    assert not (tmp_path / "restored").exists()
+    assert not (tmp_path / "restored.restoring").exists()
+    return caught.value.message
+
+
+@pytest.fixture
+def backup(store: MessageStore, root: Path, tmp_path: Path) -> Path:
+    back_up(store, root, tmp_path / "backup", link=False)
+    return tmp_path / "backup" / STORE_NAME
+
+
+def test_a_changed_byte(backup: Path, tmp_path: Path) -> None:
+    path = backup / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+    assert "SHA-256 differs" in refuse_restore(tmp_path)
+
+
+def test_bytes_behind_the_end(backup: Path, tmp_path: Path) -> None:
+    path = max((backup / "commitlog").iterdir())
+    with path.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"garbage!")
+    assert "is not zero from byte" in refuse_restore(tmp_path)
+
+
+def test_another_size(backup: Path, tmp_path: Path) -> None:
+    os.truncate(backup / "commitlog" / f"{0:020d}", 100)
+    assert "has 100 bytes instead of 12288" in refuse_restore(tmp_path)
+
+
+def test_a_file_too_few_or_too_many(backup: Path, tmp_path: Path) -> None:
+    (backup / "extra").touch()
+    assert "has, beside what its manifest names, 1 files: extra" in refuse_restore(tmp_path)
+    (backup / "extra").unlink()
+    (backup / "config" / "topics.json").unlink()
+    assert "lacks 1 files: config/topics.json" in refuse_restore(tmp_path)
+
+
+def test_a_backup_without_a_manifest(backup: Path, tmp_path: Path) -> None:
+    (backup.parent / MANIFEST_NAME).unlink()
+    assert "is no whole backup" in refuse_restore(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../b", "", ".", "a//b", "a\0b"])
+def test_a_manifest_that_leads_out_of_the_store(backup: Path, tmp_path: Path, path: str) -> None:
+    manifest = backup.parent / MANIFEST_NAME
+    document = json.loads(manifest.read_bytes())
+    document["files"][0]["path"] = path
+    manifest.write_text(json.dumps(document))
+    assert "is damaged" in refuse_restore(tmp_path)
+
+
+def test_a_manifest_of_a_newer_version(backup: Path, tmp_path: Path) -> None:
+    manifest = backup.parent / MANIFEST_NAME
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "format": 2}))
+    assert "has format 2" in refuse_restore(tmp_path)
+
+
+def test_a_store_with_damage_that_was_backed_up_is_not_put_in_place(
+    store: MessageStore, root: Path, tmp_path: Path
+) -> None:
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(200)
+        file.write(b"damage")
+    back_up(store, root, tmp_path / "backup")
+    assert "findings" in refuse_restore(tmp_path)
+
+
+def test_a_store_that_is_there_is_not_replaced(backup: Path, tmp_path: Path) -> None:
+    (tmp_path / "restored").mkdir()
+    (tmp_path / "restored" / "mine").touch()
+    with pytest.raises(TroveError, match="is there, and is no empty directory"):
+        restore(tmp_path / "backup", tmp_path / "restored", _check_restored)
+    assert (tmp_path / "restored" / "mine").exists()
+
+
+def test_an_entry_is_checked() -> None:
+    with pytest.raises(ValueError, match="has 5 of 4 bytes"):
+        FileEntry(path="a", size=4, data_size=5, sha256="")
