@@ -97,6 +97,10 @@ class NodeSettings:
     store: str = setting(
         "./data", "Directory of the store; made if it is missing.", rocketmq="storePathRootDir"
     )
+    backup_root: str = setting(
+        "",
+        "Directory below which clients may have backups made; empty = none are made.",
+    )
     nameserver: tuple[str, ...] = setting(
         (),
         "Nameservers to register with, separated by commas; none = a broker on its own.",
@@ -315,6 +319,11 @@ class NodeSettings:
     @property
     def store_path(self) -> Path:
         return Path(self.store)
+
+    @property
+    def backup_path(self) -> Path | None:
+        """None where no backups are made."""
+        return Path(self.backup_root) if self.backup_root else None
 
     def advertised(self, bound: Address) -> Address:
         """The address for routes, once the listen address is bound (its real port)."""

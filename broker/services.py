@@ -104,7 +104,9 @@ class StoreServices:
             self.topic_changes,
             clock_ms,
         )
-        self.store_service = StoreService(store, settings.store_path, self.topic_changes.changing, clock_ms)
+        self.store_service = StoreService(
+            store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path
+        )
         self.traffic = traffic or Traffic()
         self.messages = self._message_service(settings)
         self.queries = QueryService(store, settings.queries_max, self.traffic)

@@ -53,12 +53,19 @@ class StoreCounters:
 class StoreService(store_pb2_grpc.StoreServiceServicer):
     """The methods are those of store.proto; every refusal is a TroveError.
 
-    root: the store's directory. changing: held by whoever removes files of queues or segments.
+    root: the store's directory. changing: held by whoever removes files of queues or segments. backup_root:
+    below it backups may be made; None: nowhere.
     """
 
     def __init__(
-        self, store: MessageStore, root: Path, changing: asyncio.Lock, clock_ms: Callable[[], int]
+        self,
+        store: MessageStore,
+        root: Path,
+        changing: asyncio.Lock,
+        clock_ms: Callable[[], int],
+        backup_root: Path | None = None,
     ) -> None:
+        self._backup_root = backup_root
         self._store = store
         self._root = root
         self._changing = changing
@@ -109,7 +116,7 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
     ) -> AsyncIterator[store_pb2.BackupReply]:
         rate = _checked_rate(request.bytes_per_second)
         with self._only_one("backup"):
-            target = await run_in_thread(lambda: checked_target(request.directory, self._root))
+            target = await run_in_thread(lambda: self._backup_target(request.directory))
             writer = BackupWriter(self._root, target)
             self._store.removal_holds += 1
             whole = False
@@ -128,6 +135,23 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
                     await run_in_thread(writer.discard)
             self.counters.backups += 1
         get_logger().info("store.backed_up", directory=str(target))
+
+    def _backup_target(self, directory: str) -> Path:
+        """Raises REQUEST_ILLEGAL."""
+        if self._backup_root is None:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL,
+                "backups are switched off: start the broker with backup_root, the directory to hold them",
+                field="directory",
+            )
+        target = checked_target(directory, self._root)
+        if not target.is_relative_to(self._backup_root.resolve()):
+            raise TroveError(
+                errors.REQUEST_ILLEGAL,
+                f"{target} is not below backup_root, {self._backup_root}",
+                field="directory",
+            )
+        return target
 
     def _count_read(self, size: int) -> None:
         self.counters.backup_bytes += size

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeC
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(store=tmp_path / "store", **SETTINGS) as running:
+    with BrokerProcess(store=tmp_path / "store", backup_root=tmp_path, **SETTINGS) as running:
         yield running
 
 

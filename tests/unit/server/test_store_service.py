@@ -32,7 +32,7 @@ async def serving(path: Path, messages: int = 60) -> AsyncIterator[StoreService]
         send(store, b"b" * 300, NOW_MS + number, keys=f"k{number}", queue_id=number % 4)
     flush(store)
     store.flush_projections()
-    yield StoreService(store, path / "store", asyncio.Lock(), lambda: NOW_MS)
+    yield StoreService(store, path / "store", asyncio.Lock(), lambda: NOW_MS, path)
     assert store.removal_holds == 0
     store.close(NOW_MS)
 
@@ -132,3 +132,18 @@ async def test_neither_waits_for_the_disk_on_the_loop(tmp_path: Path) -> None:
         with waits_forbidden():
             assert [reply async for reply in service.Scrub(scrub, CONTEXT)][-1].done
             assert [reply async for reply in service.Backup(backup, CONTEXT)][-1].done
+
+
+async def test_backups_are_made_below_the_allowed_directory_only(tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    for root, word in ((None, "switched off"), (allowed, "not below")):
+        async with serving(tmp_path / "s", messages=1) as plain:
+            service = StoreService(
+                plain._store, tmp_path / "s" / "store", asyncio.Lock(), lambda: NOW_MS, root
+            )
+            request = store_pb2.BackupRequest(directory=str(tmp_path / "elsewhere"))
+            with pytest.raises(TroveError, match=word) as caught:
+                await anext(service.Backup(request, CONTEXT))
+            assert caught.value.spec is errors.REQUEST_ILLEGAL
+    assert not (tmp_path / "elsewhere").exists()
