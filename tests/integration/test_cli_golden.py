@@ -7,7 +7,6 @@ process (a start of Python for each of some hundred questions would be most of t
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from typing import Any
 import pytest
 
 from broker.events.event_log import EVENTS_TOPIC
+from tests.support.command_line import run_here
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, unpack
-from trovemq.cli import app
 from trovemq.testing import BrokerProcess
 
 pytestmark = pytest.mark.slow
@@ -38,13 +37,8 @@ class CommandLine:
 
     def run(self, *arguments: str) -> tuple[int, list[Message], str]:
         """Exit code, the objects of standard output, and standard error."""
-        out, err = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "stdout", out)
-            patch.setattr(sys, "stderr", err)
-            code = app.run(["--server", self._server, "--json", *arguments])
-        assert isinstance(out.buffer, io.BytesIO)
-        return code, [json.loads(line) for line in out.buffer.getvalue().splitlines()], err.getvalue()
+        code, out, err = run_here(self._server, *arguments, encoding="ascii")
+        return code, [json.loads(line) for line in out.splitlines()], err
 
     def answer(self, *arguments: str) -> list[Message]:
         """The objects of an answer."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import queue
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Self
 
 import grpc
 import pytest
 
+from tests.support.command_line import run_here
 from tests.support.rocketmq_client import RawClient
-from trovemq.cli import app
 from trovemq.testing import BrokerProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
@@ -44,12 +42,7 @@ class CommandLine:
 
     def run(self, *arguments: str) -> tuple[int, bytes, str]:
         """Exit code, standard output, standard error."""
-        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-        with redirect_stdout(out), redirect_stderr(io.StringIO()) as err:
-            code = app.run(["--server", self.server, "--json", *arguments])
-        buffer = out.buffer
-        assert isinstance(buffer, io.BytesIO)
-        return code, buffer.getvalue(), err.getvalue()
+        return run_here(self.server, *arguments)
 
     def answer(self, *arguments: str) -> list[dict[str, Any]]:
         code, out, err = self.run(*arguments)

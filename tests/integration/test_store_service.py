@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from typer.testing import CliRunner
 
 import trovemq
 from broker.tools.__main__ import app as tools
-from trovemq.cli import app
+from tests.support.command_line import run_here
 from trovemq.testing import BrokerProcess
 from trovemq_proto.errors import TroveError
 
@@ -35,12 +34,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def command(broker: BrokerProcess, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, objects of the answer, standard error."""
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    with redirect_stdout(out), redirect_stderr(io.StringIO()) as err:
-        code = app.run(["--server", broker.address, "--json", *arguments])
-    buffer = out.buffer
-    assert isinstance(buffer, io.BytesIO)
-    return code, [json.loads(line) for line in buffer.getvalue().splitlines()], err.getvalue()
+    code, out, err = run_here(broker.address, *arguments)
+    return code, [json.loads(line) for line in out.splitlines()], err
 
 
 def tool(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
