@@ -46,7 +46,8 @@ def _consumer(group: str, topic: str, expression: Any = "*") -> Any:
     consumer.startup()
     closing(consumer)
     settings = getattr(consumer, "_init_settings_event", None)
-    if settings is not None and not settings.wait(20):
+    # This client starts also where its first look-up of the route timed out, and looks again after 30 s.
+    if settings is not None and not settings.wait(45):
         raise AssertionError("the server sent no settings")
     for message in consumer.receive(32, 15):
         consumer.ack(message)
