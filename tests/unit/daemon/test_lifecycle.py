@@ -36,6 +36,14 @@ HANG = "await stop.wait(); print('draining', flush=True); await asyncio.sleep(60
 BUSY = "await stop.wait(); print('draining', flush=True)\n    while True: pass"
 
 
+# Hands down an ignored signal. (A preexec_fn would run Python in a fork of a process that has gRPC threads.)
+LAUNCHER = """
+import os, signal, sys
+signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
+os.execv(sys.executable, [sys.executable, sys.argv[2]])
+"""
+
+
 @contextmanager
 def started(
     tmp_path: Path, body: str, *, limit: float = 10.0, sigint_ignored: bool = False
@@ -43,12 +51,9 @@ def started(
     script = tmp_path / "daemon.py"
     script.write_text(DAEMON.format(body=body, limit=limit))
 
-    def before() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN if sigint_ignored else signal.SIG_DFL)
-
     process = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=before,  # noqa: PLW1509  no other way to hand down an ignored signal
+        [sys.executable, "-c", LAUNCHER, "SIG_IGN" if sigint_ignored else "SIG_DFL", str(script)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )  # fmt: skip
     with process:
