@@ -33,6 +33,7 @@ from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, encode_offset_msg_id, pack_host
+from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 
 POLL_S: Final = 2.0
 """A full disk is looked at so often, to take messages again soon after there is room."""
@@ -42,8 +43,6 @@ CARRIED_PERCENT_MAX: Final = 90
 """Of what is freed. Where more is owed, and the disk is full, to carry it would free nothing."""
 DROPPED_LINES_MAX: Final = 100
 """Of one run, for messages that were dropped; the rest is only counted."""
-REAL_TOPIC_PROPERTY: Final = "REAL_TOPIC"
-UNIQ_KEY_PROPERTY: Final = "UNIQ_KEY"
 
 Hold = Callable[[TroveError | None], None]
 
@@ -261,7 +260,7 @@ class RetentionTask:
         except TroveError:
             return "", f"at {physical_offset}", ""
         return (
-            message.properties.get(REAL_TOPIC_PROPERTY, message.topic),
+            message.properties.get(PROPERTY_REAL_TOPIC, message.topic),
             encode_offset_msg_id(pack_host(message.store_host), physical_offset),
-            message.properties.get(UNIQ_KEY_PROPERTY, ""),
+            message.properties.get(PROPERTY_UNIQ_KEY, ""),
         )

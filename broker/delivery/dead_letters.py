@@ -6,16 +6,13 @@ Invariant: the copy is in the log before the message counts as consumed.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from broker.delivery.context import Context
 from broker.delivery.queue_state import QueueState
 from broker.record_writer import NewRecord
 from broker.topics.names import DEAD_LETTER_PREFIX
 from trovemq_proto.records import decode_message
-
-ORIGIN_TOPIC_PROPERTY: Final = "DLQ_ORIGIN_TOPIC"
-ORIGIN_ID_PROPERTY: Final = "DLQ_ORIGIN_MESSAGE_ID"
+from trovemq_proto.records.layout import PROPERTY_DEAD_ID, PROPERTY_DEAD_TOPIC
 
 
 def dead_letter_topic(group: str) -> str:
@@ -32,7 +29,7 @@ def copy_to_dead_letters(
     copy = replace(
         NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
     )
-    origin = {ORIGIN_TOPIC_PROPERTY: topic, ORIGIN_ID_PROPERTY: message.message_id}
+    origin = {PROPERTY_DEAD_TOPIC: topic, PROPERTY_DEAD_ID: message.message_id}
     copy = context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)
     (result,) = context.writer.append([copy], now_ms)
     context.store.offsets.needs_log(result.end)

@@ -18,9 +18,10 @@ import msgspec
 
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
-from broker.timers.wheel_records import REAL_TOPIC, WHEEL_QUEUE_ID, WHEEL_TOPIC
+from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message, java_hash
+from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
@@ -85,7 +86,7 @@ class ReviveLog:
                 self._read(message, pending=offset >= passed)
         if waiting or self.queues(store):
             for offset, message in _tagged(store, WHEEL_TOPIC, WHEEL_QUEUE_ID, 0):
-                if message.properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX):
+                if message.properties.get(PROPERTY_REAL_TOPIC, "").startswith(REVIVE_PREFIX):
                     self._read(message, pending=offset in waiting)
 
     @staticmethod

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker.timers.wheel_records import (
-    DEQUEUE_MS,
-    ENQUEUE_MS,
-    NOT_COPIED_FLAGS,
-    PROPERTIES_ROOM_MAX,
-    REAL_QUEUE_ID,
-)
+from broker.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_ROOM_MAX
 from trovemq_proto.records.check import body_crc_matches
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
@@ -22,6 +16,7 @@ from trovemq_proto.records.layout import (
     HEADERS,
     PROPERTIES_SIZE_MAX,
     PROPERTY_CRC,
+    PROPERTY_REAL_QUEUE_ID,
     VALUE_END,
     host_bits,
     magic_of_topic,
@@ -34,7 +29,7 @@ def _piece(name: str) -> bytes:
     return b"\x02%s\x01" % name.encode()
 
 
-_QUEUE_ID: Final = _piece(REAL_QUEUE_ID)
+_QUEUE_ID: Final = _piece(PROPERTY_REAL_QUEUE_ID)
 _ENQUEUE: Final = _piece(ENQUEUE_MS)
 _DEQUEUE: Final = _piece(DEQUEUE_MS)
 _CRC: Final = _piece(PROPERTY_CRC)

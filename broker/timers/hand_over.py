@@ -47,8 +47,8 @@ from broker.timers.rocketmq_files import (
     unit_positions,
 )
 from broker.timers.sources import WHEEL_SOURCE, Sources, queue_of, source_of
-from broker.timers.wheel_records import SCHEDULE_TOPIC
 from trovemq_proto.records.hashes import java_hash
+from trovemq_proto.records.layout import SCHEDULE_TOPIC
 
 ROLL_WINDOW_MS: Final = 172_800_000
 """timerRollWindowSlot: what is further ahead gets a nearer slot, and is put into the wheel again there."""

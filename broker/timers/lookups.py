@@ -19,8 +19,8 @@ from broker.queues import queue_ids
 from broker.timers.calendar import WAITS, slot_of
 from broker.timers.sources import queue_of, source_of
 from broker.timers.waiting_table import WaitingTable
-from broker.timers.wheel_records import SCHEDULE_TOPIC, WHEEL_TOPIC
-from trovemq_proto.records.layout import QUEUE_ID_AT
+from broker.timers.wheel_records import WHEEL_TOPIC
+from trovemq_proto.records.layout import QUEUE_ID_AT, SCHEDULE_TOPIC
 
 FOUND_MAX: Final = 1_000
 CANDIDATES_MAX: Final = 10_000

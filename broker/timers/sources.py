@@ -12,7 +12,6 @@ from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
 from broker.timers.wheel_records import (
-    SCHEDULE_TOPIC,
     WHEEL_QUEUE_ID,
     WHEEL_TOPIC,
     Waiting,
@@ -21,6 +20,7 @@ from broker.timers.wheel_records import (
     read_waiting,
 )
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import SCHEDULE_TOPIC
 
 WHEEL_SOURCE: Final = 0
 SCHEDULE_QUEUES_MAX: Final = 1_024

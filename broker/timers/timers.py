@@ -31,15 +31,10 @@ from broker.timers.ended import EndedOffsets
 from broker.timers.lookups import DelayedMessages, PendingTimer, delayed_messages, pending_of_topic
 from broker.timers.sources import WHEEL_SOURCE, queue_of, source_of
 from broker.timers.waiting_table import TimersState, WaitingTable
-from broker.timers.wheel_records import (
-    DELIVER_MS,
-    SCHEDULE_TOPIC,
-    WHEEL_TOPIC,
-    delayed_record,
-    delete_marker,
-)
+from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record, delete_marker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
 
 __all__ = ["SCHEDULE_TOPIC", "WHEEL_TOPIC", "PendingTimer", "Timers", "TimersState", "delayed_record"]
 
@@ -87,7 +82,9 @@ class Timers:
         TroveError DELIVERY_TIME_ILLEGAL, LIMIT_EXCEEDED, and as MessageStore.append.
         """
         if deliver_ms <= now_ms:
-            (result,) = self._writer.append([record.with_properties({DELIVER_MS: str(deliver_ms)})], now_ms)
+            (result,) = self._writer.append(
+                [record.with_properties({PROPERTY_TIMER_DELIVER_MS: str(deliver_ms)})], now_ms
+            )
             return result
         longest_ms = self._settings.delivery_delay_max_ms
         if deliver_ms - now_ms > longest_ms:

@@ -29,6 +29,10 @@ from trovemq_proto.records.layout import (
     HEADERS,
     PROPERTIES_SIZE_MAX,
     PROPERTY_CRC,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_STORE_HOST_IPV6,
     SYS_FLAG_TRANSACTION_MASK,
@@ -37,12 +41,7 @@ from trovemq_proto.records.layout import (
 
 WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
 WHEEL_QUEUE_ID: Final = 0
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE_ID: Final = "REAL_QID"
-DELIVER_MS: Final = "TIMER_DELIVER_MS"
-OUT_MS: Final = "TIMER_OUT_MS"
 ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
@@ -84,10 +83,10 @@ def delayed_record(record: NewRecord, deliver_ms: int, now_ms: int) -> NewRecord
     deliver_ms = max(deliver_ms, now_ms)
     waiting = record.with_properties(
         {
-            REAL_TOPIC: record.topic,
-            REAL_QUEUE_ID: str(record.queue_id),
-            DELIVER_MS: str(deliver_ms),
-            OUT_MS: str(wheel_out_ms(deliver_ms)),
+            PROPERTY_REAL_TOPIC: record.topic,
+            PROPERTY_REAL_QUEUE_ID: str(record.queue_id),
+            PROPERTY_TIMER_DELIVER_MS: str(deliver_ms),
+            PROPERTY_TIMER_OUT_MS: str(wheel_out_ms(deliver_ms)),
         }
     )
     return replace(waiting, topic=WHEEL_TOPIC, queue_id=WHEEL_QUEUE_ID)
@@ -177,8 +176,8 @@ def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting 
 
 def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) -> Waiting | None:
     """The same of a record's properties."""
-    topic = properties.get(REAL_TOPIC)
-    queue_id = _integer(properties, REAL_QUEUE_ID)
+    topic = properties.get(PROPERTY_REAL_TOPIC)
+    queue_id = _integer(properties, PROPERTY_REAL_QUEUE_ID)
     deliver_ms = _deliver_ms(properties) if schedule_ms is None else schedule_ms
     if not topic or queue_id is None or deliver_ms is None or not 0 < deliver_ms <= TIME_MAX:
         return None
@@ -195,10 +194,10 @@ def waiting_of(properties: Mapping[str, str], schedule_ms: int | None = None) ->
 def _deliver_ms(properties: Mapping[str, str]) -> int | None:
     """The exact time where the record has it; else (RocketMQ keeps no exact one for a delay that was given in
     seconds) the end of the second that it was rounded to."""
-    out_ms = _integer(properties, OUT_MS)
+    out_ms = _integer(properties, PROPERTY_TIMER_OUT_MS)
     if out_ms is None:
         return None
-    exact = _integer(properties, DELIVER_MS)
+    exact = _integer(properties, PROPERTY_TIMER_DELIVER_MS)
     if exact is not None and out_ms < exact <= out_ms + PRECISION_MS:
         return exact
     return out_ms + PRECISION_MS

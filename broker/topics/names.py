@@ -12,6 +12,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import SCHEDULE_TOPIC
 
 TOPIC_NAME_SIZE_MAX: Final = 127  # the length is one signed byte in a version-1 record
 GROUP_NAME_SIZE_MAX: Final = 255
@@ -20,7 +21,6 @@ USER_GROUP_NAME_SIZE_MAX: Final = 120  # what RocketMQ lets users take; its own 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 SYSTEM_TOPICS: Final = frozenset(
     {

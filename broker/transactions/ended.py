@@ -15,16 +15,15 @@ from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.queues import messages_from
-from broker.transactions.records import (
-    GIVEN_UP_TOPIC,
-    PROPERTY_REAL_TOPIC,
-    TRANSACTION_QUEUE_ID,
-    HalfMessage,
-)
+from broker.transactions.records import GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID, HalfMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
-from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
+from trovemq_proto.records.layout import (
+    PROPERTY_REAL_TOPIC,
+    SYS_FLAG_TRANSACTION_COMMIT,
+    SYS_FLAG_TRANSACTION_MASK,
+)
 
 
 def find_ended(store: MessageStore, halves: Sequence[HalfMessage], *, checks_max: int) -> list[HalfMessage]:

@@ -26,6 +26,9 @@ from broker.record_writer import NewRecord
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, Message
 from trovemq_proto.records.layout import (
     PROPERTY_CRC,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TRANSACTION,
     SYS_FLAG_TRANSACTION_COMMIT,
     SYS_FLAG_TRANSACTION_MASK,
 )
@@ -37,9 +40,6 @@ TRANSACTION_QUEUE_ID: Final = 0
 """The one queue of each of these topics."""
 OP_BODY_SIZE_MAX: Final = 4_096
 
-PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
-PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
-PROPERTY_TRANSACTION: Final = "TRAN_MSG"
 PROPERTY_TRANSACTION_ID: Final = "__transactionId__"
 PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
 PROPERTY_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"

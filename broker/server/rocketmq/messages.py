@@ -39,6 +39,11 @@ from trovemq_proto.records.layout import (
     HEADERS,
     MAGIC_AT,
     MAGIC_V1_BYTES,
+    PROPERTY_DEAD_ID,
+    PROPERTY_DEAD_TOPIC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TRANSACTION,
     SYS_FLAG_AT,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_TRANSACTION_COMMIT,
@@ -52,12 +57,7 @@ TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 PROPERTY_BORN_HOST: Final = "__BORNHOST"
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
-PROPERTY_DELIVER_MS: Final = "TIMER_DELIVER_MS"
-PROPERTY_OUT_MS: Final = "TIMER_OUT_MS"
-PROPERTY_TRANSACTION: Final = "TRAN_MSG"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
-PROPERTY_DEAD_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
-PROPERTY_DEAD_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
 SYSTEM_TEXT_SIZE_MAX: Final = 1_024  # characters of a born host or a trace context
 BORN_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999, the last that a Timestamp has
@@ -165,9 +165,9 @@ def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_time
         system.message_group = group
     if context := get(PROPERTY_TRACE_CONTEXT):
         system.trace_context = context
-    deliver = get(PROPERTY_DELIVER_MS)
+    deliver = get(PROPERTY_TIMER_DELIVER_MS)
     if deliver is None and not reconsume_times:  # a retry's time is when it was to come back
-        deliver = get(PROPERTY_OUT_MS)
+        deliver = get(PROPERTY_TIMER_OUT_MS)
     if (deliver_ms := _number(deliver)) is not None:
         _set_time(system.delivery_timestamp, deliver_ms)
     if dead_topic := get(PROPERTY_DEAD_TOPIC):
@@ -187,7 +187,7 @@ def _kind(properties: dict[str, str], sys_flag: int) -> v2.MessageType:
         or sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_COMMIT
     ):
         return v2.TRANSACTION
-    if PROPERTY_DELIVER_MS in properties or PROPERTY_DELAY in properties:
+    if PROPERTY_TIMER_DELIVER_MS in properties or PROPERTY_DELAY in properties:
         return v2.DELAY
     return v2.FIFO if PROPERTY_SHARDING_KEY in properties else v2.NORMAL
 

@@ -18,13 +18,7 @@ from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingMessage
 from broker.record_writer import NewRecord
 from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.messages import (
-    PROPERTY_DELIVER_MS,
-    duration_ms,
-    outgoing,
-    peer_host,
-    timestamp_ms,
-)
+from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, timestamp_ms
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.send_checks import check_message, kind_of
 from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, status_of
@@ -37,6 +31,7 @@ from broker.transactions.transactions import Transactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.hashes import group_queue
+from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
@@ -180,7 +175,8 @@ class _Send:
             if deliver_ms > self._now_ms:
                 return self._schedule(ready, queue_id, deliver_ms)
             ready = replace(
-                ready, system_properties={**ready.system_properties, PROPERTY_DELIVER_MS: str(deliver_ms)}
+                ready,
+                system_properties={**ready.system_properties, PROPERTY_TIMER_DELIVER_MS: str(deliver_ms)},
             )
         return Stored(await self._append([ready], queue_id))
 
