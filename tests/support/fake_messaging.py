@@ -88,6 +88,7 @@ class FakeMessaging:
         self.dead: list[bytes] = []
         self.held: list[Held] = []
         self.terminated: list[str] = []
+        self.waiting_polls = 0
         self._offsets = 0
         self._leases = 0
         self._changed = asyncio.Condition()
@@ -112,6 +113,11 @@ class FakeMessaging:
         """Waits, 5 s at most, until it is so."""
         async with asyncio.timeout(5), self._changed:
             await self._changed.wait_for(condition)
+
+    async def until_received(self) -> None:
+        """Waits until all that is on the queue was leased, and the stream that brought it has ended: a client
+        whose next poll waits here has what it polled before."""
+        await self.until(lambda: not self.visible() and self.waiting_polls > 0)
 
     def bodies(self) -> list[bytes]:
         """What is left."""
@@ -218,7 +224,12 @@ class FakeMessaging:
 
         try:
             async with asyncio.timeout(POLL_SECONDS_MAX), self._changed:
-                await self._changed.wait_for(some)
+                self.waiting_polls += 1
+                self._changed.notify_all()
+                try:
+                    await self._changed.wait_for(some)
+                finally:
+                    self.waiting_polls -= 1
         except TimeoutError:
             pass
         return found
