@@ -1,4 +1,4 @@
-"""For all tests: uvloop is the event loop, Hypothesis draws the same examples each time."""
+"""For all tests: uvloop is the event loop, Hypothesis draws the same each time, trials are counted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable
 
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.support.trials import pytest_runtest_logreport, pytest_terminal_summary, trials
+
+__all__ = ["pytest_runtest_logreport", "pytest_terminal_summary", "trials"]
 
 settings.register_profile(
     "tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
