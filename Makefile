@@ -61,13 +61,23 @@ bench: setup ## Measure the store and both protocols; prints a table and writes 
 	@GRPC_VERBOSITY=ERROR exec $(RUN) -m bench.run $(ARGS)
 
 # --- tests ------------------------------------------------------------------------------------------
+# A run of everything also says how much of the engine it went through, and fails where that is too little.
 .PHONY: test
 test: setup ## Every test (ARGS="-k name" chooses)
+ifeq ($(ARGS),)
+	@WHOLE=1 $(PYTEST) --cov --cov-report=
+	@$(RUN) -m tests.support.engine_coverage
+else
 	@$(PYTEST) $(ARGS)
+endif
 
 .PHONY: quick
 quick: setup ## The fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow" $(ARGS)
+
+.PHONY: soak
+soak: setup ## Every trial of durability, about half an hour; writes docs/soak.md
+	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability
 
 .PHONY: conformance
 conformance: setup ## The official RocketMQ 5 clients against a broker (ARGS="python": one language)

@@ -8,9 +8,14 @@ from collections.abc import Callable
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from tests.support.trials import pytest_runtest_logreport, pytest_terminal_summary, trials
+from tests.support.trials import (
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    trials,
+)
 
-__all__ = ["pytest_runtest_logreport", "pytest_terminal_summary", "trials"]
+__all__ = ["pytest_runtest_logreport", "pytest_sessionfinish", "pytest_terminal_summary", "trials"]
 
 settings.register_profile(
     "tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -5,6 +5,8 @@ alone. By default a test runs a fixed part of its trials, at least a fifth; the 
 
     SOAK=1        all of them (`make soak`, which also writes what was run into docs/soak.md)
     TRIAL=n       that one alone: what the note of a failure says
+    WHOLE=1       the run has every test (`make test` and `make soak` say so): a goal of which less than its
+                  part was run is then an error
 
 Each test counts what it did under a goal of GOALS; the counts stand at the end of pytest's output.
 """
@@ -12,18 +14,25 @@ Each test counts what it did under a goal of GOALS; the counts stand at the end 
 from __future__ import annotations
 
 import os
+import platform
 import random
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
 
 import pytest
 
 SOAK: Final = os.environ.get("SOAK") == "1"
 ONLY: Final = int(os.environ["TRIAL"]) if "TRIAL" in os.environ else None
+WHOLE: Final = os.environ.get("WHOLE") == "1"
+RESULT_PATH: Final = Path("docs/soak.md")
 _PROPERTY: Final = "trials"
+_SKIPPED: Final = "skipped"
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,11 @@ class Trials:
         """The same where each of several subjects (RPCs) has its trials: the smallest count is the goal's."""
         self._add(identifier, what, subject, done)
 
+    def skip(self, identifier: str, what: str, why: str) -> NoReturn:
+        """Nothing of the goal can be run here."""
+        self._add(identifier, what, _SKIPPED, 0)
+        pytest.skip(why)
+
     def _add(self, identifier: str, what: str, subject: str, done: int) -> None:
         assert any((goal.identifier, goal.what) == (identifier, what) for goal in GOALS), (identifier, what)
         self._node.user_properties.append((_PROPERTY, [identifier, what, subject, done]))
@@ -112,41 +126,51 @@ class Tally:
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.seconds: dict[tuple[str, str], float] = defaultdict(float)
-        self.skipped: list[tuple[str, str]] = []
+        self.skipped: set[tuple[str, str]] = set()
+        self.failed: list[str] = []
 
     def add(self, report: pytest.TestReport) -> None:
-        if report.skipped and "durability" in report.nodeid and isinstance(report.longrepr, tuple):
-            self.skipped.append((report.nodeid, str(report.longrepr[2])))
-        if report.when != "call" or not report.passed:
+        if report.failed:
+            self.failed.append(report.nodeid)
+        if report.when == "teardown" or report.failed:
             return
         goals = set()
         for name, value in report.user_properties:
-            if name == _PROPERTY:
-                identifier, what, subject, done = cast("tuple[str, str, str, int]", value)
+            if name != _PROPERTY:
+                continue
+            identifier, what, subject, done = cast("tuple[str, str, str, int]", value)
+            if subject == _SKIPPED:
+                self.skipped.add((identifier, what))
+            elif report.when == "call":
                 self.counts[identifier, what][subject] += done
                 goals.add((identifier, what))
         for goal in goals:
             self.seconds[goal] += report.duration / len(goals)
 
     def done(self, goal: Goal) -> int:
-        subjects = self.counts.get((goal.identifier, goal.what), {"": 0})
-        return min(subjects.values())
+        return min(self.counts.get((goal.identifier, goal.what), {"": 0}).values())
+
+    def is_short(self, goal: Goal) -> bool:
+        """Whether less was run than a soak (the whole) or any other run of everything (a fifth) has to."""
+        if (goal.identifier, goal.what) in self.skipped:
+            return False
+        return self.done(goal) * (1 if SOAK else 5) < max(1, goal.total)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """identifier, what, how many were to run, how many passed, seconds; of each goal."""
+        """identifier, what, how many there are, how many passed, seconds; of each goal that was run."""
         rows = []
         for goal in GOALS:
-            subjects = self.counts.get((goal.identifier, goal.what), {})
-            of = f" x {len(subjects)}" if "" not in subjects and subjects else ""
-            wanted = f"{goal.total:,}" if goal.total else "all"
-            seconds = self.seconds.get((goal.identifier, goal.what), 0.0)
-            rows.append((goal.identifier, goal.what, wanted, f"{self.done(goal):,}{of}", f"{seconds:.0f}"))
+            key = (goal.identifier, goal.what)
+            subjects = self.counts.get(key, {})
+            of = f" x {len(subjects)}" if subjects and "" not in subjects else ""
+            done = f"{self.done(goal):,}{of}" if subjects else ""
+            if key in self.skipped:
+                done = f"{done} skipped".strip()
+            if done or WHOLE:
+                wanted = f"{goal.total:,}" if goal.total else "all"
+                short = " SHORT" if WHOLE and self.is_short(goal) else ""
+                rows.append((*key, wanted, f"{done}{short}", f"{self.seconds.get(key, 0.0):.0f}"))
         return rows
-
-    def short(self) -> list[Goal]:
-        """The goals that a run of everything has missed: in a soak the whole, else a fifth of it."""
-        share = 1 if SOAK else 5
-        return [goal for goal in GOALS if self.done(goal) * share < max(1, goal.total)]
 
 
 TALLY: Final = Tally()
@@ -156,11 +180,46 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     TALLY.add(report)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run of everything that ran too little has not passed."""
+    is_worker = hasattr(session.config, "workerinput")
+    if WHOLE and exitstatus == 0 and not is_worker and any(TALLY.is_short(goal) for goal in GOALS):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not TALLY.counts:
+    rows = TALLY.rows()
+    if not rows:
         return
     terminalreporter.section("trials of durability" + (" (soak)" if SOAK else ""))
-    terminalreporter.write_line(f"{'goal':8} {'wanted':>10} {'passed':>14} {'seconds':>8}  what")
-    for identifier, what, wanted, done, seconds in TALLY.rows():
-        if (identifier, what) in TALLY.counts:
-            terminalreporter.write_line(f"{identifier:8} {wanted:>10} {done:>14} {seconds:>8}  {what}")
+    for row in (("goal", "what", "of", "passed", "seconds"), *rows):
+        identifier, what, wanted, done, seconds = row
+        terminalreporter.write_line(f"{identifier:8} {wanted:>10} {done:>18} {seconds:>8}  {what}")
+    if SOAK and WHOLE:
+        RESULT_PATH.write_text(_page(rows), encoding="utf-8")
+
+
+def _page(rows: list[tuple[str, str, str, str, str]]) -> str:
+    """docs/soak.md."""
+    commit = _git("rev-parse", "--short", "HEAD") + (" with changes" if _git("status", "--porcelain") else "")
+    linux, python = platform.release().partition("-")[0], platform.python_version()
+    lines = [
+        "# The last soak",
+        "",
+        f"`make soak` on {datetime.now(UTC):%Y-%m-%d}, commit {commit}, {os.cpu_count()} cores"
+        f" ({platform.machine()}, Linux {linux}, Python {python}).",
+        "",
+        f"Failed tests: {len(TALLY.failed)}.",
+        *(f"- `{node}`" for node in TALLY.failed),
+        "",
+        "| goal | trials | of | passed | seconds |",
+        "|---|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        "The goals are described in [tests.md](tests.md); `SHORT` marks one of which too little was run.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,57 @@
+"""How much of the engine the tests in this process went through: `python -m tests.support.engine_coverage`.
+
+Reads what `pytest --cov` collected, prints each room's share of branches and where the missing ones are, and
+exits with 1 where fewer than BRANCHES_MIN of all are gone through. Trials (tests/durability) and daemons are
+not counted: what is shown is what the plain tests do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+from coverage import Coverage
+
+BRANCHES_MIN: Final = 0.95
+MISSING_SHOWN: Final = 12
+
+
+def main() -> int:
+    files = _measured()
+    rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    missing: list[tuple[int, str, list[list[int]]]] = []
+    for path, file in files.items():
+        summary = file["summary"]
+        room = rooms[str(Path(path).parent if Path(path).parent.name != "broker" else Path(path))]
+        room[0] += summary["covered_branches"]
+        room[1] += summary["num_branches"]
+        missing.append((len(file["missing_branches"]), path, file["missing_branches"]))
+    print("branches of the engine that the tests went through")
+    for name, (covered, total) in sorted(rooms.items()):
+        if total:
+            print(f"  {name:34} {covered:5} of {total:5}  {covered / total:6.1%}")
+    covered, total = (sum(room[i] for room in rooms.values()) for i in (0, 1))
+    print(f"  {'together':34} {covered:5} of {total:5}  {covered / total:6.1%}")
+    if covered >= BRANCHES_MIN * total:
+        return 0
+    print(f"fewer than {BRANCHES_MIN:.0%}; most are missing in")
+    for count, path, branches in sorted(missing, reverse=True)[:MISSING_SHOWN]:
+        print(f"  {path}: {count}: {' '.join(f'{begin}->{end}' for begin, end in branches)}")
+    return 1
+
+
+def _measured() -> dict[str, Any]:
+    coverage = Coverage()
+    coverage.load()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        coverage.json_report(outfile=file.name)
+        report: dict[str, Any] = json.loads(Path(file.name).read_text(encoding="utf-8"))
+    return dict(report["files"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
