@@ -47,9 +47,10 @@ def main() -> int:
 def _measured() -> dict[str, Any]:
     coverage = Coverage()
     coverage.load()
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        coverage.json_report(outfile=file.name)
-        report: dict[str, Any] = json.loads(Path(file.name).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "coverage.json"
+        coverage.json_report(outfile=str(path))
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return dict(report["files"])
 
 
