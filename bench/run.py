@@ -3,6 +3,7 @@
     make bench                      every part
     make bench ARGS="store"         the store and the native protocol
     make bench ARGS="rocketmq"      RocketMQ's protocol, with the official clients that this machine can run
+    make bench ARGS="recovery"      how soon a killed broker acknowledges again
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
 Client and broker share the processors. `--quick` sends a tenth of the messages, or measures half as long.
@@ -15,6 +16,7 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -22,7 +24,7 @@ from typing import Any
 import uvloop
 
 import trovemq
-from bench import limits, measure, rocketmq
+from bench import engine, limits, measure, recovery, rocketmq
 from bench.report import Report, print_table, write_json, write_markdown
 from trovemq.testing import BrokerProcess
 
@@ -31,7 +33,11 @@ MESSAGES_SYNC = 400_000
 LATENCY_ROUNDS = 10
 LATENCY_ROUND = 200
 QUERIES = 2_000
-PARTS = {"store": "The store and the native protocol", "rocketmq": "RocketMQ's protocol"}
+PARTS = {
+    "store": "The store and the native protocol",
+    "rocketmq": "RocketMQ's protocol",
+    "recovery": "Recovery after a kill",
+}
 BROKER_SETTINGS: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 6_000_000,
@@ -126,6 +132,13 @@ async def measure_single(report: Report, broker: BrokerProcess, mode: str, *, al
     report.add(f"single send, {mode}: median / echo", median(sends) / median(echoes), "x")
 
 
+def measure_engine(report: Report, directory: Path) -> None:
+    cost = engine.append_cost(directory)
+    report.add("append in the engine with the whole record's CRC", cost.with_crc_us, "us/message")
+    report.add("append in the engine without it", cost.without_crc_us, "us/message")
+    report.add("recovery scan with the CRC, warm", cost.scan_bytes_per_second / 1e6, "MB/s")
+
+
 async def measure_store(report: Report, directory: Path, *, quick: bool) -> None:
     divisor = 10 if quick else 1
     await measure_machine(report, directory)
@@ -134,13 +147,21 @@ async def measure_store(report: Report, directory: Path, *, quick: bool) -> None
     await measure_async(report, directory / "async", MESSAGES_ASYNC // divisor)
     await measure_sync(report, directory / "sync", MESSAGES_SYNC // divisor)
     await measure_latency(report, directory)
+    measure_engine(report, directory / "engine")
+
+
+MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
+    "store": (measure_store, ""),
+    "rocketmq": (rocketmq.measure_protocol, rocketmq.ABOUT),
+    "recovery": (recovery.measure_recovery, recovery.ABOUT),
+}
 
 
 async def run(arguments: argparse.Namespace) -> list[Report]:
     reports = []
     for part in PARTS if arguments.part is None else (arguments.part,):
-        report = Report(PARTS[part], rocketmq.ABOUT if part == "rocketmq" else "")
-        measured = measure_store if part == "store" else rocketmq.measure_protocol
+        measured, about = MEASURED[part]
+        report = Report(PARTS[part], about)
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
             await measured(report, Path(scratch), quick=arguments.quick)
         reports.append(report)

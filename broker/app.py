@@ -20,6 +20,7 @@ from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.consumer_model import ConsumerModel
 from broker.message_store import MessageStore
 from broker.produce.append import batch_size_limit
+from broker.recovery_log import log_recovery
 from broker.rocketmq_services import RocketmqServices
 from broker.server.admin_service import AdminService
 from broker.server.metrics import BrokerCollector
@@ -32,6 +33,7 @@ from broker.store_settings import StoreSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
+from trovemq_daemon.limits import raise_descriptor_limit
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
@@ -229,7 +231,10 @@ def open_store(settings: BrokerSettings, store_settings: StoreSettings) -> Messa
         files = RealFileSystem(settings.store_path)
         store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
     except StorageError as error:
-        raise TroveError(errors.STORE_FAILED, f"the store cannot be opened: {error}") from error
+        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+        raise TroveError(spec, f"the store cannot be opened: {error}") from error
+    except TroveError as error:
+        raise _ending(error) from error
     report = store.recovery
     get_logger().info(
         "store.opened",
@@ -238,9 +243,11 @@ def open_store(settings: BrokerSettings, store_settings: StoreSettings) -> Messa
         records_scanned=report.records_scanned,
         bytes_cut=report.bytes_cut,
         damages=len(report.damages),
+        gaps=len(report.gaps),
         end=report.end,
         ms=round((time.perf_counter() - started) * 1000),
     )
+    log_recovery(get_logger(), store)
     return store
 
 
@@ -258,6 +265,13 @@ def close_store(store: MessageStore, model: ConsumerModel | None) -> None:
     except StorageError as error:
         spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
         raise TroveError(spec, f"the store was not closed cleanly: {error}") from error
+    except TroveError as error:
+        raise _ending(error) from error
+
+
+def _ending(error: TroveError) -> TroveError:
+    """A call to the disk that failed is tried again while the broker runs; at its start or end it ends it."""
+    return TroveError(errors.STORE_FAILED, error.message) if error.spec is errors.UNKNOWN_ERROR else error
 
 
 def installed_version() -> str:
@@ -289,4 +303,5 @@ def _registration_settings(settings: BrokerSettings) -> RegistrationSettings:
 def run(settings: BrokerSettings) -> int:
     """Runs the daemon to its end; the exit code."""
     keep_freed_memory()
+    raise_descriptor_limit()
     return run_daemon(lambda stop: BrokerApp(settings).run(stop))

@@ -2,12 +2,14 @@
 
 Whatever may block runs in a thread; the engine itself is only touched on the event loop, between awaits.
 A task that is cancelled ends when its thread has, so that the store can be closed then.
-A full disk is waited out (appends are refused meanwhile); any other failure of the disk ends the daemon.
+A full disk is waited out (appends are refused meanwhile), a call that failed is made again; a failed sync
+ends the daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from broker.consume.offsets import OffsetKeeper
@@ -22,6 +24,7 @@ CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
 LAG_POLL_S: Final = 0.5
 SEGMENT_PAUSE_S: Final = 0.05
+ROOM_POLL_S: Final = 1.0  # new messages are taken again so soon after there is room
 QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of so many
 
 
@@ -48,16 +51,45 @@ async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
         try:
             await keeper.persist()
         except TroveError as error:
-            if error.spec not in (errors.DISK_FULL, errors.FLUSH_DISK_TIMEOUT):
+            if error.spec not in (errors.DISK_FULL, errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
                 raise
             get_logger().warning("store.offsets_not_saved", reason=error.message)
 
 
 async def catch_up(store: MessageStore) -> None:
     """Lets projections that lag read on in the log, in small steps."""
+    told = False
     while True:
         more = bool(store.lagging) and store.catch_up(CATCH_UP_BYTES)
+        stuck = bool(store.lagging) and not more
+        if stuck and not told:
+            get_logger().warning(
+                "store.index_behind", reason="no index file can be made: queries scan the log"
+            )
+        told = stuck
         await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S)
+
+
+async def keep_room(store: MessageStore, on_grown: Callable[[list[tuple[str, int]]], None]) -> None:
+    """Keeps a segment and a little more for a full disk; carries on what a full disk held back. Raises
+    STORE_FAILED where a sync of any file has failed."""
+    refused = False
+    while True:
+        if store.failed:
+            raise TroveError(errors.STORE_FAILED, f"a sync failed: {store.files.sync_failure}")
+        if (work := store.room.work()) is not None:
+            try:
+                await run_in_thread(work.run)
+            finally:
+                store.room.finish(work)
+            if work.failure is not None and not refused:
+                get_logger().warning("store.no_room", reason=f"new messages are refused: {work.failure}")
+            if work.failure is None and refused:
+                get_logger().info("store.has_room", reason="new messages are taken again")
+            refused = work.failure is not None
+        if store.undispatched_bytes:
+            on_grown(store.dispatch())
+        await asyncio.sleep(ROOM_POLL_S)
 
 
 async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> None:
@@ -76,6 +108,6 @@ async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> N
 
 
 def _wait_out(event: str, error: StorageError) -> None:
-    if not error.disk_full:
+    if error.sync_failed:
         raise TroveError(errors.STORE_FAILED, str(error)) from error
     get_logger().warning(event, reason=str(error))

@@ -28,6 +28,7 @@ from broker.events.event_log import EventLog
 from broker.events.snapshot import SnapshotFile
 from broker.message_store import MessageStore
 from broker.record_writer import RecordWriter
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from broker.topics.subscription_groups import SubscriptionGroups
@@ -68,7 +69,9 @@ class SnapshotWork:
 
     def run(self) -> None:
         """StorageError."""
+        fault_point("snapshot.before_save")
         self._file.save(self._content)
+        fault_point("snapshot.after_save")
         self._saved(self.log_end)
 
 
@@ -232,12 +235,16 @@ class ConsumerModel:
         start, goes on from it. Blocks. TroveError, StorageError: the next start then replays the log."""
         self.on_append = _nothing  # what is appended here is synced here; the event loop has ended its part
         self.delivery.hand_back(now_ms, self._files)
+        fault_point("hand_back.after_deliveries")
         self._sync()
         self.timers.catch_up()
         self.transactions.catch_up()
         self.timers.hand_back(self._files, now_ms)
+        fault_point("hand_back.after_timers")
         self.transactions.hand_back(now_ms)
+        fault_point("hand_back.after_transactions")
         self.groups.persist(now_ms=now_ms)
+        fault_point("hand_back.before_snapshot")
         work = self._snapshot(now_ms, closed=True)
         self._sync()
         work.run()

@@ -1,8 +1,8 @@
 """What the consumer model does with time: delayed messages, leases that end, checks of transactions, events.
 
 Each of these runs as a task until it is cancelled. The engine is only touched on the event loop, between
-awaits. A full disk is waited out: what could not be appended is tried again; any other failure of the store
-ends the daemon.
+awaits. What could not be appended or saved, because the disk is full or a call failed, is tried again; a
+failed sync ends the daemon.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ async def save_snapshots(
                 await durable(work.log_end)
                 await run_in_thread(work.run)
         except StorageError as error:
-            if not error.disk_full:
+            if error.sync_failed:
                 raise TroveError(errors.STORE_FAILED, str(error)) from error
             model.snapshot_failures += 1
             get_logger().warning("consumers.snapshot_not_saved", reason=str(error))
@@ -137,16 +137,18 @@ async def save_snapshots(
 
 
 async def _appending(event: str, action: Callable[[], Result]) -> Result | None:
-    """What the action gives; None, after a pause, where the disk is full."""
+    """What the action gives; None, after a pause, where the disk is full or a call failed."""
     try:
         return action()
+    except StorageError as error:
+        _wait_out(event, TroveError(errors.UNKNOWN_ERROR, str(error)))
     except TroveError as error:
         _wait_out(event, error)
-        await asyncio.sleep(RETRY_PAUSE_S)
-        return None
+    await asyncio.sleep(RETRY_PAUSE_S)
+    return None
 
 
 def _wait_out(event: str, error: TroveError) -> None:
-    if not error.retriable and error.spec is not errors.FLUSH_DISK_TIMEOUT:
+    if not error.retriable and error.spec not in (errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
         raise error
     get_logger().warning(event, reason=error.message)

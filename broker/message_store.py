@@ -17,32 +17,33 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.log import checkpoint, state
 from broker.log.commit_log import AppendStatus, FlushWork
+from broker.log.damage_counts import DamageCounts
+from broker.log.readable import can_read_record
 from broker.log.reader import LogReader
 from broker.log.recovery import first_store_timestamp
 from broker.log.sectors import check_properties
 from broker.log.segments import DIRECTORY, Segment, SpareWork
-from broker.log.state import StoreState
 from broker.projection import DispatchBatch
+from broker.storage.fault_points import fault_point
 from broker.storage.files import Buffer, FileSystem, StorageError
+from broker.storage.guarded import GuardedFileSystem, reserve_chunk_size
+from broker.store_marks import QueueEnds, StoreMarks
 from broker.store_opening import (
     ABORT_PATH,
     LOCK_PATH,
     IndexFileNames,
     OpenedStore,
-    last_indexed_offset,
     open_store,
 )
+from broker.store_room import StoreRoom
 from broker.store_settings import StoreSettings
 from broker.store_trim import StoreTrim
-from broker.topics.deletions import TopicDeletions
 from broker.topics.offsets import OFFSET_MAX
-from broker.topics.topics import TopicChange
+from broker.topics.topic_deletion import TopicDeletion
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
@@ -57,8 +58,6 @@ __all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWo
 CLOCK_STEP_MAX_MS: Final = 86_400_000
 """How far store times may step back within a store that another broker wrote (ours never do)."""
 INDEX_STEP_BYTES: Final = 16 << 20
-INDEX_FLUSH_EVERY: Final = 10
-"""One in so many flush_projections() syncs the key index too; its slots are scattered over many pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,36 +86,14 @@ class AppendResult:
         ]
 
 
-class TopicDeletion:
-    """A topic's deletion that is ready to be saved; `run()` may block, and may run in another thread."""
-
-    def __init__(self, deletions: TopicDeletions, change: TopicChange, physical_offset: int) -> None:
-        self._deletions = deletions
-        self.change = change
-        self.physical_offset = physical_offset
-
-    def run(self) -> None:
-        """TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then nothing has changed.
-
-        The records die first: a crash in between leaves an empty topic, which can be deleted again.
-        """
-        self._deletions.save_added(self.change.name, self.physical_offset)
-        try:
-            self.change.run()
-        except TroveError:
-            self._deletions.save()
-            raise
-
-
 class MessageStore:
     """One open store."""
 
-    def __init__(self, opened: OpenedStore, names: IndexFileNames) -> None:
-        self.files = opened.files
+    def __init__(self, opened: OpenedStore, names: IndexFileNames, files: GuardedFileSystem) -> None:
+        self.files = files
         self._log = self.log = opened.log
         self._deletions = self.deletions = opened.deletions
         self._dispatcher = opened.dispatcher
-        self._checkpoint = opened.checkpoint
         self._names = names
         self.settings = opened.settings
         self.topics = opened.topics
@@ -124,17 +101,18 @@ class MessageStore:
         self.consume_queues = opened.consume_queues
         self.key_index = opened.key_index
         self.recovery = opened.report
+        self.room = StoreRoom(files, opened.log.segments, enabled=opened.settings.spare_segment_enable)
+        """What is kept back for a full disk."""
+        self._marks = StoreMarks(
+            files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
+        )
+        self.damage = DamageCounts(opened.report.damages)
         self.last_store_timestamp = opened.last_store_timestamp
-        self.failed = False
+        self._marked_failed = False
         self._store_host = pack_host(opened.settings.store_host)
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._key_index_position = opened.saved.key_index_position if opened.saved else 0
-        self._key_index_last_offset = opened.saved.key_index_last_offset if opened.saved else state.NO_INDEX
         self._flushed_timestamp = opened.last_store_timestamp
-        self._flushes = 0
         self.removal_holds = 0
-        self.marked_offset = 0
-        """A restart scans the log from here, or from further on."""
         self.offsets.limit = self._synced_queue_end
 
     @classmethod
@@ -147,8 +125,9 @@ class MessageStore:
         CREATE_MAPPED_FILE_FAILED; then no file is left open.
         """
         names = IndexFileNames(now_ms)
+        guarded = GuardedFileSystem(files, reserve_chunk_size(settings.commit_log_file_size))
         try:
-            store = cls(open_store(files, settings, names, process_id), names)
+            store = cls(open_store(guarded, settings, names, process_id), names, guarded)
             try:
                 store._start()
             except BaseException:
@@ -160,11 +139,13 @@ class MessageStore:
 
     def _start(self) -> None:
         if self._log.segments.at(self._log.end) is None:
-            self._log.segments.add()
+            self._log.segments.add(internal=True)
             self.files.sync_directory(DIRECTORY)
+        fault_point("open.before_names")
         self.files.sync_directory("")
         if self.settings.message_index_safe:
             self._complete_index()
+        fault_point("open.before_flush")
         self.flush_projections()
 
     def _complete_index(self) -> None:
@@ -186,17 +167,19 @@ class MessageStore:
         queue_id: int,
         now_ms: int,
         born_host: bytes | None,
+        internal: bool = False,
     ) -> AppendResult:
         """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
 
         A bytearray is patched in place and belongs to the store from then on. Topic and queue id were
-        checked by the caller.
+        checked by the caller. internal: the broker's own record, which goes on where room.check() refuses
+        new messages.
 
         TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
         OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
         """
         self._check_writable()
-        physical_offset = self._place(batch.nbytes)
+        physical_offset = self._place(batch.nbytes, internal)
         timestamp = max(now_ms, self.last_store_timestamp)
         first = self._next_queue_offset(topic, queue_id)
         buffer = data if isinstance(data, bytearray) else bytearray(data)
@@ -236,10 +219,12 @@ class MessageStore:
                 f"the limit is {self.settings.undispatched_bytes_max}",
             )
 
-    def _place(self, size: int) -> int:
-        status, physical_offset = self._log.place(size)
+    def _place(self, size: int, internal: bool) -> int:
+        if not internal:
+            self.room.check()
+        status, physical_offset = self._log.place(size, internal=internal)
         if status is AppendStatus.END_OF_FILE:
-            status, physical_offset = self._log.place(size)
+            status, physical_offset = self._log.place(size, internal=internal)
         if status is not AppendStatus.PUT_OK:
             raise TroveError(
                 errors.BATCH_SIZE_EXCEEDED,
@@ -251,9 +236,14 @@ class MessageStore:
         known = self._next_offsets.get((topic, queue_id))
         return self.consume_queues.next_offset(topic, queue_id) if known is None else known
 
+    @property
+    def failed(self) -> bool:
+        """Whether a sync failed, of whatever file, or mark_failed() was called."""
+        return self._marked_failed or self.files.sync_failure is not None
+
     def mark_failed(self) -> None:
         """A sync failed: the pages it should have written may be lost, so no more acknowledgements."""
-        self.failed = True
+        self._marked_failed = True
 
     # --- positions (physical offsets) ---------------------------------------------------------------
     @property
@@ -307,8 +297,14 @@ class MessageStore:
 
         Returns the (topic, queue_id) pairs that grew.
         """
+        fault_point("flush.before_finish")
+        if self.files.sync_failure is not None:
+            raise self.files.sync_failure  # of another file: nothing is acknowledged after it
         self._log.finish_flush(work)
+        fault_point("flush.before_dispatch")
         grown = self.dispatch()
+        if self.files.sync_failure is not None:
+            raise self.files.sync_failure
         if not self._dispatcher.has_before(work.end):  # else the consume queues lack some of these records
             self._flushed_timestamp = max(self._flushed_timestamp, work.store_timestamp)
         return grown
@@ -340,37 +336,12 @@ class MessageStore:
     def flush_projections(self, *, index: bool = False) -> None:
         """Consume queues, now and then the index, and the marks of how far they are, to disk. May block."""
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
-        queue_ends, last_indexed = self._queue_ends(), last_indexed_offset(self.key_index)
-        self.consume_queues.flush()
-        if self.key_index is not None:
-            self._checkpoint = self._checkpoint.advanced(index=self.key_index.sync_full_files())
-            if index or self._flushes % INDEX_FLUSH_EVERY == 0:
-                self.key_index.flush()
-                self._key_index_last_offset = last_indexed
-            self._key_index_position = self.key_index.synced_position
-        self._flushes += 1
-        few = sum(map(len, queue_ends.values())) <= state.QUEUE_ENDS_MAX
-        self._save_marks(log_end, timestamp, queue_ends if few else {})
+        self._marks.flush(log_end, timestamp, self._queue_ends(log_end), index=index)
 
-    def _save_marks(
-        self, log_end: int, timestamp: int, queue_ends: dict[str, dict[int, int]], *, stopped: bool = False
-    ) -> None:
-        # A projection may be ahead of the log's sync (async mode): its saved position must not be.
-        self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
-        marked = min(self.consume_queues.synced_position, log_end)
-        state.save(
-            self.files,
-            msgspec.structs.replace(
-                StoreState.of(self.settings, log_end=log_end),
-                consume_queue_position=marked,
-                key_index_position=min(self._key_index_position, log_end),
-                key_index_last_offset=self._key_index_last_offset,
-                key_index_closed=stopped and self.key_index is not None,
-                queue_ends=queue_ends,
-            ),
-        )
-        checkpoint.save(self.files, self._checkpoint)
-        self.marked_offset = marked
+    @property
+    def marked_offset(self) -> int:
+        """A restart scans the log from here, or from further on."""
+        return self._marks.position
 
     # --- reading ------------------------------------------------------------------------------------
     def record_at(self, physical_offset: int, *, check: bool = True) -> memoryview | None:
@@ -384,10 +355,14 @@ class MessageStore:
         if segment is None or not self.min_offset <= physical_offset <= visible_end - RECORD_SIZE_MIN:
             return None
         position = physical_offset - segment.start
-        view = segment.file.view()
         limit = min(segment.file.size, visible_end - segment.start)
+        if not can_read_record(segment.file, position, limit):
+            self.damage.met(physical_offset, 0, "unreadable")
+            raise TroveError(errors.RECORD_DAMAGED, f"the disk does not give the record at {physical_offset}")
+        view = segment.file.view()
         found, size = check_record(view, position, limit, physical_offset=physical_offset, check_crc=check)
         if found is RecordState.DAMAGED:
+            self.damage.met(physical_offset, size, found.value)
             raise TroveError(errors.RECORD_DAMAGED, f"the record at {physical_offset} is damaged")
         if found is not RecordState.RECORD:
             return None
@@ -400,9 +375,18 @@ class MessageStore:
         one = RecordBatch(record, np.zeros(1, np.int64), np.array([len(record)], np.int64))
         return self._deletions.alive_mask(one, physical_offset) is not None
 
-    def read(self, physical_offset: int, size: int) -> memoryview:
-        """Raw log bytes within one segment, unchecked; empty where they are not all there."""
-        return self._log.read(physical_offset, size)
+    def read(self, physical_offset: int, size: int, *, check_readable: bool = True) -> memoryview:
+        """Raw log bytes within one segment, unchecked; empty where they are not all there. StorageError where
+        the disk does not give them; with check_readable=False the caller asks, by can_read()."""
+        return self._log.read(physical_offset, size, check_readable=check_readable)
+
+    def can_read(self, physical_offset: int, size: int) -> bool:
+        """Whether the disk gives these bytes of one segment."""
+        try:
+            self._log.read(physical_offset, size)
+        except StorageError:
+            return False
+        return True
 
     def store_timestamp_at(self, physical_offset: int) -> int | None:
         """STORETIMESTAMP of the record there without checking the rest; None where it cannot be one."""
@@ -531,14 +515,22 @@ class MessageStore:
         self.offsets.persist()
         if self._dispatcher.pending_bytes:
             return  # a consume queue lacks records: stays marked as crashed, the next start completes it
-        self._save_marks(self._log.end, self.last_store_timestamp, self._queue_ends(), stopped=True)
+        fault_point("close.before_marks")
+        end = self._log.end
+        self._marks.save(end, self.last_store_timestamp, self._queue_ends(end), stopped=True)
+        fault_point("close.before_abort_removed")
         self.files.remove(ABORT_PATH)
+        fault_point("close.after_abort_removed")
         self.files.sync_directory("")
 
-    def _queue_ends(self) -> dict[str, dict[int, int]]:
-        queues = self.consume_queues
+    def _queue_ends(self, log_end: int) -> QueueEnds:
+        """How far the queues reach below log_end."""
+        queues, all_of_them = self.consume_queues, self.visible_offset <= log_end
         return {
-            topic: {queue.queue_id: queue.max_offset for queue in queues.queues(topic)}
+            topic: {
+                queue.queue_id: queue.max_offset if all_of_them else queue.lower_bound(log_end)
+                for queue in queues.queues(topic)
+            }
             for topic in queues.topics()
         }
 

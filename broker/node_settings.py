@@ -165,9 +165,13 @@ class NodeSettings:
         "Completes the key index before serving; else it catches up beside, and look-ups scan what it lacks.",
         rocketmq="messageIndexSafe",
     )
+    spare_segment_enable: bool = setting(
+        True,
+        "Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Off for small disks.",
+    )
     append_property_crc: bool = setting(
-        False,
-        "Ends each record's properties with RocketMQ's CRC of the whole record.",
+        True,
+        "Ends each record's properties with RocketMQ's CRC of the whole record: torn headers are seen too.",
         rocketmq="enabledAppendPropCRC",
     )
 

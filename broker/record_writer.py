@@ -94,8 +94,11 @@ class RecordWriter:
         longer = record.with_properties(changes)
         return longer if self.has_room(longer.properties) else record
 
-    def append(self, records: Sequence[NewRecord], now_ms: int) -> list[AppendResult]:
-        """One result a record, in order. Runs of one topic and queue become one append each.
+    def append(
+        self, records: Sequence[NewRecord], now_ms: int, *, internal: bool = True
+    ) -> list[AppendResult]:
+        """One result a record, in order. Runs of one topic and queue become one append each. internal: False
+        for what a user sends, which a full disk refuses.
 
         TroveError as MessageStore.append; the runs before the one refused are then in the log.
         """
@@ -109,12 +112,12 @@ class RecordWriter:
                 first.queue_id,
             ):
                 end += 1
-            results += self._append_run(first.topic, first.queue_id, records[begin:end], now_ms)
+            results += self._append_run(first.topic, first.queue_id, records[begin:end], now_ms, internal)
             begin = end
         return results
 
     def _append_run(
-        self, topic: str, queue_id: int, records: Sequence[NewRecord], now_ms: int
+        self, topic: str, queue_id: int, records: Sequence[NewRecord], now_ms: int, internal: bool
     ) -> list[AppendResult]:
         results: list[AppendResult] = []
         part = bytearray()
@@ -123,41 +126,53 @@ class RecordWriter:
         for record in records:
             encoded = self.encode(record)
             if part and len(part) + len(encoded) > size_max:
-                results += self._append_part(topic, queue_id, part, count, now_ms)
+                results += self._append_part(topic, queue_id, part, count, now_ms, internal)
                 part, count = bytearray(), 0
             part += encoded
             count += 1
-        return results + self._append_part(topic, queue_id, part, count, now_ms)
+        return results + self._append_part(topic, queue_id, part, count, now_ms, internal)
 
     def _append_part(
-        self, topic: str, queue_id: int, data: bytearray, count: int, now_ms: int
+        self, topic: str, queue_id: int, data: bytearray, count: int, now_ms: int, internal: bool
     ) -> list[AppendResult]:
         batch = RecordBatch.split(data, topic=topic)
-        result = self.append_batch(topic, queue_id, data, batch, now_ms)
+        result = self.append_batch(topic, queue_id, data, batch, now_ms, internal=internal)
         if count == 1:
             return [result]
         return [_one(result, batch, index) for index in range(count)]
 
     def append_batch(
-        self, topic: str, queue_id: int, data: bytearray, batch: RecordBatch, now_ms: int
+        self,
+        topic: str,
+        queue_id: int,
+        data: bytearray,
+        batch: RecordBatch,
+        now_ms: int,
+        *,
+        internal: bool = True,
     ) -> AppendResult:
         """Records of that topic and queue that are encoded already, as one write of the log.
 
         TroveError as MessageStore.append.
         """
         result = self._store.append(
-            data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None
+            data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None, internal=internal
         )
         self._appended()
         return result
 
     def encode(self, record: NewRecord) -> bytes:
-        """The record's bytes; offsets, store time and CRC property are filled in by the append."""
+        """The record's bytes; offsets, store time and CRC property are filled in by the append.
+
+        A copy of a record that was stored without the CRC property, and has no room for it, goes without.
+        """
+        block = encode_properties(record.properties)
+        has_room = len(block) <= PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
         return encode_record(
             record.topic,
             record.body,
             queue_id=record.queue_id,
-            properties=encode_properties(record.properties),
+            properties=block,
             flag=record.flag,
             sys_flag=record.sys_flag,
             born_timestamp=record.born_timestamp,
@@ -165,7 +180,7 @@ class RecordWriter:
             store_host=self.store_host,
             reconsume_times=record.reconsume_times,
             prepared_transaction_offset=record.prepared_transaction_offset,
-            append_property_crc=self._store.settings.append_property_crc,
+            append_property_crc=self._store.settings.append_property_crc and has_room,
         )
 
 

@@ -32,7 +32,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import decode_message, encode_offset_msg_id, pack_host
+from trovemq_proto.records import decode_stored, encode_offset_msg_id, pack_host
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 
 POLL_S: Final = 2.0
@@ -256,7 +256,7 @@ class RetentionTask:
         """(topic, offsetMsgId, unique key) of the record there, as far as they can be read."""
         try:
             record = self._store.record_at(physical_offset, check=False)
-            message = decode_message(record or b"")
+            message = decode_stored(record or b"")
         except TroveError:
             return "", f"at {physical_offset}", ""
         return (

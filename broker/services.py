@@ -142,6 +142,7 @@ class StoreServices:
             timer_task=self.timer_task,
             clients=self.clients,
             retention=self.retention.counters,
+            store_service=self.store_service.counters,
             clock_ms=clock_ms,
         )
 
@@ -175,6 +176,7 @@ class StoreServices:
             "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
+            "room": background.keep_room(self.store, self._grown),
             "segments": background.make_segments_ahead(self.store, self.appended),
             "retention": self.retention.run(),
             "timers": self.timer_task.run(),
@@ -206,6 +208,10 @@ def open_consumer_model(store: MessageStore, settings: BrokerSettings) -> Consum
     except StorageError as error:
         spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
         raise TroveError(spec, f"the store cannot be opened: {error}") from error
+    except TroveError as error:
+        if error.spec is errors.UNKNOWN_ERROR:  # a call to the disk failed
+            raise TroveError(errors.STORE_FAILED, error.message) from error
+        raise
 
 
 class RoutedTopics:

@@ -348,6 +348,7 @@ class BrokerSettings(RetentionSettings):
             body_size_max=self.body_size_max,
             batch_size_max=self.batch_size_max,
             append_property_crc=self.append_property_crc,
+            spare_segment_enable=self.spare_segment_enable,
             flush_mode=self.flush_mode,
             store_host=str(resolve_ip(advertised)),
             cluster=self.cluster,

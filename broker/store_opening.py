@@ -16,9 +16,11 @@ the time of its checkpoint.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +41,7 @@ from broker.log.recovery import (
 from broker.log.segments import DIRECTORY
 from broker.log.state import StoreState
 from broker.projection import DispatchBatch, Projection
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
 from broker.store_settings import StoreSettings
 from broker.topics.deletions import TopicDeletions
@@ -47,8 +50,16 @@ from broker.topics.topics import TopicTable
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState
-from trovemq_proto.records.layout import RECORD_SIZE_MIN
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_SIZE_MIN,
+    SYS_FLAG_TRANSACTION_MASK,
+)
 
+_QUEUE_ID: Final = Struct(">i")
+_QUEUE_OFFSET: Final = Struct(">q")
 LOCK_PATH: Final = "lock"
 ABORT_PATH: Final = "abort"
 UNSUPPORTED_DIRECTORIES: Final = ("batchconsumequeue", "dledger-commitlog", "tieredstore")
@@ -138,6 +149,7 @@ class _Opening:
         self._saved = state.load(files)
         if self._saved is not None:
             state.check_sizes(self._saved, settings)
+        self._saved_queue_ends = {} if self._saved is None else self._saved.queue_ends
         self._clean = not files.exists(ABORT_PATH)
         self._marked_open = False
         self._known_end = 0
@@ -162,7 +174,9 @@ class _Opening:
     def run(self) -> OpenedStore:
         log, queues = self._log, self._consume_queues
         self._load_log()
+        fault_point("recovery.after_log")
         trusted = self._load_projections()
+        fault_point("recovery.after_projections")
         self._known_end = min(self._written_up_to(trusted), log.segments.capacity_end)
         dispatcher = Dispatcher(
             queues,
@@ -172,9 +186,12 @@ class _Opening:
             max(trusted, log.min_offset),
         )
         begin, found = self._scan(dispatcher)
+        fault_point("recovery.after_scan")
         end = max(found.end, log.min_offset)
         bytes_cut = self._cut(end)
+        fault_point("recovery.after_cut")
         _settle(self._files, log, begin, end)
+        fault_point("recovery.after_settle")
         dispatcher.position = max(dispatcher.position, end)
         self._deletions.truncate_to(end)
         self._mark_open()
@@ -255,7 +272,10 @@ class _Opening:
     def _load_after_crash(self) -> None:
         saved, key_index = self._saved, self._key_index
         if saved is not None:
-            self._consume_queues.load(saved.consume_queue_position, deleted_below=self._deletions.entries())
+            # Below the log's beginning there is nothing to make a unit from again: a queue that has no other
+            # units keeps the number of its next message by them.
+            trusted = max(saved.consume_queue_position, self._log.min_offset)
+            self._consume_queues.load(trusted, deleted_below=self._deletions.entries())
             if not self._queues_are_whole(saved):
                 self._forget_queues()
             if key_index is not None:
@@ -287,8 +307,10 @@ class _Opening:
 
     def _forget_queues(self) -> None:
         """All queues are made again from the log. If that is interrupted, it begins again."""
+        fault_point("recovery.before_forgetting")
         self._save_state(consume_queue_position=0, queue_ends={})
         self._mark_open()
+        fault_point("recovery.before_rebuild")
         self._consume_queues.forget_from(self._log.min_offset)
 
     def _save_state(self, **changes: Any) -> None:
@@ -301,7 +323,9 @@ class _Opening:
     def _mark_open(self) -> None:
         """From here on the store counts as crashed, until it is closed."""
         if not self._marked_open:
+            fault_point("recovery.before_open_mark")
             self._files.write_atomic(ABORT_PATH, str(self._process_id).encode())
+            fault_point("recovery.after_open_mark")
             self._marked_open = True
 
     # --- the log's end ------------------------------------------------------------------------------
@@ -325,12 +349,61 @@ class _Opening:
         begin = dispatcher.position
         try:
             found = scan_log(self._log, begin, self._known_end, apply)
+            whole = not any(self._short_queues())
         except QueueGapError:
+            whole = False
+        if not whole:
             self._forget_queues()
             begin = dispatcher.position = self._log.min_offset
             found = scan_log(self._log, begin, self._known_end, rebuild)
+            self._keep_queue_offsets(found.damages)
+        for damage in found.damages:
+            if damage.state is RecordState.DAMAGED:
+                self._place_damaged(damage)
         queues.allow_gaps(0)
         return begin, found
+
+    def _short_queues(self) -> Iterator[tuple[str, int, int]]:
+        """(topic, queue id, end) of the queues that reached up to `end` and do not any more."""
+        for topic, queues in self._saved_queue_ends.items():
+            if self._deletions.deleted_below(topic) > 0:
+                continue  # what was deleted since is not known for sure
+            for queue_id, end in queues.items():
+                if self._consume_queues.next_offset(topic, queue_id) < end:
+                    yield topic, queue_id, end
+
+    def _keep_queue_offsets(self, damages: Sequence[Damage]) -> None:
+        """No queue offset is given twice, also where the last records of a queue are damaged."""
+        for topic, queue_id, end in list(self._short_queues()):
+            queue = self._consume_queues.get(topic, queue_id)
+            behind = 0 if queue is None else queue.last_physical_end
+            for damage in reversed(damages):
+                size = damage.end - damage.physical_offset
+                if damage.physical_offset >= behind and size >= RECORD_SIZE_MIN:
+                    self._consume_queues.place_lost(topic, queue_id, end, damage.physical_offset, size)
+                    break
+
+    def _place_damaged(self, damage: Damage) -> None:
+        """A damaged record that says of itself that it is its queue's next message is believed in that."""
+        segment = self._log.segments.at(damage.physical_offset)
+        if segment is None:
+            return
+        view, position = segment.file.view(), damage.physical_offset - segment.start
+        fields = read_fields(view, position, damage.end - segment.start)
+        if fields is None or fields.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+            return
+        topic = str(
+            view[fields.topic_position : fields.topic_position + fields.topic_size], "utf-8", "replace"
+        )
+        (queue_id,) = _QUEUE_ID.unpack_from(view, position + QUEUE_ID_AT)
+        (offset,) = _QUEUE_OFFSET.unpack_from(view, position + QUEUE_OFFSET_AT)
+        queue = self._consume_queues.get(topic, queue_id)
+        if queue is None or not queue.has_units or offset != queue.max_offset:
+            return
+        dead = damage.physical_offset < self._deletions.deleted_below(topic)
+        if not dead and damage.physical_offset >= queue.last_physical_end:
+            self._mark_open()
+            self._consume_queues.place_lost(topic, queue_id, offset + 1, damage.physical_offset, fields.size)
 
     def _cut(self, end: int) -> int:
         """Leaves nothing of the log behind `end`. Returns how many bytes there were not zero."""
@@ -338,7 +411,8 @@ class _Opening:
             self._log.segments.drop_from(end)
             self._offsets.cap_all(self._consume_queues.next_offset)
         if self._clean and self._saved is not None:
-            return 0
+            # No more can be there than one append that failed, and whose bytes could not be taken back.
+            return zero_behind(self._files, self._log, end, self._settings.batch_size_max)
         return zero_behind(self._files, self._log, end)
 
 
@@ -383,5 +457,6 @@ def _settle(files: FileSystem, log: CommitLog, scanned_from: int, end: int) -> N
     if len(log.segments):
         files.sync_directory(DIRECTORY)
     for segment in log.segments.covering(scanned_from, end):
+        fault_point("recovery.before_sync")
         segment.file.sync()
     log.open_at(end)

@@ -26,7 +26,7 @@ class StoreSettings:
     message_index_safe: bool = False  # messageIndexSafe: complete the index before serving
     body_size_max: int = 4_194_304  # maxMessageSize
     batch_size_max: int = 8_388_608
-    append_property_crc: bool = False  # enabledAppendPropCRC
+    append_property_crc: bool = True  # enabledAppendPropCRC
     flush_mode: FlushMode = "sync"  # flushDiskType: SYNC_FLUSH, ASYNC_FLUSH
     store_host: str = "127.0.0.1:8081"  # written into each record (STOREHOST)
     cluster: str = "DefaultCluster"  # brokerClusterName
@@ -34,6 +34,7 @@ class StoreSettings:
     query_messages_max: int = 64  # maxMsgsNumBatch
     query_page_bytes_max: int = 4_194_304
     undispatched_bytes_max: int = 268_435_456
+    spare_segment_enable: bool = True  # a segment and 8 MiB are kept for a full disk
 
     def __post_init__(self) -> None:
         assert self.consume_queue_file_size % CONSUME_QUEUE_UNIT_SIZE == 0, "whole units only"

@@ -22,6 +22,7 @@ from broker.index.key_index import KeyIndex
 from broker.index.open_files import OpenFiles
 from broker.log.commit_log import CommitLog
 from broker.log.segments import DIRECTORY
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.storage.paths import parent_directory
 
@@ -58,6 +59,7 @@ class StoreTrim:
         try:
             for reader in self._readers:
                 self._queue_files += reader.measure_trim(self.physical_offset)
+            fault_point("trim.measured")
         finally:
             self._open_files.close()
 
@@ -80,6 +82,7 @@ class StoreTrim:
     def _add(self, path: str, close: Callable[[], None] | None, *, synced_in: str | None) -> None:
         def remove() -> None:
             self._files.remove(path)
+            fault_point("trim.after_removal")
             if synced_in is not None:
                 self._files.sync_directory(synced_in)
 
@@ -90,9 +93,11 @@ class StoreTrim:
     def remove(self) -> None:
         """StorageError: may be called again, to go on."""
         assert self.detached, "else somebody may still read there"
+        fault_point("trim.detached")
         while self._closes:
             self._closes.pop()()
         while self._removals:
+            fault_point("trim.before_removal")
             self._removals[0]()
             del self._removals[0]
 

@@ -19,6 +19,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
+from trovemq_daemon.request_bounds import check_parts
 from trovemq_daemon.tls import TlsIdentity
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -27,6 +28,9 @@ from trovemq_proto.v1 import common_pb2
 ERROR_METADATA_KEY: Final = "trovemq-error-bin"
 ERROR_TEXT_LENGTH_MAX: Final = 1_024  # a longer one would not fit gRPC's limit for trailing metadata
 ERROR_FIELDS_MAX: Final = 16
+_NO_COMPRESSION: Final = 1 << 0
+"""The set of gRPC's own methods: as it is alone. A message that gRPC inflates may become receive_size_max, out
+of a thousandth of it; clients compress bodies, which we inflate within bounds of our own."""
 _STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
 
 
@@ -53,6 +57,7 @@ class GrpcLimits:
             ("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+            ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
         ]
 
 
@@ -100,6 +105,23 @@ class _TimedCall:
         await context.abort(_STATUS_BY_NAME[error.spec.grpc_status], wire.message, metadata)
 
 
+def _bounded_reader(read: Any) -> Any:
+    """A reader of generated messages that first counts their parts. It gives the refusal as the request: what
+    a reader raises, gRPC would log and answer by itself."""
+    descriptor = getattr(getattr(read, "__self__", None), "DESCRIPTOR", None)
+    if descriptor is None:
+        return read  # a reader of its own, with checks of its own
+
+    def bounded(data: bytes) -> Any:
+        try:
+            check_parts(data, descriptor)
+        except TroveError as error:
+            return error
+        return read(data)
+
+    return bounded
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Turns TroveError into its gRPC status with details, anything else into UNKNOWN_ERROR and a log line."""
 
@@ -123,14 +145,17 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
         guard = self._guard_generator if inspect.isasyncgenfunction(behaviour) else self._guard_coroutine
         stream = handler.request_streaming or handler.response_streaming
         make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make_handler(
-            guard(method, behaviour, stream), handler.request_deserializer, handler.response_serializer
-        )
+        read = handler.request_deserializer
+        if not handler.request_streaming:
+            read = _bounded_reader(read)
+        return make_handler(guard(method, behaviour, stream), read, handler.response_serializer)
 
     def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             call = _TimedCall(method, self._metrics, stream=stream)
             try:
+                if isinstance(request, TroveError):
+                    raise request
                 reply = await behaviour(request, context)
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
@@ -149,6 +174,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             call = _TimedCall(method, self._metrics, stream=stream)
             try:
+                if isinstance(request, TroveError):
+                    raise request
                 async for reply in behaviour(request, context):
                     yield reply
             except grpc.aio.AbortError:

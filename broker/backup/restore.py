@@ -16,6 +16,7 @@ from typing import Final
 from broker.backup.copying import Copied, copy_file, sync_directory, sync_tree
 from broker.backup.manifest import STORE_NAME, FileEntry, Manifest, load_manifest
 from broker.log.segments import DIRECTORY
+from broker.storage.fault_points import fault_point
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -44,11 +45,14 @@ def restore(backup: Path, store: Path, check: Callable[[Path], None]) -> Manifes
     try:
         for entry in manifest.files:
             _copy(backup / STORE_NAME, partial, entry)
+            fault_point("restore.after_file")
         for _ in sync_tree(partial):
             pass
+        fault_point("restore.before_check")
         check(partial)
         if store.exists():
             store.rmdir()
+        fault_point("restore.before_rename")
         partial.rename(store)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -23,6 +23,7 @@ from broker.backup.capture import Capture, QueueFiles
 from broker.backup.copying import Copied, copy_file, link_file, sync_directory, sync_tree, write_file
 from broker.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, Manifest
 from broker.log import checkpoint, state
+from broker.storage.fault_points import fault_point
 from broker.store_opening import ABORT_PATH, LOCK_PATH
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -89,6 +90,7 @@ class BackupWriter:
             self._made = True
         self._store.mkdir()
         self._begun = True
+        fault_point("backup.begun")
 
     def discard(self) -> None:
         """Leaves the target as it was."""
@@ -132,14 +134,17 @@ class BackupWriter:
 
     def rest(self, capture: Capture, created_ms: int, cluster: str, broker: str) -> Iterator[int]:
         """Everything else; the backup is whole and on disk when it ends."""
+        fault_point("backup.after_capture")
         self._check_room(capture)
         for path in capture.linked:
             yield from self._segment(path, None)
         for path, size in capture.copied:
             yield from self._segment(path, size)
+        fault_point("backup.after_segments")
         missing: set[tuple[str, int]] = set()
         for queue in capture.queues:
             yield from self._queue(queue, missing)
+        fault_point("backup.after_queues")
         for path in (*LAST, *LAST_OF_ALL):
             yield from self._copy_if_there(path)
         self._write(state.PATH, msgspec.json.encode(capture.state_of_copy(missing)))
@@ -154,8 +159,11 @@ class BackupWriter:
             log_end=capture.log_end,
             files=sorted(self._entries.values(), key=lambda entry: entry.path),
         )
+        fault_point("backup.before_manifest")
         write_file(self._target, _NEW_MANIFEST, manifest.encode())
+        fault_point("backup.before_rename")
         (self._target / _NEW_MANIFEST).rename(self._target / MANIFEST_NAME)
+        fault_point("backup.after_rename")
         sync_directory(self._target)
         sync_directory(self._target.parent)
         yield 0
@@ -198,5 +206,6 @@ class BackupWriter:
 def _is_own(path: str) -> bool:
     """Of an open store's own use: positions, spare files, and what is being written."""
     name = path.rpartition("/")[2]
-    spare = path.startswith("trovemq/") and ("segment" in name or name.endswith(".new"))
+    spare = path.startswith("trovemq/") and ("segment" in name or name.startswith("reserve-"))
+    spare = spare or name.endswith(".new")
     return path in _OWN_STATE or spare or name.endswith(".tmp")

@@ -21,7 +21,7 @@ from broker.record_writer import NewRecord, RecordWriter
 from broker.topics.names import DEAD_LETTER_PREFIX, check_group_name, is_system_topic
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES, Message, decode_message
+from trovemq_proto.records import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES, Message, decode_stored
 
 ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 _NOT_SENT_AGAIN: Final = RESERVED_PROPERTIES - {
@@ -97,7 +97,7 @@ class DeadLetters:
         record = None if size == BLANK_UNIT_SIZE else self._store.record_at(physical_offset)
         if record is None:
             raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message is left at offset {offset} of {topic}")
-        return decode_message(record)
+        return decode_stored(record)
 
     def _queue_id(self, topic: str, message: Message, offset: int) -> int:
         """Of the topic's queues the original one for an ordered message, else one after the other."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, find_queue
+from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
@@ -98,7 +99,11 @@ class Puller:
         return self._read(request, queue, low, high)
 
     def _read(self, request: PullRequest, queue: ConsumeQueue, low: int, high: int) -> PullResult:
-        units = queue.units(request.offset, min(high - request.offset, UNITS_MAX))
+        try:
+            units = _readable_units(queue, request.offset, min(high - request.offset, UNITS_MAX))
+        except StorageError:  # not even the first: the message is there, and cannot be found
+            following = request.offset + 1
+            return PullResult([], 0, 0, following, low, high, damaged_offsets=(request.offset,))
         sizes = units["size"].astype(np.int64)
         physical_offsets = units["physical_offset"].astype(np.int64)
         wanted = (sizes != BLANK_UNIT_SIZE) & (physical_offsets >= self._store.min_offset)
@@ -124,6 +129,17 @@ class Puller:
         return min(count, len(sizes))
 
 
+def _readable_units(queue: ConsumeQueue, offset: int, count: int) -> NDArray[np.void]:
+    """queue.units(), or fewer where the disk does not give all. StorageError: not one."""
+    while True:
+        try:
+            return queue.units(offset, count)
+        except StorageError:
+            if count == 1:
+                raise
+            count //= 2
+
+
 class _Gathered:
     """The records that are good: one batch a segment, each with its records' queue offsets."""
 
@@ -145,16 +161,32 @@ class _Gathered:
     def _add_of_segment(self, queue_offsets: Indexes, physical_offsets: Indexes, sizes: Indexes) -> None:
         file_size = self._store.settings.commit_log_file_size
         start = int(physical_offsets[0]) // file_size * file_size
-        data = self._store.read(start, file_size)
+        data = self._store.read(start, file_size, check_readable=False)
         positions = physical_offsets - start
         limit = min(len(data), self._store.visible_offset - start)
         inside = (sizes >= RECORD_SIZE_MIN) & (positions + sizes <= limit)
+        inside &= self._readable(physical_offsets, sizes, inside)
         good = inside & self._sound(data, positions, sizes, inside, start)
-        self._damaged += queue_offsets[~good].tolist()
+        if not np.all(good):
+            self._damaged += queue_offsets[~good].tolist()
+            for at, size in zip(physical_offsets[~good].tolist(), sizes[~good].tolist(), strict=True):
+                self._store.damage.met(at, size, RecordState.DAMAGED.value)
         if good.all():
             self._batches.append((RecordBatch(data, positions, sizes), queue_offsets))
         elif good.any():
             self._batches.append((RecordBatch(data, positions[good], sizes[good]), queue_offsets[good]))
+
+    def _readable(self, physical_offsets: Indexes, sizes: Indexes, inside: Flags) -> Flags | bool:
+        """Which records the disk gives: asked for all at once where they lie together."""
+        found = np.flatnonzero(inside)
+        if not len(found):
+            return True
+        begin, end = int(physical_offsets[found[0]]), int((physical_offsets + sizes)[found[-1]])
+        together = end - begin <= 2 * int(sizes[found].sum())
+        if together and end > begin and self._store.can_read(begin, end - begin):
+            return True
+        places = zip(physical_offsets.tolist(), sizes.tolist(), inside.tolist(), strict=True)
+        return np.array([one and self._store.can_read(at, size) for at, size, one in places], np.bool_)
 
     def _sound(
         self, data: memoryview, positions: Indexes, sizes: Indexes, inside: Flags, start: int

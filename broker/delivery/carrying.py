@@ -17,7 +17,8 @@ from broker.delivery.queue_state import QueueState
 from broker.delivery.retry_carrying import carry_unread, lowest_unread, unread_before
 from broker.events.codec import Event, EventKind
 from broker.record_writer import NewRecord
-from trovemq_proto.records import decode_message
+from broker.storage.fault_points import fault_point
+from trovemq_proto.records.message import decode_stored
 
 CARRIED_TOPIC: Final = "rmq_sys_trovemq_carried"
 CARRIED_QUEUE_ID: Final = 0
@@ -76,8 +77,9 @@ def _carry(context: Context, state: QueueState, offsets: list[int], now_ms: int)
     for offset in offsets:
         record = context.record_of(state, offset)
         if record is not None:
-            copies.append(NewRecord.copy_of(decode_message(record), CARRIED_TOPIC, CARRIED_QUEUE_ID))
+            copies.append(NewRecord.copy_of(decode_stored(record), CARRIED_TOPIC, CARRIED_QUEUE_ID))
             carried.append(offset)
+    fault_point("delivery.before_carry")
     for offset, result in zip(carried, context.writer.append(copies, now_ms) if copies else [], strict=True):
         state.moved[offset] = result.physical_offset
         context.add(

@@ -10,9 +10,10 @@ from dataclasses import replace
 from broker.delivery.context import Context
 from broker.delivery.queue_state import QueueState
 from broker.record_writer import NewRecord
+from broker.storage.fault_points import fault_point
 from broker.topics.names import DEAD_LETTER_PREFIX
-from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTY_DEAD_ID, PROPERTY_DEAD_TOPIC
+from trovemq_proto.records.message import decode_stored
 
 
 def dead_letter_topic(group: str) -> str:
@@ -25,12 +26,14 @@ def copy_to_dead_letters(
     """Appends the copy; `topic` is the original one. TroveError as an append and as ensure_internal()."""
     name = dead_letter_topic(state.group)
     context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
-    message = decode_message(record)
+    message = decode_stored(record)
     copy = replace(
         NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
     )
     origin = {PROPERTY_DEAD_TOPIC: topic, PROPERTY_DEAD_ID: message.message_id}
     copy = context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)
+    fault_point("delivery.before_dead_letter")
     (result,) = context.writer.append([copy], now_ms)
+    fault_point("delivery.after_dead_letter")
     context.store.offsets.needs_log(result.end)
     context.dead_letter_count += 1

@@ -23,6 +23,7 @@ from broker.delivery.revive_log import pass_revive_log
 from broker.delivery.sources import kind_of
 from broker.events.codec import Event, EventKind
 from broker.record_writer import NewRecord
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 
 _BATCH: Final = 64
@@ -38,7 +39,9 @@ def hand_back(context: Context, pairs: Pairs, files: FileSystem, now_ms: int) ->
         else:
             _copy_all(context, state, now_ms)
         context.commit(state)
+    fault_point("delivery.before_order_info")
     save_order_info(files, orderly)
+    fault_point("delivery.after_order_info")
     pass_revive_log(context.store)
 
 
@@ -48,7 +51,9 @@ def _copy_all(context: Context, state: QueueState, now_ms: int) -> None:
         part = owed[begin : begin + _BATCH]
         copies = [copy for offset in part if (copy := _copy(context, state, offset, now_ms)) is not None]
         if copies:
+            fault_point("delivery.before_retry")
             context.writer.append(copies, now_ms)
+            fault_point("delivery.after_retry")
         for offset in part:
             _retried(context, state, offset, now_ms)
         context.events.flush(now_ms)  # were this stop cut short, no more than these would come twice

@@ -14,7 +14,7 @@ from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.sources import source_topic
 from broker.record_writer import NewRecord
 from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
-from trovemq_proto.records import decode_message
+from trovemq_proto.records.message import decode_stored
 
 FIRST_POP_TIME_PROPERTY: Final = "1ST_POP_TIME"
 
@@ -33,7 +33,7 @@ def retry_copy(
     """The copy to append; makes the topics that it needs. TroveError as ensure_internal()."""
     name = source_topic(SourceKind.POP_RETRY, group, topic)
     context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
-    message = decode_message(record)
+    message = decode_stored(record)
     copy = replace(NewRecord.copy_of(message, name, 0), reconsume_times=deliveries)
     first_pop = message.properties.get(FIRST_POP_TIME_PROPERTY) or str(received_ms)
     copy = context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})

@@ -119,7 +119,7 @@ class ReviveLog:
                 ack = msgspec.json.decode(message.body, type=_Ack)
                 offsets = self._acknowledged.setdefault((ack.c, ack.t, ack.q, ack.so, ack.pt), set())
                 offsets.update(ack.aol or (ack.ao,))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return  # not RocketMQ's: nothing to be learnt from it
 
 

@@ -100,10 +100,13 @@ class Dispatcher:
         return [projection for projection in self._optional if projection.position < self.position]
 
     def catch_up(self, bytes_max: int) -> bool:
-        """Lets each lagging projection read on in the log, about `bytes_max` each. True: more is left."""
-        for projection in self.lagging():
+        """Lets each lagging projection read on in the log, about `bytes_max` each. True: more is left, and
+        some projection came further (one that cannot, for want of a file, is best left alone for a while)."""
+        lagging = self.lagging()
+        before = [projection.position for projection in lagging]
+        for projection in lagging:
             self._read_on(projection, bytes_max)
-        return bool(self.lagging())
+        return bool(self.lagging()) and before != [projection.position for projection in lagging]
 
     def _read_on(self, projection: Projection, bytes_max: int) -> None:
         target = self.position

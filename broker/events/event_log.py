@@ -19,6 +19,7 @@ from broker.events.codec import EVENTS_MAX, Event, decode_events, encode_events
 from broker.message_store import MessageStore
 from broker.queues import messages_from
 from broker.record_writer import NewRecord, RecordWriter
+from broker.storage.fault_points import fault_point
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -62,7 +63,9 @@ class EventLog:
         while self._pending:
             part = self._pending[:EVENTS_MAX]
             record = NewRecord(EVENTS_TOPIC, EVENTS_QUEUE_ID, encode_events(part), born_timestamp=now_ms)
+            fault_point("events.before_append")
             (result,) = self._writer.append([record], now_ms)
+            fault_point("events.after_append")
             del self._pending[: len(part)]
             self._next_offset = result.first_queue_offset + 1
             self.appended_count += len(part)

@@ -51,7 +51,7 @@ class SnapshotFile(Generic[State]):
             return None
         try:
             return msgspec.msgpack.decode(data[_HEAD_SIZE:], type=self._kind)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def encode(self, state: State) -> bytes:

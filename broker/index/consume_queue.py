@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from broker.index.dirty_files import DirtyFiles
 from broker.index.open_files import OpenFiles
+from broker.storage.fault_points import fault_point
 from broker.storage.files import File, FileSystem
 from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE
 from trovemq_proto import errors
@@ -105,9 +106,9 @@ class ConsumeQueue:
     def unit(self, offset: int) -> tuple[int, int, int]:
         """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""
         base, position = self._place(offset)
-        fields: tuple[int, int, int] = _UNIT.unpack_from(
-            self._open_files.get(self._path(base)).view(), position
-        )
+        file = self._open_files.get(self._path(base))
+        file.check_readable(position, position + UNIT_SIZE)
+        fields: tuple[int, int, int] = _UNIT.unpack_from(file.view(), position)
         return (-1, *fields[1:]) if fields[1] == BLANK_SIZE else fields
 
     def written_before(self, offset: int) -> int:
@@ -116,7 +117,7 @@ class ConsumeQueue:
             base, position = self._place(offset)
             end = position // UNIT_SIZE
             begin = max(0, end - _CHECKED_UNITS)
-            written = np.flatnonzero(self._file_units(base)["size"][begin:end] != BLANK_SIZE)
+            written = np.flatnonzero(self._file_units(base, begin, end)["size"][begin:end] != BLANK_SIZE)
             offset = base // UNIT_SIZE + begin + (int(written[-1]) if len(written) else -1)
         return max(offset, self._first_unit)
 
@@ -188,7 +189,9 @@ class ConsumeQueue:
             self._remove_file(self._bases.pop())
         if self._bases:
             self._end = self._bases[-1] // UNIT_SIZE + count
+            fault_point("queues.before_cut")
             self._zero_behind_end()
+            fault_point("queues.after_cut")
         self._find_first_unit()
         self._min = min(max(self._min, self._first_unit), self._end)
 
@@ -236,7 +239,9 @@ class ConsumeQueue:
 
     def delete(self) -> None:
         while self._bases:
+            fault_point("queues.before_delete")
             self._remove_file(self._bases.pop())
+        fault_point("queues.after_delete")
         self._files.remove_directory(self._directory)
         self._end = self._first_unit = self._min = 0
 
@@ -283,7 +288,7 @@ class ConsumeQueue:
         power cut, perhaps beside files of the new life."""
         if deleted_below == 0:
             return False
-        units = self._file_units(base)[:_CHECKED_UNITS]
+        units = self._file_units(base, 0, min(_CHECKED_UNITS, self._file_size // UNIT_SIZE))[:_CHECKED_UNITS]
         written = np.flatnonzero((units["size"] > 0) & (units["size"] != BLANK_SIZE))
         return len(written) > 0 and int(units["physical_offset"][written[0]]) < deleted_below
 
@@ -344,7 +349,7 @@ class ConsumeQueue:
     def _without_blanks(self, count: int) -> int:
         """`count` units of the last file without the blanks at their end: they filled a gap before a unit
         that is gone. Blanks in front of a whole queue stay: they say where it goes on."""
-        sizes = self._file_units(self._bases[-1])["size"]
+        sizes = self._file_units(self._bases[-1], 0, count)["size"]
         while count and sizes[count - 1] == BLANK_SIZE:
             written = np.flatnonzero(sizes[:count] != BLANK_SIZE)
             if not len(written):
@@ -361,27 +366,34 @@ class ConsumeQueue:
         within = position % self._file_size
         return position - within, within
 
-    def _file_units(self, base: int) -> NDArray[np.void]:
-        """All units of a file, not copied: for use before any other file is opened."""
-        return np.frombuffer(self._open_files.get(self._path(base)).view(), UNIT_DTYPE)
+    def _file_units(self, base: int, begin: int, end: int) -> NDArray[np.void]:
+        """All units of a file, not copied: for use before any other file is opened. Those of [begin, end) may
+        be looked at; StorageError where the disk does not give them."""
+        file = self._open_files.get(self._path(base))
+        file.check_readable(begin * UNIT_SIZE, end * UNIT_SIZE)
+        return np.frombuffer(file.view(), UNIT_DTYPE)
 
     def _units_before_hole(self, base: int) -> NDArray[np.void]:
         """_file_units up to where nothing was ever written: to read a hole, the kernel fills it first."""
         begin, end = next(self._open_files.get(self._path(base)).written_ranges(0), (0, 0))
-        return self._file_units(base)[: end // UNIT_SIZE if begin == 0 else 0]
+        count = end // UNIT_SIZE if begin == 0 else 0
+        return self._file_units(base, 0, count)[:count]
 
     def _units_of_file(self, offset: int, end: int) -> NDArray[np.void]:
         base, position = self._place(offset)
         first = position // UNIT_SIZE
-        return self._file_units(base)[first : first + end - offset].copy()
+        last = min(first + end - offset, self._file_size // UNIT_SIZE)
+        return self._file_units(base, first, last)[first:last].copy()
 
     def _write(self, offset: int, units: NDArray[np.void]) -> None:
         data = memoryview(units.tobytes())
         while data:
             base, position = self._place(offset)
             piece = data[: self._file_size - position]
+            fault_point("queues.before_write")
             self._file_for_writing(base).write(position, piece)
             self._dirty.mark(self._path(base))
+            fault_point("queues.after_write")
             data = data[len(piece) :]
             offset += len(piece) // UNIT_SIZE
 
@@ -393,6 +405,7 @@ class ConsumeQueue:
         file = self._open_files.create(path, self._file_size)
         self._bases.append(base)
         self._dirty.mark_created(path)
+        fault_point("queues.after_create")
         return file
 
     def _begin_at(self, offset: int) -> None:

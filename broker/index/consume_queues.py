@@ -23,6 +23,7 @@ from broker.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, ConsumeQueue
 from broker.index.dirty_files import DirtyFiles
 from broker.index.open_files import OpenFiles
 from broker.projection import DispatchBatch
+from broker.storage.fault_points import fault_point
 from broker.storage.files import File, FileSystem
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
@@ -169,6 +170,7 @@ class ConsumeQueues:
             if queue.has_units and offset > queue.max_offset:
                 self._note_gap(queue, offset)
             queue.append(offset, units)
+            fault_point("queues.after_run")
             self._grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
 
@@ -183,9 +185,20 @@ class ConsumeQueues:
             begin = queue.max_offset
             self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
 
+    def place_lost(self, topic: str, queue_id: int, end: int, physical_offset: int, size: int) -> None:
+        """The queue had messages up to offset `end`, and the records of the last ones are lost: a unit that
+        points to the damaged place (`size` bytes) keeps their offsets from being given again."""
+        queue = self._queue(topic, queue_id)
+        if len(self.gaps) < _NOTED_MAX:
+            begin = queue.max_offset if queue.has_units else 0
+            self.gaps.append(QueueGap(topic, queue_id, begin, end - begin))
+        queue.append(end - 1, np.array([(physical_offset, size, 0)], UNIT_DTYPE))
+
     def flush(self) -> None:
         position = self._position
+        fault_point("queues.before_sync")
         self._dirty.sync()
+        fault_point("queues.after_sync")
         self._synced_position = position
 
     def truncate_to(self, physical_offset: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
 from broker.storage.paths import parent_directory
 
@@ -42,16 +43,24 @@ class DirtyFiles:
             self._directories.add(directory)
 
     def sync(self, only: list[str] | None = None) -> None:
-        """Syncs what is marked, or `only` these files. Raises StorageError, and so at every later call."""
+        """Syncs what is marked, or `only` these files. Raises StorageError; once a sync has failed, at every
+        later call."""
         if self._failure is not None:
             raise self._failure
+        paths = _drain(self._paths) if only is None else only
+        directories = _drain(self._directories)
         try:
-            for path in _drain(self._paths) if only is None else only:
+            for path in paths:
+                fault_point("projections.before_file")
                 self._sync_file(path)
-            for directory in _drain(self._directories):
+            for directory in directories:
+                fault_point("projections.before_directory")
                 self._sync_directory(directory)
         except StorageError as failure:
-            self._failure = failure
+            if failure.sync_failed:
+                self._failure = failure
+            self._paths.update(paths)  # they were not tried, or must never count as synced
+            self._directories.update(directories)
             raise
 
     def _sync_file(self, path: str) -> None:

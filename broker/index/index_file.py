@@ -37,6 +37,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError, WritableMap
 
 HEADER_SIZE: Final = 40
@@ -65,6 +66,7 @@ def read_header(files: FileSystem, path: str) -> tuple[int, int, int, int]:
     """(begin, end timestamp, begin, end physical offset) of a file; zeros where it is too short."""
     file = files.open(path)
     try:
+        file.check_readable(0, min(file.size, HEADER_SIZE))
         head = bytes(file.view()[:HEADER_SIZE]) if file.size >= HEADER_SIZE else bytes(HEADER_SIZE)
     finally:
         file.close()
@@ -93,10 +95,15 @@ class IndexFile:
         self._slots = np.frombuffer(view, ">i4", slot_count, HEADER_SIZE)
         self._items_at = HEADER_SIZE + SLOT_SIZE * slot_count
         self._items = np.frombuffer(view, ITEM_DTYPE, item_count, self._items_at)
-        header: _Header = _HEADER.unpack_from(view, 0)
-        self._set_header(header)
-        # A put that failed half-way leaves items, and slots that point to them, behind what is counted.
-        self._slots_doubtful = not self.full and self.item(self.count) != _NO_ITEM
+        try:
+            self._map.check_readable(0, HEADER_SIZE)
+            header: _Header = _HEADER.unpack_from(view, 0)
+            self._set_header(header)
+            # A put that failed half-way leaves items, and slots that point to them, behind what is counted.
+            self._slots_doubtful = not self.full and self.item(self.count) != _NO_ITEM
+        except StorageError:
+            self._map.close()
+            raise
 
     @property
     def name(self) -> str:
@@ -134,6 +141,7 @@ class IndexFile:
         put = self._put_few if taken <= _FEW else self._put_many
         self._slots_doubtful = True
         chains_begun = put(hashes, physical, timestamps)
+        fault_point("index.before_header")
         whole_header = (*header, self.hash_slot_count + chains_begun, self.count + taken)
         self._map.write(0, _HEADER.pack(*whole_header))
         self._set_header(whole_header)
@@ -149,6 +157,7 @@ class IndexFile:
         items["seconds"] = self._seconds(timestamps)
         items["previous"] = previous
         self._map.write(self._items_at + ITEM_SIZE * self.count, items.tobytes())
+        fault_point("index.after_items")
         self._map.scatter(HEADER_SIZE + SLOT_SIZE * slots[newest], (self.count + newest).astype(">i4"))
         return int(np.count_nonzero(previous == 0))
 
@@ -166,6 +175,7 @@ class IndexFile:
             slots[slot] = number
             begun += previous == 0
         self._map.write(self._items_at + ITEM_SIZE * self.count, items)
+        fault_point("index.after_items")
         for slot, number in slots.items():
             self._map.write(HEADER_SIZE + SLOT_SIZE * slot, number.to_bytes(SLOT_SIZE))
         return begun
@@ -220,7 +230,9 @@ class IndexFile:
     # --- reading ------------------------------------------------------------------------------------
     def newest_item(self, key_hash: int) -> int:
         """The item at which the chain of that hash begins; 0 where there is none."""
-        number = int(self._slots[key_hash % self._slot_count])
+        slot = key_hash % self._slot_count
+        self._map.check_readable(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1))
+        number = int(self._slots[slot])
         while self.count <= number < self._item_count:
             previous = self.item(number)[3]  # left behind by a put that failed half-way
             number = previous if previous < number else 0
@@ -228,7 +240,9 @@ class IndexFile:
 
     def item(self, number: int) -> tuple[int, int, int, int]:
         """(hash, physical offset, seconds, previous item) of item 1 <= number < count."""
-        fields: tuple[int, int, int, int] = _ITEM.unpack_from(self._view, self._items_at + ITEM_SIZE * number)
+        at = self._items_at + ITEM_SIZE * number
+        self._map.check_readable(at, at + ITEM_SIZE)
+        fields: tuple[int, int, int, int] = _ITEM.unpack_from(self._view, at)
         return fields
 
     def in_chain_of(self, number: int, key_hash: int) -> bool:
@@ -294,7 +308,9 @@ class IndexFile:
             hashes = self._items["hash"][start : min(start + _SCANNED_ITEMS, count)].astype(np.int64)
             slots[hashes % self._slot_count] = np.arange(start, start + len(hashes), dtype=np.int32)
         self._zero_items(count, max(count, self.count))
+        fault_point("index.before_slots_again")
         self._map.write(HEADER_SIZE, slots.astype(">i4").tobytes())
+        fault_point("index.after_slots_again")
         self.count = count
         self.hash_slot_count = int(np.count_nonzero(slots))
         self._write_header()
@@ -333,7 +349,9 @@ def create_index_file(
             file.sync()  # its size too is on disk before its name is
         finally:
             file.close()
+        fault_point("index.before_rename")
         files.rename(temporary, path)
+        fault_point("index.after_rename")
         return IndexFile(files, path, slot_count, item_count)
     except StorageError:
         for made in (temporary, path):

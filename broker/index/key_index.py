@@ -25,6 +25,7 @@ from broker.index.chain_walk import ChainWalk
 from broker.index.dirty_files import DirtyFiles
 from broker.index.index_file import IndexFile, create_index_file, file_size, read_header
 from broker.projection import DispatchBatch
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
@@ -178,6 +179,7 @@ class KeyIndex:
             "file": file,
             "count": count,
         }
+        fault_point("index.before_note")
         self._files.write_atomic(_NOTE_PATH, json.dumps(note).encode())
 
     # --- reading ------------------------------------------------------------------------------------
@@ -226,11 +228,13 @@ class KeyIndex:
         done = 0
         try:
             while done < len(hashes):
+                fault_point("index.before_put")
                 file = self._writable_file()
                 done += file.put(hashes[done:], physical[done:], timestamps[done:])
                 self._dirty.mark(file.path)
                 if file.full:
                     self._full.append((file.path, file.end_timestamp))
+                fault_point("index.after_put")
         except StorageError:
             self._stop_inside(physical[:done])
             raise
@@ -250,7 +254,9 @@ class KeyIndex:
 
     def flush(self) -> None:
         position = self._position
+        fault_point("index.before_sync")
         self._dirty.sync()
+        fault_point("index.after_sync")
         self._synced_position = position
 
     def truncate_to(self, physical_offset: int) -> None:
@@ -344,6 +350,7 @@ class KeyIndex:
         try:
             if self._index_files:
                 file.continue_from(self._index_files[-1])
+                fault_point("index.after_continuing")
         except StorageError:
             self._remove(file)
             raise

@@ -21,6 +21,7 @@ from contextlib import suppress
 from enum import Enum
 
 from broker.log.segments import DIRECTORY, Segment, Segments, SpareWork
+from broker.storage.fault_points import fault_point
 from broker.storage.files import Buffer, FileSystem, StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -52,9 +53,12 @@ class FlushWork:
     def run(self) -> None:
         """Blocks until it is done; meant for another thread. StorageError: nothing may be acknowledged."""
         if self.new_names:
+            fault_point("flush.before_names")
             self._files.sync_directory(DIRECTORY)
         for segment in self._segments:
+            fault_point("flush.before_sync")
             segment.file.sync()
+        fault_point("flush.after_sync")
 
 
 class CommitLog:
@@ -78,24 +82,25 @@ class CommitLog:
         self._names_synced_below = self.segments.capacity_end
 
     # --- append -------------------------------------------------------------------------------------
-    def place(self, size: int) -> tuple[AppendStatus, int]:
+    def place(self, size: int, *, internal: bool = False) -> tuple[AppendStatus, int]:
         """Where a run of `size` bytes goes.
 
         (PUT_OK, physical offset); or (END_OF_FILE, its offset) after a blank was written and the next segment
         opened: ask once more; or (MESSAGE_SIZE_EXCEEDED, end) where no segment could hold it.
+        internal: the broker's own records, which may go to the segment that is kept for a full disk.
         TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: nothing was written.
         """
         if size + BLANK_SIZE > self.segments.file_size:
             return AppendStatus.MESSAGE_SIZE_EXCEEDED, self.end
         current = self.segments.at(self.end)
         if current is None:
-            self.segments.add()
+            self.segments.add(internal=internal)
             return AppendStatus.PUT_OK, self.end
         remaining = current.end - self.end
         if size + BLANK_SIZE <= remaining:
             return AppendStatus.PUT_OK, self.end
         if self.segments.last is current:
-            self.segments.add()
+            self.segments.add(internal=internal)
         blank_at = self.end
         self._write(current, blank_at, blank_record(remaining))
         self.end = current.end
@@ -113,7 +118,9 @@ class CommitLog:
     def _write(self, segment: Segment, physical_offset: int, data: Buffer) -> None:
         try:
             self._zero_dirty(segment)
+            fault_point("log.before_write")
             segment.file.write(physical_offset - segment.start, data)
+            fault_point("log.after_write")
         except StorageError as error:
             self._dirty_end = max(self._dirty_end, physical_offset + len(data))
             with suppress(StorageError):
@@ -150,12 +157,17 @@ class CommitLog:
         return self.segments.spare_work()
 
     # --- read ---------------------------------------------------------------------------------------
-    def read(self, physical_offset: int, size: int) -> memoryview:
-        """Bytes of one segment, unchecked. Empty where [offset, offset + size) is not within one segment."""
+    def read(self, physical_offset: int, size: int, *, check_readable: bool = True) -> memoryview:
+        """Bytes of one segment, unchecked. Empty where [offset, offset + size) is not within one segment.
+
+        StorageError where the disk does not give them; with check_readable=False the caller asks.
+        """
         segment = self.segments.at(physical_offset)
         if segment is None or physical_offset + size > segment.end or size < 0:
             return memoryview(b"")
         begin = physical_offset - segment.start
+        if check_readable:
+            segment.file.check_readable(begin, begin + size)
         return segment.file.view()[begin : begin + size]
 
     def store_timestamp_at(self, physical_offset: int) -> int | None:

@@ -1,11 +1,10 @@
 """Reading the log forwards as runs of records, telling its end from damage in the middle.
 
-What stands at a position is one of five things (trovemq_proto.records.check): a record, a blank (go on in the
-next segment), zeros, a torn record, or a damaged one. Below the known end nothing may be missing: there
-zeros, torn and damaged bytes are *damage*, which is reported, and reading goes on at the next record that
-names its own position. At or behind the known end the first of them is the end of the log.
-What lies behind the known end was perhaps never synced: a record there that lost a sector (see
-broker.log.sectors) is a torn one.
+What stands at a position is one of six things (trovemq_proto.records.check): a record, a blank (go on in the
+next segment), zeros, a torn record, a stale one of an older use of the file, or a damaged one. Below the
+known end nothing may be missing: there all but the first two are *damage*, which is reported, and reading
+goes on at the next record that names its own position. At or behind the known end the first of them is the
+end of the log, unless it shows that it was written whole and damaged later (broker.log.tail).
 """
 
 from __future__ import annotations
@@ -14,19 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from broker.log.commit_log import CommitLog
+from broker.log.readable import HEAD_SIZE, can_read_record, readable_end, stated_size
 from broker.log.sectors import count_whole
 from broker.log.segments import Segment
+from broker.log.tail import find_record, goes_on, search_from
 from broker.projection import DispatchBatch
-from trovemq_proto.records.check import RecordState, check_record
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run
 
 RUN_BYTES_MAX: Final = 1 << 20
-_RESYNC_CHUNK_MIN: Final = 1 << 12
-_RESYNC_CHUNK_MAX: Final = 1 << 20
-_MAGIC_POSITION: Final = 4
+_BLANK_MAGIC: Final = bytes.fromhex("cbd43194")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,7 @@ class LogReader:
     run_bytes_max: int = RUN_BYTES_MAX
     damages: list[Damage] = field(default_factory=list)
     damaged_bytes: int = 0
+    _newest: RecordBatch | None = None
 
     def __iter__(self) -> Iterator[DispatchBatch]:
         """Runs of good records in log order; `alive` is not filled in."""
@@ -64,27 +63,35 @@ class LogReader:
                 return
             run, state = self._next_run(segment)
             if run is not None:
+                self._newest = run.records
                 yield run
             if state is RecordState.RECORD:
                 continue
-            if state is RecordState.BLANK:
+            if state is None:
+                self._pass_unreadable(segment)
+            elif state is RecordState.BLANK:
                 self.position = segment.end
-            elif self.position < self.known_end:
+            elif self.position < self.known_end or (
+                state is not RecordState.ZEROS and self._goes_on(segment, state)
+            ):
                 self._pass_damage(segment, state)
             else:
                 return
 
-    def _next_run(self, segment: Segment) -> tuple[DispatchBatch | None, RecordState]:
-        """The good records from `position` on, and what stands behind them."""
+    def _next_run(self, segment: Segment) -> tuple[DispatchBatch | None, RecordState | None]:
+        """The good records from `position` on, and what stands behind them; None: it cannot be read."""
         view = segment.file.view()
         limit = (
             segment.file.size if self.limit is None else min(segment.file.size, self.limit - segment.start)
         )
         begin = self.position - segment.start
+        readable = self._readable_end(segment, begin, limit)
+        if readable <= begin:
+            return None, None
         records, end, state = scan_run(
             view,
             begin,
-            limit,
+            readable,
             physical_offset_of_data=segment.start,
             check_crc=self.check_crc,
             bytes_max=self.run_bytes_max,
@@ -95,38 +102,50 @@ class LogReader:
                 end, state = int(records.positions[whole]), RecordState.TORN
                 records = records.head(whole)
         if len(records) == 0:
-            return None, state
+            return None, state if readable >= limit or can_read_record(segment.file, begin, limit) else None
+        if end <= readable < limit and state is not RecordState.BLANK:
+            state = RecordState.RECORD  # what stands there is looked at next, as far as it goes
         self.position = segment.start + end
         return DispatchBatch(records, segment.start, self.position), state
 
-    def _pass_damage(self, segment: Segment, state: RecordState) -> None:
+    def _readable_end(self, segment: Segment, begin: int, limit: int) -> int:
+        """How much may be looked at: about a run, and at least the first record; all of it before a blank."""
+        file = segment.file
+        if readable_end(file, begin, min(begin + HEAD_SIZE, limit)) < min(begin + HEAD_SIZE, limit):
+            return begin
+        if bytes(file.view()[begin + 4 : begin + HEAD_SIZE]) == _BLANK_MAGIC:
+            return limit
+        want = max(self.run_bytes_max, stated_size(file, begin, limit))
+        return readable_end(file, begin, min(limit, begin + want))
+
+    def _pass_unreadable(self, segment: Segment) -> None:
+        """The record at `position` lies on a part of the disk that cannot be read. StorageError at or behind
+        the known end: it may well be a good one, so the log does not end here."""
+        begin = self.position - segment.start
+        if self.position >= self.known_end:
+            segment.file.check_readable(begin, segment.file.size)
+            return  # it can be read by now
+        size = 0
+        if readable_end(segment.file, begin, begin + HEAD_SIZE) == begin + HEAD_SIZE:
+            size = stated_size(segment.file, begin, segment.file.size)
         damaged_from = self.position
-        begin = damaged_from + 1
-        if state is RecordState.DAMAGED:
-            # Its lengths are right: what looks like a record within its body is none.
-            view, position = segment.file.view(), damaged_from - segment.start
-            begin += check_record(view, position, len(view), physical_offset=damaged_from)[1] - 1
-        self.position = find_record(segment, begin)
-        self.damages.append(Damage(damaged_from, self.position, state))
+        self.position = find_record(segment, damaged_from + max(1, size))
+        self.damages.append(Damage(damaged_from, self.position, RecordState.DAMAGED))
         self.damaged_bytes += self.position - damaged_from
 
+    def _goes_on(self, segment: Segment, state: RecordState) -> bool:
+        following = self.log.segments.at(segment.end)
+        newest_ms = 0
+        if self._newest is not None:
+            newest_ms = int(self._newest.store_timestamps[-1])
+        return goes_on(segment, self.position, state, following, newest_ms)
 
-def find_record(segment: Segment, physical_offset: int) -> int:
-    """The first good record from `physical_offset` on that names its own position; else the segment's end."""
-    view = segment.file.view()
-    data = np.frombuffer(view, dtype=np.uint8)
-    chunk = physical_offset - segment.start + _MAGIC_POSITION
-    size = _RESYNC_CHUNK_MIN
-    while chunk < len(data):
-        window = data[chunk : chunk + size + 3]
-        hits = (window[:-3] == 0xDA) & (window[1:-2] == 0xA3) & (window[2:-1] == 0x20)
-        for hit in np.flatnonzero(hits):
-            position = chunk + int(hit) - _MAGIC_POSITION
-            state, _ = check_record(
-                view, position, len(data), physical_offset=segment.start + position, check_crc=True
-            )
-            if state is RecordState.RECORD:
-                return segment.start + position
-        chunk += size
-        size = min(2 * size, _RESYNC_CHUNK_MAX)
-    return segment.end
+    def _pass_damage(self, segment: Segment, state: RecordState) -> None:
+        damaged_from = self.position
+        begin = search_from(segment, damaged_from, state)
+        found = find_record(segment, begin)
+        if found == segment.end and state is RecordState.DAMAGED and begin > self.known_end:
+            found = begin  # nothing more was written
+        self.position = found
+        self.damages.append(Damage(damaged_from, self.position, state))
+        self.damaged_bytes += self.position - damaged_from

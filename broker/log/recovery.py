@@ -23,6 +23,7 @@ from broker.log.commit_log import CommitLog
 from broker.log.reader import Damage, LogReader
 from broker.log.segments import Segment
 from broker.projection import DispatchBatch
+from broker.storage.fault_points import fault_point
 from broker.storage.files import File, FileSystem
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
@@ -54,33 +55,38 @@ def scan_log(
     return RecoveredLog(reader.position, records, timestamp, reader.damages)
 
 
-def zero_behind(files: FileSystem, log: CommitLog, end: int) -> int:
-    """Leaves nothing but zeros behind `end` in its segment. Returns how many bytes were not zero."""
+def zero_behind(files: FileSystem, log: CommitLog, end: int, size_max: int | None = None) -> int:
+    """Leaves nothing but zeros behind `end` in its segment, or in the next size_max bytes of it. Returns how
+    many bytes were not zero."""
     segment = log.segments.at(end)
-    return 0 if segment is None else _zero_rest(files, segment, end - segment.start)
+    return 0 if segment is None else _zero_rest(files, segment, end - segment.start, size_max)
 
 
-def _zero_rest(files: FileSystem, segment: Segment, begin: int) -> int:
+def _zero_rest(files: FileSystem, segment: Segment, begin: int, size_max: int | None) -> int:
     # A handle of its own: its mapping, which touches the whole rest, goes when this is done.
     file = files.open(segment.file.path)
     cleared = 0
     try:
-        for position, size in _chunks(file, begin):
+        for position, size in _chunks(file, begin, size_max):
             chunk = np.frombuffer(file.view(), dtype=np.uint8, count=size, offset=position)
             if dirty := int(np.count_nonzero(chunk)):
+                fault_point("recovery.before_zero")
                 file.write(position, bytes(size))
                 cleared += dirty
             del chunk
         if cleared:
+            fault_point("recovery.after_zero")
             file.sync()
     finally:
         file.close()
     return cleared
 
 
-def _chunks(file: File, begin: int) -> Iterator[tuple[int, int]]:
+def _chunks(file: File, begin: int, size_max: int | None) -> Iterator[tuple[int, int]]:
     """(position, size) of what may have been written at or behind `begin`."""
-    for start, end in file.written_ranges(begin):
+    limit = file.size if size_max is None else begin + size_max
+    for start, range_end in file.written_ranges(begin):
+        end = min(range_end, limit)
         for position in range(start, end, _ZERO_CHUNK):
             yield position, min(_ZERO_CHUNK, end - position)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -57,3 +58,10 @@ def count_whole(records: RecordBatch, begin: int) -> int:
             if not any(records.data[sector : min(sector + SECTOR_SIZE, end)]):
                 return int(index)
     return len(records)
+
+
+def written_until(data: NDArray[np.uint8], begin: int, end: int) -> int:
+    """The end of the row of sectors from `begin` on of which each has more than zeros in [begin, end)."""
+    starts = np.r_[begin, np.arange(begin // SECTOR_SIZE + 1, -(-end // SECTOR_SIZE)) * SECTOR_SIZE]
+    written = np.logical_or.reduceat(data[begin:end] != 0, starts - begin)
+    return end if written.all() else int(starts[int(np.argmin(written))])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.log.reader import RUN_BYTES_MAX, find_record
+from broker.log.reader import RUN_BYTES_MAX
 from broker.log.retention import ClosedSegment
 from broker.log.segments import Segment
+from broker.log.tail import find_record
 from broker.storage.files import FileSystem
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run

@@ -6,6 +6,8 @@ Invariants
 - A file is made, at its full size and synced, under `trovemq/` and then renamed into place: no kill leaves a
   short one in `commitlog/`, with which neither we nor RocketMQ would start. A spare is made ahead, so
   that rolling costs one rename on the append path.
+- One more file is kept for a full disk, from one run to the next. Only the broker's own records take it, and
+  only when no other file can be had.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from broker.storage.fault_points import fault_point
 from broker.storage.files import File, FileSystem, StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -22,6 +25,7 @@ DIRECTORY = "commitlog"
 OWN_DIRECTORY = "trovemq"
 SPARE_PATH = f"{OWN_DIRECTORY}/spare-segment"
 NEW_PATH = f"{OWN_DIRECTORY}/new-segment"
+KEPT_PATH = f"{OWN_DIRECTORY}/kept-segment"
 CREATE_TRIES = 3
 
 
@@ -45,18 +49,23 @@ class Segment:
 
 
 class SpareWork:
-    """Makes the next segment's file ahead of need; `run` may block and is meant for another thread."""
+    """Makes a segment's file ahead of need; `run` may block and is meant for another thread."""
 
-    def __init__(self, files: FileSystem, size: int) -> None:
+    def __init__(self, files: FileSystem, size: int, path: str = SPARE_PATH) -> None:
         self._files = files
         self._size = size
+        self._path = path
         self.ready = False
+        self.failure: StorageError | None = None
 
     def run(self) -> None:
         """Leaves `ready` False where the file cannot be had: the roll then tries itself and reports."""
         try:
-            _make(self._files, SPARE_PATH, self._size)
-        except StorageError:
+            fault_point("spare.before_make")
+            _make(self._files, self._path, self._size)
+            fault_point("spare.after_make")
+        except StorageError as error:
+            self.failure = error
             return
         self.ready = True
 
@@ -65,11 +74,13 @@ def _make(files: FileSystem, path: str, size: int) -> None:
     """A preallocated file of zeros, on disk. StorageError: there is none."""
     try:
         files.remove(path)
+        fault_point("segments.before_make")
         file = files.create(path, size, preallocate=True)
         try:
             file.sync()
         finally:
             file.close()
+        fault_point("segments.after_make")
     except StorageError:
         _remove_quietly(files, path)
         raise
@@ -90,6 +101,8 @@ class Segments:
         self._segments: list[Segment] = []
         self._spare_ready = False
         self._spare_work: SpareWork | None = None
+        self.kept_ready = False
+        """Whether there is a file for a full disk."""
         self.create_failures = 0
 
     def load(self, known_end: int | None = None) -> None:
@@ -100,6 +113,7 @@ class Segments:
         """
         self._files.remove(SPARE_PATH)
         self._files.remove(NEW_PATH)
+        self._find_kept()
         names = [name for name in self._files.list(DIRECTORY) if not self._is_directory(name)]
         if names and self._files.file_size(f"{DIRECTORY}/{names[-1]}") == 0:
             self._files.remove(f"{DIRECTORY}/{names.pop()}")  # made, never filled: RocketMQ drops it too
@@ -110,6 +124,12 @@ class Segments:
                     self._files.remove(f"{DIRECTORY}/{later}")
                 break
             self._open(name)
+
+    def _find_kept(self) -> None:
+        """One of another size, or whose making was interrupted, goes."""
+        self.kept_ready = self._files.exists(KEPT_PATH) and self._files.file_size(KEPT_PATH) == self.file_size
+        if not self.kept_ready:
+            self._files.remove(KEPT_PATH)
 
     def _is_directory(self, name: str) -> bool:
         return self._files.is_directory(f"{DIRECTORY}/{name}")
@@ -177,8 +197,17 @@ class Segments:
         self._spare_work = None
         self._spare_ready = work.ready
 
-    def add(self) -> Segment:
-        """The next segment, from the spare or made now (three tries).
+    def kept_work(self) -> SpareWork:
+        """Work that makes the file for a full disk."""
+        assert not self.kept_ready, "there is one"
+        return SpareWork(self._files, self.file_size, KEPT_PATH)
+
+    def finish_kept(self, work: SpareWork) -> None:
+        self.kept_ready = work.ready
+
+    def add(self, *, internal: bool = False) -> Segment:
+        """The next segment, from the spare or made now (three tries); for the broker's own records
+        (`internal`) also the file that is kept for a full disk.
 
         Raises TroveError DISK_FULL or CREATE_MAPPED_FILE_FAILED; then nothing has changed.
         """
@@ -196,9 +225,14 @@ class Segments:
                 self._segments.append(segment)
                 return segment
         self.create_failures += 1
+        if internal and (kept := self._take_kept(path)) is not None:
+            self._segments.append(Segment(start, kept))
+            return self._segments[-1]
         assert failure is not None
         spec = errors.DISK_FULL if failure.disk_full else errors.CREATE_MAPPED_FILE_FAILED
-        raise TroveError(spec, f"no new segment: {failure}") from failure
+        advice = "" if self._segments else "; a new store may have smaller segments (commit_log_file_size)"
+        reason = f"no new segment of {self.file_size} bytes: {failure}{advice}"
+        raise TroveError(spec, reason) from failure
 
     def _take_spare(self, path: str) -> File | None:
         if not self._spare_ready:
@@ -209,13 +243,24 @@ class Segments:
         except StorageError:
             return None
 
+    def _take_kept(self, path: str) -> File | None:
+        if not self.kept_ready:
+            return None
+        self.kept_ready = False
+        try:
+            return self._put_in_place(KEPT_PATH, path)
+        except StorageError:
+            return None
+
     def _create(self, path: str) -> File:
         _make(self._files, NEW_PATH, self.file_size)
         return self._put_in_place(NEW_PATH, path)
 
     def _put_in_place(self, source: str, path: str) -> File:
         try:
+            fault_point("segments.before_rename")
             self._files.rename(source, path)
+            fault_point("segments.after_rename")
             return self._files.open(path)
         except StorageError:
             _remove_quietly(self._files, source)
@@ -223,10 +268,12 @@ class Segments:
             raise
 
     def drop_from(self, offset: int) -> None:
-        """Removes every segment that begins at or after `offset` (they hold nothing of the log)."""
-        while self._segments and self._segments[-1].start >= offset:
+        """Removes every segment that begins behind `offset` (they hold nothing of the log). One that begins
+        there stays: it may be the only one, whose name alone says where the log begins."""
+        while self._segments and self._segments[-1].start > offset:
             segment = self._segments.pop()
             segment.file.close()
+            fault_point("segments.before_drop")
             self._files.remove(segment.file.path)
 
     def take_before(self, offset: int) -> list[Segment]:

@@ -10,8 +10,8 @@
                              -1 = no record had one, -2 = no index was kept
     keyIndexClosed           whether the index was closed at a clean stop: its files count as they are. Else
                              (a crash, or switched off since) only what is below keyIndexPosition does
-    queueEnds                topic -> queue id -> max queue offset then; after a crash it only says which
-                             queues there were (empty where they are more than QUEUE_ENDS_MAX)
+    queueEnds                topic -> queue id -> max queue offset then, of records below logEnd (empty where
+                             they are more than QUEUE_ENDS_MAX): no offset below it is given again
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
 has covered. A store without this file was written by RocketMQ.
@@ -86,7 +86,7 @@ def load(files: FileSystem) -> StoreState | None:
         if version > FORMAT:
             raise TroveError(errors.STORE_NEWER, f"{PATH} has format {version}, this version knows {FORMAT}")
         return msgspec.json.decode(data, type=StoreState)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

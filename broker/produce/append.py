@@ -110,6 +110,7 @@ class Appender:
         self.check_running()
         if self._held is not None:
             raise self._held
+        self._store.room.check()
 
     def append(self, topic: str, queue_id: int, records: Buffer, born_host: bytes | None) -> AppendResult:
         """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
@@ -139,9 +140,8 @@ class Appender:
             result = self._store.append(
                 data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
             )
-        except StorageError as error:
-            self._group_commit.fail(error)
-            raise TroveError(errors.STORE_FAILED, str(error)) from error
+        except StorageError as error:  # before anything was written: see ARCHITECTURE.md, disk errors
+            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         except TroveError as error:
             if error.spec is errors.STORE_FAILED:
                 self._group_commit.fail(error)

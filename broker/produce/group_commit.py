@@ -28,6 +28,7 @@ from trovemq_proto.errors import TroveError
 
 PAGE_SIZE: Final = 4096
 GATHER_TURNS: Final = 16  # of the event loop
+RETRY_PAUSE_S: Final = 0.05  # after a sync that could not be begun
 
 Grown = list[tuple[str, int]]
 Resolve = Callable[[TroveError | None], None]
@@ -229,6 +230,10 @@ class GroupCommit:
             await asyncio.get_running_loop().run_in_executor(self._executor, work.run)
             grown = self._store.finish_flush(work)
         except StorageError as error:
+            if error.no_descriptor:  # to sync a directory by: nothing is lost, it is tried again
+                await asyncio.sleep(RETRY_PAUSE_S)
+                self._wanted.set()
+                return
             self.fail(error)
             raise _store_failed(error) from error
         finally:

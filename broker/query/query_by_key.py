@@ -27,9 +27,10 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.located import queue_offset_of
 from broker.query.log_windows import matches, windows
 from broker.queues import queue_ids
+from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
 
 # Work is counted in steps along a chain, about a microsecond each; a page stops when it has done its share.
@@ -210,7 +211,11 @@ class _PageSearch:
         if physical_offset >= self.before:
             return  # the same record once more: it has two keys of this hash, or was indexed twice
         self.work_left -= _WORK_OF_CANDIDATE
-        found = self._answer_at(physical_offset)
+        try:
+            found = self._answer_at(physical_offset)
+        except (StorageError, TroveError):  # the disk does not give it
+            self._note(physical_offset)
+            found = None
         if found is not None:
             record, fields = found
             if self.records and self._is_full(len(record)):
@@ -245,7 +250,8 @@ class _PageSearch:
         # Its keys are looked at first: to check a foreign record's body would be in vain.
         if not self.query.accepts(record, fields):
             return None
-        if fields.body_size and not body_crc_matches(record, fields):
+        if not crc_matches(record, fields):
+            self.store.damage.met(physical_offset, len(record), RecordState.DAMAGED.value)
             self._note(physical_offset)
             return None
         return record, fields

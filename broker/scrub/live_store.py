@@ -111,9 +111,14 @@ class IndexMappings:
 
     def open(self) -> None:
         """May block, and may run in another thread. StorageError; also where a file is gone by now."""
-        self._views = [
-            self._store.files.open(f"{layouts.INDEX_DIRECTORY}/{name}").view() for name in self._names
-        ]
+        views = []
+        for name in self._names:
+            file = self._store.files.open(f"{layouts.INDEX_DIRECTORY}/{name}")
+            try:
+                views.append(file.view())
+            finally:
+                file.close()  # the view outlives it; the descriptor would never be given back
+        self._views = views
 
     def now(self, end: int) -> OpenIndex | None:
         """The index at this moment, for records below `end`; None where it has other files by now.

@@ -11,7 +11,6 @@ from broker.scrub import layouts
 from broker.scrub.checked_store import CheckedStore, LogStep, OpenIndex, ReadAhead
 from broker.scrub.findings import Findings
 from broker.scrub.index_check import IndexCheck
-from broker.scrub.property_crcs import wrong_property_crcs
 from broker.scrub.queue_check import QueueCheck, with_alive
 from broker.storage.files import StorageError
 from trovemq_proto.errors import TroveError
@@ -84,10 +83,6 @@ class StoreCheck:
         self.progress.records += len(run.records)
         if run.alive is not None:
             self.progress.dead_records += int((~run.alive).sum())
-        for index in wrong_property_crcs(run.records):
-            place = self._store.log_place(run.physical_offset + int(run.records.positions[index]))
-            size = int(run.records.sizes[index])
-            self._findings.add(*place, f"{size} bytes are a record that its __CRC32# property does not fit")
         try:
             for _ in self._queues.run(run):
                 yield None

@@ -36,7 +36,7 @@ from broker.topics.names import check_group_name, is_system_group, is_system_top
 from broker.topics.subscription_groups import SubscriptionGroup
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message, decode_message
+from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2, group_pb2_grpc
 
@@ -224,7 +224,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             page = query_page(self._store, KeyQuery(topic, unique_key, KeyType.UNIQUE), messages_max=1)
         except TroveError:
             return None
-        return decode_message(page.records[0]).queue_id if page.records else None
+        return decode_stored(page.records[0]).queue_id if page.records else None
 
     # --- commands to consumers ----------------------------------------------------------------------
     async def ConsumeDirectly(  # noqa: N802
@@ -241,7 +241,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         """Of several with one unique key the newest in a user's topic. A copy in a retry or dead-letter topic
         goes under the topic that the consumer knows."""
         found = get_message(self._store, identifier, topic)
-        messages = [decode_message(record) for record in found.records]
+        messages = [decode_stored(record) for record in found.records]
         chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
         message = messages[chosen]
         return message_of(

@@ -14,6 +14,7 @@ from broker.server.convert import append_reply, born_host_of, mark_failed, outgo
 from broker.server.fetch_stream import FetchParts, FetchStream, pull_once
 from broker.server.frames import read_append_frame
 from broker.server.reply_stream import OpenStreams
+from trovemq_daemon.request_bounds import bounded
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import message_pb2
@@ -40,7 +41,7 @@ class MessageService:
                 self.append, request_deserializer=read_append_frame
             ),
             "Fetch": grpc.stream_stream_rpc_method_handler(
-                self.fetch, request_deserializer=message_pb2.FetchRequest.FromString
+                self.fetch, request_deserializer=bounded(message_pb2.FetchRequest)
             ),
             "Send": grpc.unary_unary_rpc_method_handler(
                 self.send,

@@ -163,7 +163,29 @@ class BrokerCollector(Collector):
             ("projection",),
             (((name,), 1) for name in store.lagging),
         )
+        yield from self._damage()
         yield from self._retention()
+
+    def _damage(self) -> Iterator[Metric]:
+        damage, service, families = (
+            self._statistics.store.damage,
+            self._statistics.store_service,
+            self._families,
+        )
+        for name, what, table in (
+            ("trovemq_store_damaged_ranges", "Places of the log without a good record.", damage.ranges),
+            ("trovemq_store_damaged_bytes", "Their bytes.", damage.bytes),
+        ):
+            yield families.counters(name, what, ("state",), _by_symbol(table))
+        for name, what, value in (
+            ("trovemq_store_scrubs", "Scrubs that came to their end.", service.scrubs),
+            ("trovemq_store_scrubbed_bytes", "Bytes of the log that scrubs read.", service.scrubbed_bytes),
+            ("trovemq_store_scrub_damages", "Findings of scrubs.", service.scrub_damages),
+            ("trovemq_store_backups", "Backups made.", service.backups),
+            ("trovemq_store_backup_bytes", "Bytes copied by backups.", service.backup_bytes),
+            ("trovemq_store_backup_failures", "Backups that failed.", service.backup_failures),
+        ):
+            yield families.counter(name, what, value)
 
     def _retention(self) -> Iterator[Metric]:
         retention, families = self._statistics.retention, self._families

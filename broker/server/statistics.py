@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from broker.consume.group_standing import GroupStanding, group_standings
@@ -17,6 +17,7 @@ from broker.retention_task import RetentionCounters
 from broker.server.query_service import QueryService
 from broker.server.reply_stream import OpenStreams
 from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.store_service import StoreCounters
 from broker.server.traffic import Traffic
 
 GROUP_ENTRIES_MAX: Final = 10_000  # pairs of group and topic that one answer looks at
@@ -37,6 +38,7 @@ class StatisticsParts:
     timer_task: TimerTask
     clients: ClientRegistry
     retention: RetentionCounters
+    store_service: StoreCounters
     clock_ms: Callable[[], int]
 
 
@@ -55,6 +57,7 @@ class BrokerStatistics:
         self.timer_task: Final = parts.timer_task
         self.clients: Final = parts.clients
         self.retention: Final = parts.retention
+        self.store_service: Final = parts.store_service
         self.clock_ms = parts.clock_ms
 
     @property
@@ -113,7 +116,10 @@ class BrokerStatistics:
             "projection_failures": store.projection_failures,
             "segment_create_failures": store.segment_create_failures,
             "index_create_failures": self.index_create_failures,
+            "damaged_ranges": store.damage.ranges.total(),
+            "damaged_bytes": store.damage.bytes.total(),
             **self._retention_counters(),
+            **asdict(self.store_service),
         }
 
     def _retention_counters(self) -> dict[str, int]:

@@ -2,12 +2,13 @@
 
 `decide(operation, path)` is asked before each call and returns the errno to fail with, or None. Operations
 are named as the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic, rename,
-remove, truncate, sync_directory, lock, list, read_bytes. With `tear` a write that fails has written its
-first half, as pwrite may.
+remove, truncate, sync_directory, lock, list, read_bytes; read stands for check_readable. With `tear` a write
+that fails has written its first half, as pwrite may.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -55,6 +56,13 @@ class FaultyFile:
     def view(self) -> memoryview:
         return self._inner.view()
 
+    def check_readable(self, begin: int, end: int) -> None:
+        self._owner.check("read", self.path)
+        bad = self._owner.unreadable.get(self.path)
+        if bad is not None and bad[0] < end and begin < bad[1]:
+            raise StorageError("read", self.path, errno.EIO, "injected")
+        self._inner.check_readable(begin, end)
+
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         return self._inner.written_ranges(begin)
 
@@ -94,6 +102,8 @@ class FaultyFileSystem:
         self.tear = tear
         self.calls: list[tuple[str, str]] = []
         self.open_count = 0
+        self.unreadable: dict[str, tuple[int, int]] = {}
+        """[begin, end) of files that the disk does not give."""
 
     def check(self, operation: str, path: str) -> None:
         self.calls.append((operation, path))

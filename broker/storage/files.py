@@ -8,10 +8,11 @@ Invariants
 - A write either happens whole or raises `StorageError`; `write` loops over short writes and EINTR.
 - What is mapped for writing was preallocated, so a full disk is an error code and never SIGBUS.
 - `write_atomic` leaves the old content or the new one, also over a power cut.
+- What `check_readable` let pass may be read through the view: a bad sector is an error code and never SIGBUS.
 - A view stays valid until its file is closed *and* the view is released; closing never unmaps under a reader.
 
 Implementations: `RealFileSystem` (real.py), `MemoryFileSystem` (memory.py) and, for tests,
-`FaultyFileSystem` (faulty.py) around either.
+`FaultyFileSystem` (faulty.py) around either. An open store has `GuardedFileSystem` (guarded.py) around it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,17 @@ class StorageError(Exception):
     def disk_full(self) -> bool:
         return self.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+    @property
+    def sync_failed(self) -> bool:
+        """What was to be on disk may be lost, and no later sync would tell. (Where there is no descriptor to
+        sync a directory by, it was not tried.)"""
+        return self.operation in ("sync", "sync_directory") and not self.no_descriptor
+
+    @property
+    def no_descriptor(self) -> bool:
+        """The process, or the machine, has as many files open as it may."""
+        return self.errno in (errno.EMFILE, errno.ENFILE)
+
 
 class File(Protocol):
     """One open file of a fixed size, written by position and read through its mapping."""
@@ -51,6 +63,11 @@ class File(Protocol):
 
     def view(self) -> memoryview:
         """The whole file, read-only, always showing what was written last."""
+        ...
+
+    def check_readable(self, begin: int, end: int) -> None:
+        """Brings [begin, end) of the view into memory. StorageError where the disk does not give it: to read
+        the view there would end the process (SIGBUS)."""
         ...
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:

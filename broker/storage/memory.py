@@ -20,6 +20,7 @@ from broker.storage.paths import checked_path, parent_directory
 from broker.storage.real import scatter_into
 
 PAGE_SIZE: Final = 4096
+SECTOR_SIZE: Final = 512
 UNBOUNDED_SIZE: Final = 1 << 40
 
 
@@ -47,6 +48,9 @@ class MemoryFile:
     def view(self) -> memoryview:
         return memoryview(self._content.data).toreadonly()
 
+    def check_readable(self, begin: int, end: int) -> None:
+        pass
+
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         if begin < self.size:
             yield begin, self.size
@@ -66,17 +70,20 @@ class MemoryFile:
         pass
 
 
-def _surviving(content: _Content, keep: Callable[[], bool] | None) -> _Content:
+def _surviving(content: _Content, keep: Callable[[], bool] | None, unit: int) -> _Content:
     """What the disk has of a file whose name it has."""
+    survivor = _Content(0, content.synced)
+    if survivor.data == content.data:
+        survivor.synced = content.synced  # shared: nobody changes bytes
+        return survivor
     size = len(content.data)
     if keep is not None and not content.synced and not keep():
         size = 0
-    data = bytearray(content.synced[:size].ljust(size, b"\0"))
-    for begin in range(0, size if keep is not None else 0, PAGE_SIZE):
-        page = slice(begin, min(begin + PAGE_SIZE, size))
+    data = survivor.data = bytearray(content.synced[:size].ljust(size, b"\0"))
+    for begin in range(0, size if keep is not None else 0, unit):
+        page = slice(begin, min(begin + unit, size))
         if data[page] != content.data[page] and keep is not None and keep():
             data[page] = content.data[page]
-    survivor = _Content(0, bytes(data))
     survivor.synced = bytes(data)
     return survivor
 
@@ -91,11 +98,14 @@ class MemoryFileSystem:
         self._synced_names: dict[str, _Content] = {}
         self._locked: set[str] = set()
 
-    def after_power_cut(self, keep: Callable[[], bool] | None = None) -> MemoryFileSystem:
+    def after_power_cut(
+        self, keep: Callable[[], bool] | None = None, *, unit: int = PAGE_SIZE
+    ) -> MemoryFileSystem:
         """A new tree of the synced names, each with the content of its last sync (else zeros).
 
-        keep: asked for each page of 4 KiB, each size and each name (made, replaced or removed) that was not
-        synced, in an order that depends on the tree alone: whether the disk has it nevertheless.
+        keep: asked for each `unit` of bytes (PAGE_SIZE or SECTOR_SIZE), each size and each name (made,
+        replaced or removed) that was not synced, in an order that depends on the tree alone: whether the disk
+        has it nevertheless.
         """
         survivor = MemoryFileSystem(self.capacity)
         for path in sorted({*self._files, *self._synced_names}):
@@ -103,7 +113,7 @@ class MemoryFileSystem:
             if present is not content and keep is not None and keep():
                 content = present
             if content is not None:
-                survivor._files[path] = survivor._synced_names[path] = _surviving(content, keep)
+                survivor._files[path] = survivor._synced_names[path] = _surviving(content, keep, unit)
         return survivor
 
     def after_process_kill(self) -> MemoryFileSystem:

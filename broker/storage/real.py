@@ -24,6 +24,7 @@ _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 # Longer writes make the kernel take large folios. On a machine that hands its free memory back to a host
 # those are always cold, and touching them costs ten times the copying; small ones are found warm.
 _WRITE_SIZE_MAX = 1 << 14
+_POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14: the error that would be a SIGBUS
 
 
 @contextmanager
@@ -33,6 +34,25 @@ def storage_errors(operation: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
+
+
+def _check_room(descriptor: int, size: int) -> None:
+    """ENOSPC where the disk has less room than a file of `size` bytes still needs. A preallocation that fails
+    takes all the room that there is first, and whoever writes meanwhile would find the disk full."""
+    room = os.fstatvfs(descriptor)
+    missing = size - os.fstat(descriptor).st_blocks * 512
+    if room.f_blocks and room.f_bavail * room.f_frsize < missing:  # some file systems cannot tell: 0
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
+    """See File.check_readable. Where the kernel cannot tell (before 5.14) everything passes."""
+    begin -= begin % mmap.PAGESIZE
+    try:
+        mapping.madvise(_POPULATE_READ, begin, end - begin)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise StorageError("read", path, errno.EIO, str(error.strerror)) from error
 
 
 class RealFile:
@@ -56,9 +76,20 @@ class RealFile:
         if self._map is None:
             if self._descriptor < 0:  # mmap would take -1 for memory without a file
                 raise StorageError("mmap", self._path, errno.EBADF)
-            with storage_errors("mmap", self._path):
-                self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
+            try:
+                with storage_errors("mmap", self._path):
+                    self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
+            except ValueError as error:  # somebody shortened it since it was opened
+                raise StorageError("mmap", self._path, errno.EIO, str(error)) from error
         return memoryview(self._map)
+
+    def check_readable(self, begin: int, end: int) -> None:
+        mapping = self._map
+        if mapping is None:
+            self.view()
+            mapping = self._map
+            assert mapping is not None, "view() makes it"
+        check_readable(mapping, self._path, begin, end)
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         end = begin
@@ -172,6 +203,7 @@ class RealFileSystem:
             try:
                 if os.fstat(descriptor).st_size < size:
                     if preallocate:
+                        _check_room(descriptor, size)
                         os.posix_fallocate(descriptor, 0, size)
                     else:
                         os.ftruncate(descriptor, size)
@@ -225,11 +257,20 @@ class RealFileSystem:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(descriptor, view) :]
-                os.fdatasync(descriptor)
+                self._sync_temporary(descriptor, path)
             finally:
                 os.close(descriptor)
             os.rename(temporary, absolute)
         self.sync_directory(directory)
+
+    @staticmethod
+    def _sync_temporary(descriptor: int, path: str) -> None:
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            # A full disk is no lost page here: the temporary is written anew, the old content is untouched.
+            operation = "write" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "sync"
+            raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
 
     def truncate(self, path: str, size: int) -> None:
         with storage_errors("truncate", path):
@@ -257,12 +298,13 @@ class RealFileSystem:
                     raise
 
     def sync_directory(self, directory: str) -> None:
-        with storage_errors("sync", directory):
+        with storage_errors("open", directory):
             descriptor = os.open(self._absolute(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+        try:
+            with storage_errors("sync_directory", directory):
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        finally:
+            os.close(descriptor)
 
     def lock(self, path: str) -> None:
         absolute = self._absolute(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from broker.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_ROOM_MAX
-from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -60,7 +60,7 @@ def delivered_copy(
     """
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
-    if fields is None or (fields.body_size and not body_crc_matches(data, fields)):
+    if fields is None or not crc_matches(data, fields):
         return None
     header = HEADERS[host_bits(fields.sys_flag)].unpack_from(data)
     block = _VALUE_END + data[fields.property_position :]
@@ -72,8 +72,10 @@ def delivered_copy(
         block += _VALUE_END  # old clients left the last one out
     if told:
         block = _with_times(block, header[_STORE_MS], now_ms)
-    if len(block) - 1 > (PROPERTIES_ROOM_MAX if target.append_property_crc else PROPERTIES_SIZE_MAX):
-        return None  # the record was written without the CRC property, and there is no room for it
+    if len(block) - 1 > PROPERTIES_SIZE_MAX:
+        return None
+    # A record that was stored without the CRC property may have no room for it: its copy goes without.
+    append_property_crc = target.append_property_crc and len(block) - 1 <= PROPERTIES_ROOM_MAX
     queue = int(queue_id) % target.queue_count
     return queue, encode_record(
         target.topic,
@@ -88,7 +90,7 @@ def delivered_copy(
         reconsume_times=header[_RECONSUME_TIMES],
         body_crc=header[_BODY_CRC] if fields.body_size else None,
         magic=target.magic,
-        append_property_crc=target.append_property_crc,
+        append_property_crc=append_property_crc,
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from broker.message_store import MessageStore
 from broker.record_writer import RecordWriter
+from broker.storage.fault_points import fault_point
 from broker.timers.calendar import Rows
 from broker.timers.copies import Target, delivered_copy
 from broker.timers.sources import WHEEL_SOURCE, Sources
@@ -57,7 +58,9 @@ def deliver(
     for part in _parts(store, writer, sources, topics, rows, now_ms, turn):
         batch = RecordBatch.split(part.data, topic=part.topic)
         try:
+            fault_point("timers.before_append")
             writer.append_batch(part.topic, part.queue_id, part.data, batch, now_ms)
+            fault_point("timers.after_append")
         except TroveError as error:
             turn.error = error
             break

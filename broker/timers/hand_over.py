@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.timers.calendar import Rows
 from broker.timers.rocketmq_files import (
@@ -143,10 +144,15 @@ def hand_back(
     before = check or TimerCheck()
     first = int(wheel_rows["offset"][0]) if len(wheel_rows) else position
     check = TimerCheck(read_ms, 0, first, first, before.state_version, now_ms, before.counter + 1)
+    fault_point("timers.before_files")
     save_check(files, check)
+    fault_point("timers.after_check")
     clear_wheel_and_log(files, file_size)
+    fault_point("timers.after_clearing")
     save_units(files, units, file_size)
+    fault_point("timers.after_log")
     save_wheel(files, slots)
+    fault_point("timers.after_wheel")
     end = int(unit_positions(len(units), file_size)[-1]) + UNIT_SIZE if len(units) else 0
     save_check(
         files,

@@ -23,6 +23,7 @@ from broker.events.codec import Event, EventKind
 from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
 from broker.record_writer import NewRecord, RecordWriter
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.timers import hand_over
 from broker.timers.calendar import WAITS, Mask, Rows, slot_of
@@ -83,10 +84,16 @@ class Timers:
         """
         if deliver_ms <= now_ms:
             (result,) = self._writer.append(
-                [record.with_properties({PROPERTY_TIMER_DELIVER_MS: str(deliver_ms)})], now_ms
+                [record.with_properties({PROPERTY_TIMER_DELIVER_MS: str(deliver_ms)})],
+                now_ms,
+                internal=False,
             )
             return result
         longest_ms = self._settings.delivery_delay_max_ms
+        if deliver_ms <= 0:  # the clock is before the epoch: the wheel's records cannot say such a time
+            raise TroveError(
+                errors.DELIVERY_TIME_ILLEGAL, "the delivery time is before 1970", field="delivery_timestamp"
+            )
         if deliver_ms - now_ms > longest_ms:
             raise TroveError(
                 errors.DELIVERY_TIME_ILLEGAL,
@@ -98,12 +105,13 @@ class Timers:
             raise TroveError(
                 errors.LIMIT_EXCEEDED, f"{self._settings.timers_max} delayed messages wait (timers_max)"
             )
-        result = self._append_to_wheel(delayed_record(record, deliver_ms, now_ms), now_ms)
+        result = self._append_to_wheel(delayed_record(record, deliver_ms, now_ms), now_ms, internal=False)
         self.enqueued[record.topic] += 1
         return result
 
-    def _append_to_wheel(self, record: NewRecord, now_ms: int) -> AppendResult:
-        (result,) = self._writer.append([record], now_ms)
+    def _append_to_wheel(self, record: NewRecord, now_ms: int, *, internal: bool = True) -> AppendResult:
+        fault_point("timers.before_wheel")
+        (result,) = self._writer.append([record], now_ms, internal=internal)
         self._wheel_end = result.first_queue_offset + 1
         return result
 
@@ -156,6 +164,7 @@ class Timers:
         ended = np.zeros(len(rows), np.bool_)
         ended[turn.ended] = True
         self._table.calendar.put_back(rows[~ended])
+        fault_point("timers.after_turn")
         self._say_ended(rows[ended], now_ms)
         for number, count in Counter(rows["topic"][ended].tolist()).items():
             self.dequeued[self._table.topics[number]] += count

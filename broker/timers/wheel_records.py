@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from broker.record_writer import NewRecord
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, parse_properties
-from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
     CRC_PROPERTY_SIZE,
@@ -143,7 +143,7 @@ def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRe
     a schedule queue, which its unit has (spec 2.7)."""
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
-    if fields is None or (fields.body_size and not body_crc_matches(data, fields)):
+    if fields is None or not crc_matches(data, fields):
         return None
     properties = parse_properties(data[fields.property_position :])
     waiting = waiting_of(properties, schedule_ms)

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from broker.storage.files import Buffer, File, StorageError, WritableMap
 from broker.storage.paths import checked_path
-from broker.storage.real import storage_errors
+from broker.storage.real import check_readable, storage_errors
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -44,6 +44,10 @@ class ReadOnlyFile:
 
     def view(self) -> memoryview:
         return memoryview(self._data)
+
+    def check_readable(self, begin: int, end: int) -> None:
+        if isinstance(self._data, mmap.mmap):
+            check_readable(self._data, self._path, begin, end)
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         if begin < self.size:

@@ -28,6 +28,8 @@ from broker.log.state import StoreState
 from broker.projection import DispatchBatch
 from broker.scrub.layouts import QueueView
 from broker.scrub.queue_check import unit_indexes
+from broker.storage.fault_points import fault_point
+from broker.storage.files import FileSystem
 from broker.storage.real import RealFileSystem
 from broker.store_opening import ABORT_PATH, LOCK_PATH, IndexFileNames, last_indexed_offset, take_lock
 from broker.tools.store_view import StoreView
@@ -66,7 +68,11 @@ class Repaired:
 
 def repair(view: StoreView, root: Path) -> Repaired:
     """TroveError STORE_LOCKED, STORE_FAILED; StorageError: run it again."""
-    files = RealFileSystem(root)
+    return repair_files(view, RealFileSystem(root))
+
+
+def repair_files(view: StoreView, files: FileSystem) -> Repaired:
+    """repair() of any file system: `view` shows the same files."""
     take_lock(files)
     try:
         return _Repair(view, files).run()
@@ -75,7 +81,7 @@ def repair(view: StoreView, root: Path) -> Repaired:
 
 
 class _Repair:
-    def __init__(self, view: StoreView, files: RealFileSystem) -> None:
+    def __init__(self, view: StoreView, files: FileSystem) -> None:
         self._view = view
         self._files = files
         self._names = IndexFileNames()
@@ -88,6 +94,7 @@ class _Repair:
         with_index = bool(view.files.list(INDEX_DIRECTORY)) or saved.key_index_last_offset != state.NO_INDEX
         emptied = self._emptied_queues()
         files.write_atomic(ABORT_PATH, b"0")
+        fault_point("repair.after_mark")
         state.save(
             files,
             msgspec.structs.replace(
@@ -99,6 +106,7 @@ class _Repair:
                 queue_ends={},
             ),
         )
+        fault_point("repair.before_removal")
         self._remove_projections(keep=emptied)
         queues = ConsumeQueues(files, view.settings)
         index = KeyIndex(files, view.settings, self._names) if with_index else None
@@ -124,6 +132,7 @@ class _Repair:
         if index is not None:
             self._done.index_files = len(index.file_names)
             index.close()
+        fault_point("repair.before_finish")
         self._finish(finished)
         return self._done
 
@@ -141,6 +150,7 @@ class _Repair:
             files.remove(state.PATH)  # another broker's: its next start goes by its checkpoint
         if self._view.clean:
             files.remove(ABORT_PATH)
+        fault_point("repair.after_finish")
         files.sync_directory("trovemq")
         files.sync_directory("")
 
@@ -149,6 +159,10 @@ class _Repair:
         return [queue for queue in self._view.queues if self._is_emptied(queue)]
 
     def _is_emptied(self, queue: QueueView) -> bool:
+        directory = f"{ROOT_DIRECTORY}/{queue.topic}/{queue.queue_id}"
+        sizes = {self._files.file_size(f"{directory}/{name}") for name in self._files.list(directory)}
+        if sizes != {self._view.settings.consume_queue_file_size}:
+            return False  # a file was cut: no start would take it, and what it shows as its end is not that
         units = queue.units(max(queue.first, queue.end - 1), queue.end)
         return bool(len(units)) and int(units["physical_offset"][-1]) < self._view.log.min_offset
 
@@ -158,6 +172,7 @@ class _Repair:
             directory = path.rpartition("/")[0]
             if directory not in kept:
                 files.remove(path)
+                fault_point("repair.after_removal")
                 files.sync_directory(directory)
                 files.remove_directory(directory)
         for name in files.list(INDEX_DIRECTORY):
@@ -168,6 +183,7 @@ class _Repair:
 
     def _rebuild(self, queues: ConsumeQueues, index: KeyIndex | None) -> int:
         view, done = self._view, self._done
+        fault_point("repair.before_rebuild")
         queues.load(None)
         queues.forget_from(view.log.min_offset)
         if index is not None:
@@ -177,6 +193,7 @@ class _Repair:
         for found in reader:
             run = replace(found, alive=view.deletions.alive_mask(found.records, found.physical_offset))
             self._names.now_ms = max(self._names.now_ms, int(run.records.store_timestamps[-1]))
+            fault_point("repair.before_run")
             self._apply(queues, index, run)
             unflushed += run.records.nbytes
             if unflushed > _FLUSH_BYTES:

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.topics.json_file import JsonFile
 from trovemq_proto import errors
@@ -84,7 +85,9 @@ class TopicDeletions:
                 errors.LIMIT_EXCEEDED, f"{DELETION_COUNT_MAX} deleted topics still have records in the log"
             )
         if physical_offset > self.deleted_below(topic):
+            fault_point("deletions.before_save")
             self._save({**self._deleted_below, topic: physical_offset})
+            fault_point("deletions.after_save")
 
     def save(self) -> None:
         """Takes back what save_added() wrote. TroveError DISK_FULL, STORE_FAILED."""

@@ -10,7 +10,11 @@ RocketMQ keeps the content before the last change in `X.bak` (ConfigManager) and
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
+from broker.storage.paths import parent_directory
 from broker.topics import lax_json
 from broker.topics.lax_json import JsonObject
 from trovemq_proto import errors
@@ -50,7 +54,8 @@ class JsonFile:
         return None
 
     def save(self, document: JsonObject) -> None:
-        """Durable when it returns. TroveError DISK_FULL or STORE_FAILED; the old content then stays."""
+        """Durable when it returns. TroveError DISK_FULL, STORE_FAILED (its sync failed) or UNKNOWN_ERROR; the
+        old content then stays."""
         self.save_content(lax_json.render(document))
 
     def save_content(self, content: bytes) -> None:
@@ -59,12 +64,27 @@ class JsonFile:
             return
         try:
             if (backup := content if self._mirror else self._content) is not None:
+                fault_point("json.before_backup")
                 self._files.write_atomic(self.backup_path, backup)
+            fault_point("json.before_content")
             self._files.write_atomic(self.path, content)  # what counts is written last
+            fault_point("json.after_content")
         except StorageError as error:
-            spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+            self._take_back()
+            spec = errors.STORE_FAILED if error.sync_failed else errors.UNKNOWN_ERROR
+            spec = errors.DISK_FULL if error.disk_full else spec
             raise TroveError(spec, f"{self.path} was not saved: {error}", file=self.path) from error
         self._content = content
+
+    def _take_back(self) -> None:
+        """Puts back what a failed save may have replaced: refused, it must not count at the next start."""
+        with suppress(StorageError):
+            for path in (self.path, self.backup_path) if self._mirror else (self.path,):
+                if self._content is not None:
+                    self._files.write_atomic(path, self._content)
+                elif self._files.exists(path):
+                    self._files.remove(path)
+                    self._files.sync_directory(parent_directory(path))
 
     def _read(self, path: str) -> bytes | None:
         """An empty file counts as missing: RocketMQ leaves one if it dies while it makes it."""

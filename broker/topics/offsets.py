@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.topics import lax_json
 from broker.topics.json_file import JsonFile
@@ -45,7 +46,9 @@ class PersistWork:
 
     def run(self) -> None:
         """Durable when it returns. TroveError DISK_FULL, STORE_FAILED. One run() at a time."""
+        fault_point("offsets.before_save")
         self._file.save_content(self._content)
+        fault_point("offsets.after_save")
 
 
 class ConsumerOffsets:

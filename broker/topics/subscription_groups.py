@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject, integer_member, object_member
@@ -144,7 +145,9 @@ class GroupChange:
 
     def run(self) -> None:
         """TroveError DISK_FULL, STORE_FAILED; then the file is as it was."""
+        fault_point("groups.before_save")
         self._file.save(self.document)
+        fault_point("groups.after_save")
         self.saved = True
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject, integer_member, object_member
@@ -121,7 +122,9 @@ class TopicChange:
 
     def run(self) -> None:
         """TroveError DISK_FULL, STORE_FAILED; then the file is as it was."""
+        fault_point("topics.before_save")
         self._file.save(self.document)
+        fault_point("topics.after_save")
         self.saved = True
 
 

@@ -28,6 +28,7 @@ from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
 from broker.queues import messages_from
 from broker.record_writer import NewRecord, RecordWriter
+from broker.storage.fault_points import fault_point
 from broker.transactions.ended import find_ended
 from broker.transactions.open_halves import OpenHalves
 from broker.transactions.records import (
@@ -47,7 +48,7 @@ from broker.transactions.records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_message
+from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 CHECKS_PER_TURN_MAX: Final = 256
@@ -144,7 +145,9 @@ class Transactions:
             )
         self._store.topics.ensure_internal(HALF_TOPIC, 1, now_ms=now_ms)
         self._read_new()
-        result = self._append(half_record(record, immunity_ms), now_ms)
+        fault_point("transactions.before_half")
+        result = self._append(half_record(record, immunity_ms), now_ms, internal=False)
+        fault_point("transactions.after_half")
         half = HalfMessage(
             result.first_queue_offset,
             result.physical_offset,
@@ -179,15 +182,17 @@ class Transactions:
         result = None
         if commit:
             self._store.topics.require(topic)
+            fault_point("transactions.before_commit")
             result = self._append(commit_record(self._message(half)), now_ms)
+            fault_point("transactions.after_commit")
         self._end([half], now_ms)
         (self.committed if commit else self.rolled_back)[topic] += 1
         return result
 
-    def _append(self, record: NewRecord, now_ms: int) -> AppendResult:
+    def _append(self, record: NewRecord, now_ms: int, *, internal: bool = True) -> AppendResult:
         self._is_appending = True  # who is told of the append may call catch_up(), and the caller is not done
         try:
-            (result,) = self._writer.append([record], now_ms)
+            (result,) = self._writer.append([record], now_ms, internal=internal)
         finally:
             self._is_appending = False
         return result
@@ -196,7 +201,7 @@ class Transactions:
         record = self._store.record_at(half.physical_offset)
         if record is None:  # not visible yet: its sync is under way
             record = self._store.read(half.physical_offset, half.size)
-        return decode_message(record)
+        return decode_stored(record)
 
     def _end(self, halves: list[HalfMessage], now_ms: int) -> None:
         for half in halves:
@@ -210,7 +215,9 @@ class Transactions:
         try:
             self._store.topics.ensure_internal(OP_TOPIC, 1, now_ms=now_ms)
             for record, count in list(op_records([half.offset for half in self._unnamed], now_ms)):
+                fault_point("transactions.before_op")
                 result = self._append(record, now_ms)
+                fault_point("transactions.after_op")
                 named, self._unnamed = self._unnamed[:count], self._unnamed[count:]
                 self._unsynced.append((result.end, named))
                 self._op_next = result.first_queue_offset + 1
@@ -267,6 +274,7 @@ class Transactions:
             return
         try:
             self._store.topics.ensure_internal(GIVEN_UP_TOPIC, 1, now_ms=now_ms)
+            fault_point("transactions.before_giving_up")
             self._append(given_up_record(message, half.checks), now_ms)
         except TroveError:  # the disk is full, perhaps: once more after the next interval
             self._open.count_check(half, half.checks, now_ms)
@@ -418,7 +426,9 @@ class Transactions:
         except TroveError:
             self._end([half], now_ms)  # damaged: nothing is left that could be carried
             return
+        fault_point("transactions.before_carry")
         result = self._append(moved_record(message, half.checks), now_ms)
+        fault_point("transactions.after_carry")
         moved = msgspec.structs.replace(
             half,
             offset=result.first_queue_offset,

@@ -7,13 +7,14 @@ import errno
 import os
 from pathlib import Path
 
+import grpc
 import pytest
 
 from broker.app import BrokerApp
 from broker.settings import BrokerSettings
 from broker.storage.files import StorageError
 from broker.storage.real import RealFileSystem
-from tests.support.broker_here import broker_here
+from tests.support.broker_here import broker_here, small_settings
 from tests.support.broker_process import Stubs, refused
 from trovemq_daemon.lifecycle import ExitCode, Stop, exit_code_of
 from trovemq_proto.errors import TroveError
@@ -74,3 +75,55 @@ async def test_a_disk_that_fails_at_the_end_is_said_and_the_next_start_recovers(
     assert (tmp_path / "abort").exists()
     async with broker_here(tmp_path) as broker:
         assert (await broker.stubs.messages.Send(request)).first_queue_offset == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("operation", "number", "symbol"),
+    [
+        ("create", errno.ENOSPC, "DISK_FULL"),
+        ("create", errno.EIO, "CREATE_MAPPED_FILE_FAILED"),
+        ("write_atomic", errno.ENOSPC, "DISK_FULL"),
+        ("write_atomic", errno.EIO, "STORE_FAILED"),
+        ("list", errno.EIO, "STORE_FAILED"),
+    ],
+)
+async def test_a_disk_that_fails_at_the_start_is_said_by_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, number: int, symbol: str
+) -> None:
+    def broken(_files: RealFileSystem, path: str, *_more: object, **_named: object) -> None:
+        raise StorageError(operation, path, number)
+
+    monkeypatch.setattr(RealFileSystem, operation, broken)
+    with pytest.raises(TroveError) as ended:
+        async with broker_here(tmp_path):
+            pass
+    assert ended.value.symbol == symbol
+    assert exit_code_of(ended.value) is ExitCode.STORE_FAILED
+
+
+@pytest.mark.asyncio
+async def test_a_failed_sync_of_a_small_file_ends_the_broker_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = BrokerApp(small_settings(tmp_path, projection_flush_interval_ms=60_000))
+    running = asyncio.create_task(app.run(Stop()))
+    listening = await app.serving
+    async with Stubs(str(listening.grpc)) as stubs:
+        await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders"))
+        synced = os.fdatasync
+
+        def broken(descriptor: int) -> None:
+            if os.readlink(f"/proc/self/fd/{descriptor}").endswith("topics.json.tmp"):
+                raise OSError(errno.EIO, "the disk is gone")
+            synced(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", broken)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="bills"))
+        request = message_pb2.SendRequest(topic="orders", messages=[{"body": b"x"}])
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stubs.messages.Send(request)
+    with pytest.raises(ExceptionGroup) as ended:
+        await running
+    assert exit_code_of(ended.value) is ExitCode.STORE_FAILED

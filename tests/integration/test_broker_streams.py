@@ -334,7 +334,7 @@ async def test_a_waiting_pull_with_tags_passes_over_other_messages(stubs: Stubs)
 
 
 async def waiting_polls(stubs: Stubs, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await counters(stubs))["long_polls"] != count:
             pass
 

@@ -97,7 +97,7 @@ async def test_without_an_index_file_nothing_is_missed_and_the_index_catches_up(
             failures = next(line for line in metrics.splitlines() if "index_create_failures_total{" in line)
             assert float(failures.rpartition(" ")[2]) >= 3
             assert 'projection="key_index"} 1.0' in metrics
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await ready(broker):
                 await asyncio.sleep(0.02)
         assert (await broker.counters())["lagging_projections"] == 0

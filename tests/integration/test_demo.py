@@ -76,7 +76,7 @@ def port_is_open(address: str) -> bool:
 
 
 def wait_until_closed(address: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while port_is_open(address):
         assert time.monotonic() < deadline, f"{address} is still served"
         time.sleep(0.05)

@@ -165,7 +165,7 @@ async def test_sending_and_following_go_on_over_a_restart(kill: bool) -> None:
 
 
 async def test_property_crcs_are_learned_after_a_restart() -> None:
-    with BrokerProcess() as broker:
+    with BrokerProcess(enabledAppendPropCRC="false") as broker:
         async with trovemq.connect(broker.address) as client:
             await client.admin.create_topic("crc", queue_count=1)
             await client.send("crc", b"without")

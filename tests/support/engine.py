@@ -10,7 +10,16 @@ from broker.message_store import AppendResult, MessageStore
 from broker.storage.files import FileSystem
 from broker.store_settings import StoreSettings
 from trovemq_proto.records.encode import encode_record
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    CRC_PROPERTY_EMPTY,
+    CRC_PROPERTY_SIZE,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_CRC,
+    VALUE_END,
+)
 from trovemq_proto.records.message import Message, decode_message
+from trovemq_proto.records.record_crc import has_record_crc
 from trovemq_proto.records.validate import validate_batch
 
 NOW_MS = 1_700_000_000_000
@@ -63,6 +72,25 @@ def record(
     )
 
 
+def with_crc_property(record: bytes) -> bytes:
+    """The encoded record with the CRC property reserved, where it is well formed, has none and has room."""
+    fields = read_fields(record, 0, len(record))
+    size_max = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
+    if fields is None or has_record_crc(record, fields) or fields.property_size > size_max:
+        return record
+    end, block = fields.property_position - 2, record[fields.property_position :]
+    if block and block[-1] != VALUE_END:
+        return record
+    size = fields.property_size + CRC_PROPERTY_SIZE
+    total = len(record) + CRC_PROPERTY_SIZE
+    return total.to_bytes(4) + record[4:end] + size.to_bytes(2) + block + CRC_PROPERTY_EMPTY
+
+
+def own_properties(message: Message) -> dict[str, str]:
+    """What the message carries beside the whole record's CRC."""
+    return {name: value for name, value in message.properties.items() if name != PROPERTY_CRC}
+
+
 def append(
     store: MessageStore,
     *records: bytes,
@@ -70,15 +98,17 @@ def append(
     queue_id: int = 0,
     now_ms: int = NOW_MS,
 ) -> AppendResult:
-    """Validates and appends the records as one batch, as the produce path does."""
-    data = bytearray().join(records)
+    """Validates and appends the records as one batch, as the produce path does; the property for the whole
+    record's CRC is reserved as the store wants it."""
+    wanted = store.settings.append_property_crc
+    data = bytearray().join([with_crc_property(record) if wanted else record for record in records])
     batch = validate_batch(
         data,
         topic=topic,
         queue_id=queue_id,
         body_size_max=store.settings.body_size_max,
         store_host_ipv6=store.settings.store_host.startswith("["),
-        append_property_crc=store.settings.append_property_crc,
+        append_property_crc=wanted and b"__CRC32#" in data,
     )
     return store.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=BORN_HOST)
 

@@ -38,7 +38,7 @@ from broker.server.traffic import Traffic
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import decode_message
+from trovemq_proto.records.message import decode_stored
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -280,7 +280,7 @@ class Admin:
         return admin_pb2.ListMessageResponse(
             status=OK_STATUS,
             messages=[
-                message_of(record, topic, decode_message(record).queue_id, queue_offset)
+                message_of(record, topic, decode_stored(record).queue_id, queue_offset)
                 for record, queue_offset in zip(page.records, page.queue_offsets, strict=True)
             ],
             scroll_id=page.cursor,
@@ -360,6 +360,6 @@ def _client_info(client: Client) -> admin_pb2.ClientInfo:
 def _messages(found: FoundMessages, count_max: int) -> list[v2.Message]:
     shown = []
     for record, queue_offset in list(zip(found.records, found.queue_offsets, strict=True))[:count_max]:
-        message = decode_message(record)
+        message = decode_stored(record)
         shown.append(message_of(record, message.topic, message.queue_id, queue_offset))
     return shown

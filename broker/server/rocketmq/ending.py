@@ -87,7 +87,6 @@ class Ender:
         try:
             result = write(parts.clock_ms())
         except StorageError as error:
-            parts.group_commit.fail(error)
-            raise TroveError(errors.STORE_FAILED, str(error)) from error
+            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         if result is not None and parts.appender.sync:
             await parts.group_commit.durable(result.end)

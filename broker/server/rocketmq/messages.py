@@ -61,6 +61,8 @@ PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 
 SYSTEM_TEXT_SIZE_MAX: Final = 1_024  # characters of a born host or a trace context
 BORN_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999, the last that a Timestamp has
+INFLATION_MAX: Final = 8  # times: while it is inflated, twice as much is in memory
+INFLATED_SIZE_MIN: Final = 4_194_304  # bytes a compressed body may always have: RocketMQ's maxMessageSize
 GZIP_WINDOW: Final = 31  # zlib's wbits: a gzip header and trailer, the largest window
 
 _IDENTITY: Final = v2.IDENTITY
@@ -101,6 +103,12 @@ def message_of(record: Record, topic: str, queue_id: int, queue_offset: int) -> 
     return message
 
 
+def inflated_size_max(stored_size: int) -> int:
+    """A receive may have 32 messages: what a compressed body may become is bounded by what it takes. Text
+    does not come near it; what goes beyond reaches the client as it is stored."""
+    return min(max(INFLATED_SIZE_MIN, INFLATION_MAX * stored_size), BODY_SIZE_MAX_DEFAULT)
+
+
 def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int, queue_offset: int) -> None:
     """Fills in all that the record says. `record` is one that the store has checked; `topic`, `queue_id` and
     `queue_offset` are what the consumer is to see."""
@@ -124,7 +132,7 @@ def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int,
     body = data[body_at : body_at + body_size]
     if sys_flag & SYS_FLAG_COMPRESSED:
         try:
-            body = inflate_body(body, sys_flag, BODY_SIZE_MAX_DEFAULT)
+            body = inflate_body(body, sys_flag, inflated_size_max(body_size))
         except TroveError:
             system.body_encoding = v2.GZIP  # as RocketMQ labels every compressed body: the client may know it
     message.body = body

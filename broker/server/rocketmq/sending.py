@@ -256,8 +256,7 @@ class _Send:
         try:
             result = write()
         except StorageError as error:
-            self._parts.group_commit.fail(error)
-            raise TroveError(errors.STORE_FAILED, str(error)) from error
+            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         self._parts.traffic.appended(self._topic, 1, result.bytes_written)
         return result
 

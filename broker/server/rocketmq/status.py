@@ -5,7 +5,7 @@
 | a TroveError                             | `status` of the reply: its row's code in CODES, its text   |
 | a ProtocolError                          | the same with the code that it names                       |
 | metadata without x-mq-client-id          | CLIENT_ID_REQUIRED                                         |
-| bytes that are no message                | BAD_REQUEST                                                |
+| bytes that are no message, or too many   | BAD_REQUEST                                                |
 | anything else                            | INTERNAL_SERVER_ERROR; the log has it with the request id  |
 | the call is cancelled                    | nothing                                                    |
 
@@ -28,6 +28,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from trovemq_daemon.logging import get_logger
+from trovemq_daemon.request_bounds import check_parts
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2.definition_pb2 import Code, Status
@@ -161,7 +162,10 @@ def reader(request_type: type[Request]) -> Callable[[bytes], Request | Malformed
 
     def read(data: bytes) -> Request | Malformed:
         try:
+            check_parts(data, request_type.DESCRIPTOR)
             return request_type.FromString(data)
+        except TroveError as error:
+            return Malformed(error.message)
         except (DecodeError, ValueError) as error:
             return Malformed(f"the bytes are no {request_type.DESCRIPTOR.name}: {error}")
 

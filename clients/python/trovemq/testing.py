@@ -13,8 +13,10 @@ As a pytest plug-in (loaded by itself where the distribution is installed) it gi
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -28,6 +30,7 @@ from typing import Self
 import pytest
 
 LOOPBACK = "127.0.0.1"
+PORTS = range(10_000, 32_768)  # below those that Linux gives to outgoing connections
 READY_POLL_SECONDS = 0.005
 # Small files make a start cheap; neither the store's age nor the machine's disk removes or refuses anything;
 # every setting may be given anew.
@@ -43,10 +46,18 @@ BROKER_TEST_SETTINGS: Mapping[str, object] = {
 
 
 def free_port() -> int:
-    """A loopback TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """A loopback TCP port that was free a moment ago. No outgoing connection gets it by chance: it stays free
+    while its daemon restarts."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 class DaemonProcess:
@@ -69,7 +80,7 @@ class DaemonProcess:
         environment: Mapping[str, str] | None = None,
         port: int | None = None,
         http_port: int | None = None,
-        ready_timeout: float = 15.0,
+        ready_timeout: float = 60.0,
     ) -> None:
         self.module = module
         self.arguments = list(arguments)
@@ -161,13 +172,13 @@ class DaemonProcess:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
-    def wait(self, timeout: float = 15.0) -> int:
+    def wait(self, timeout: float = 30.0) -> int:
         """Waits for the end of the process; its exit code. Raises subprocess.TimeoutExpired."""
         if self.process is None:
             raise RuntimeError(f"{self.module} was not started")
         return self.process.wait(timeout)
 
-    def stop(self, timeout: float = 15.0) -> int:
+    def stop(self, timeout: float = 30.0) -> int:
         """Ends the daemon cleanly (SIGTERM) and returns its exit code; kills it after `timeout` seconds."""
         self.send_signal(signal.SIGTERM)
         try:
@@ -220,7 +231,7 @@ class NameserverProcess(DaemonProcess):
         environment: Mapping[str, str] | None = None,
         port: int | None = None,
         http_port: int | None = None,
-        ready_timeout: float = 15.0,
+        ready_timeout: float = 60.0,
         **settings: object,
     ) -> None:
         super().__init__(
@@ -261,7 +272,7 @@ class BrokerProcess(DaemonProcess):
         environment: Mapping[str, str] | None = None,
         port: int | None = None,
         http_port: int | None = None,
-        ready_timeout: float = 15.0,
+        ready_timeout: float = 60.0,
         **settings: object,
     ) -> None:
         super().__init__(

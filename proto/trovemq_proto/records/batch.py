@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import index_entries as entries
-from trovemq_proto.records.check import CRC_MASK
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.geometry import Geometry, measure, sliding, strided
@@ -27,6 +26,7 @@ from trovemq_proto.records.layout import (
     BODY_CRC_AT,
     BODY_SIZE_MAX_DEFAULT,
     BORN_TIMESTAMP_AT,
+    CRC_MASK,
     FLAG_AT,
     HOST_SIZE_EXTRA,
     MAGIC_AT,
@@ -42,6 +42,7 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_proto.records.message import Message, build_message, decode_message
 from trovemq_proto.records.property_scan import PropertyScan, scan_properties
+from trovemq_proto.records.record_crc import damaged_records
 from trovemq_proto.records.uniform_properties import UniformProperties, uniform_properties
 
 Buffer = bytes | bytearray | memoryview
@@ -122,7 +123,7 @@ class RecordBatch:
             yield from map(self.message, range(len(self)))
             return
         starts, geometry = self.positions, self.geometry
-        damaged = (self.crcs() != self.body_crcs) & (self.body_sizes > 0)
+        damaged = damaged_records(self)
         rows = zip(
             starts.tolist(),
             (starts + self.sizes).tolist(),
@@ -139,7 +140,7 @@ class RecordBatch:
         data = self.data
         for start, end, is_damaged, sys_flag, body, body_size, topic, topic_size, block, block_size in rows:
             if is_damaged:
-                raise TroveError(errors.RECORD_DAMAGED, f"the body of the record at byte {start} is damaged")
+                raise TroveError(errors.RECORD_DAMAGED, f"the record at byte {start} is damaged")
             size = end - start
             fields = RecordFields(0, size, sys_flag, body, body_size, topic, topic_size, block, block_size)
             yield build_message(data[start:end].tobytes(), fields)
@@ -342,6 +343,10 @@ class RecordBatch:
         if count == len(self):
             return self
         return RecordBatch(self.data, self.positions[:count], self.sizes[:count], self.topic)
+
+    def where(self, chosen: NDArray[np.bool_]) -> RecordBatch:
+        """The records for which `chosen`, bool[n], is true as a batch of their own."""
+        return RecordBatch(self.data, self.positions[chosen], self.sizes[chosen], self.topic)
 
     @cached_property
     def uniform_properties(self) -> UniformProperties | None:

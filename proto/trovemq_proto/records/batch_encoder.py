@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.check import CRC_MASK
 from trovemq_proto.records.encode import encode_record, host_flags, topic_field
 from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
 from trovemq_proto.records.layout import (
     BODY_CRC_AT,
+    CRC_MASK,
     CRC_PROPERTY_EMPTY,
     FLAG_AT,
     HEADERS,

@@ -1,8 +1,9 @@
 """Records as recovery sees them: is there a good record here, and how far does the run of good ones go?
 
 A record is good when it is well formed (fields.read_fields), names a plausible topic, says that it lies
-where it lies (PHYSICALOFFSET) and its body has the CRC that it states (an empty body is not checked, as in
-RocketMQ). Source: RocketMQ 5.4.0, CommitLog.checkMessageAndReturnSize, made stricter.
+where it lies (PHYSICALOFFSET) and has its CRC: that of the whole record where it holds one (record_crc.py),
+else that of its body (an empty body is not checked, as in RocketMQ).
+Source: RocketMQ 5.4.0, CommitLog.checkMessageAndReturnSize, made stricter.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.layout import (
     BLANK_SIZE,
     BODY_CRC_AT,
+    CRC_MASK,
+    CRC_PROPERTY_SIZE,
     MAGIC_BLANK,
     PHYSICAL_OFFSET_AT,
     TOPIC_SIZE_MAX_V2,
 )
+from trovemq_proto.records.record_crc import looks_like_record_crc, record_crc_property
 
 _BLANK_MAGIC_BYTES: Final = MAGIC_BLANK.to_bytes(4)
-_VISIBLE_ASCII: Final = frozenset(map(chr, range(0x21, 0x7F)))
-CRC_MASK: Final = 0x7FFFFFFF
+_TOPIC_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F))) - {"/"}
 
 
 class RecordState(Enum):
@@ -36,8 +39,10 @@ class RecordState(Enum):
     """Nothing was written here (the next 8 bytes, or what is left of them, are zero)."""
     TORN = "torn"
     """Bytes that are no well-formed record of this place."""
+    STALE = "stale"
+    """A whole record that says that it lies elsewhere: bytes of an older use of the file."""
     DAMAGED = "damaged"
-    """A well-formed record whose body does not have its CRC."""
+    """A well-formed record that does not have its CRC."""
 
 
 def check_record(
@@ -46,24 +51,47 @@ def check_record(
     """What lies at `position` of `data`, whose log ends (or whose segment ends) at `limit` <= len(data).
 
     physical_offset: the log position of data[position], compared with the record's; None: not compared.
-    Returns the state and the record's size in bytes (0 for ZEROS and TORN). Never raises for any bytes.
+    Returns the state and the record's size in bytes (0 for ZEROS, TORN, STALE). Never raises for any bytes.
     """
     fields = read_fields(data, position, limit)
     if fields is None:
         return _check_no_record(data, position, limit)
     topic = data[fields.topic_position : fields.topic_position + fields.topic_size]
-    if not is_plausible_topic(str(topic, "utf-8", "replace")):
-        return RecordState.TORN, 0
-    if physical_offset is not None and physical_offset != _stored_physical_offset(data, position):
-        return RecordState.TORN, 0
-    if check_crc and fields.body_size and not body_crc_matches(data, fields):
-        return RecordState.DAMAGED, fields.size
-    return RecordState.RECORD, fields.size
+    plausible = is_plausible_topic(str(topic, "utf-8", "replace"))
+    elsewhere = physical_offset is not None and physical_offset != _stored_physical_offset(data, position)
+    if plausible and not elsewhere:
+        if check_crc and not crc_matches(data, fields):
+            return RecordState.DAMAGED, fields.size
+        return RecordState.RECORD, fields.size
+    if crc_matches(data, fields):
+        return (RecordState.STALE if plausible else RecordState.TORN), 0
+    # With a CRC property where its lengths say that it ends, it is a record: its topic or place is damaged.
+    return (RecordState.DAMAGED, fields.size) if _has_record_crc(data, fields) else (RecordState.TORN, 0)
 
 
 def is_plausible_topic(topic: str) -> bool:
-    """1..255 visible ASCII characters: wider than the names that brokers accept, narrower than chance."""
-    return 0 < len(topic) <= TOPIC_SIZE_MAX_V2 and _VISIBLE_ASCII.issuperset(topic)
+    """1..255 visible ASCII characters that can name a directory: wider than the names that brokers accept,
+    narrower than chance."""
+    return (
+        0 < len(topic) <= TOPIC_SIZE_MAX_V2
+        and _TOPIC_CHARACTERS.issuperset(topic)
+        and topic not in (".", "..")
+    )
+
+
+def crc_matches(data: bytes | memoryview, fields: RecordFields) -> bool:
+    """Whether a well-formed record has the CRC that it states: the whole record's, or else the body's."""
+    end = fields.position + fields.size
+    if _has_record_crc(data, fields):
+        return data[end - CRC_PROPERTY_SIZE : end] == record_crc_property(data, fields.position, end)
+    if fields.property_size and data[end - 1] == 0:
+        return False  # its end was lost, and the CRC property with it: no properties end with a zero
+    return not fields.body_size or body_crc_matches(data, fields)
+
+
+def _has_record_crc(data: bytes | memoryview, fields: RecordFields) -> bool:
+    has_room = fields.property_size >= CRC_PROPERTY_SIZE
+    return has_room and looks_like_record_crc(data, fields.position + fields.size)
 
 
 def body_crc_matches(data: bytes | memoryview, fields: RecordFields) -> bool:

@@ -12,9 +12,9 @@ from isal.isal_zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.check import CRC_MASK
 from trovemq_proto.records.layout import (
     BLANK_SIZE,
+    CRC_MASK,
     CRC_PROPERTY_EMPTY,
     HEADERS,
     HOST_SIZE_IPV4,

@@ -21,7 +21,8 @@ port; each IPv6 host moves what follows it by 12 bytes. Positions below are thos
 | 76     | i64    | PREPAREDTRANSACTIONOFFSET |                                                          |
 | 84     | i32, n | BODY                      |                                                          |
 | 88 + n | i8, n  | TOPIC                     | v2: i16, n; the v1 length byte is signed: at most 127    |
-| ...    | i16, n | PROPERTIES                | `name 0x01 value 0x02` repeated, at most 32,767 bytes    |
+| ...    | i16, n | PROPERTIES                | `name 0x01 value 0x02` repeated, at most 32,767 bytes;   |
+|        |        |                           | the last may be the whole record's CRC (record_crc.py)   |
 
 A blank record ends a segment: i32 bytes up to the segment's end, i32 blank magic; the rest is undefined.
 Source: RocketMQ 5.4.0, MessageExtEncoder, MessageDecoder, CommitLog.
@@ -64,6 +65,8 @@ BODY_AT: Final = BODY_SIZE_AT + 4
 RECORD_SIZE_MIN: Final = BODY_AT + 1 + 2
 """A v1 record with IPv4 hosts, an empty body, topic and property block: 91 bytes."""
 BLANK_SIZE: Final = 8
+CRC_MASK: Final = 0x7FFFFFFF
+"""Of a CRC-32, what a record holds."""
 PROPERTIES_SIZE_MAX: Final = 32_767
 TOPIC_SIZE_MAX: Final = 127
 TOPIC_SIZE_MAX_V2: Final = 255

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.hosts import format_host, pack_host
@@ -119,12 +119,23 @@ def decode_message(
     a body that inflates to more than body_size_max bytes) and COMPRESSION_UNSUPPORTED.
     """
     data = bytes(record)
+    return build_message(data, _checked_fields(data), queue_offset, body_size_max)
+
+
+def decode_stored(record: bytes | bytearray | memoryview) -> Message:
+    """As decode_message, with `body` as it lies in the record. For whoever copies or looks at a record: a
+    body that nobody here can inflate must not stop that. RECORD_DAMAGED: not well formed, CRC wrong."""
+    data = bytes(record)
+    return build_message(data, _checked_fields(data), inflate=False)
+
+
+def _checked_fields(data: bytes) -> RecordFields:
     fields = read_fields(data, 0, len(data))
     if fields is None or fields.size != len(data):
         raise TroveError(errors.RECORD_DAMAGED, f"the {len(data)} bytes are no well-formed record")
-    if fields.body_size and not body_crc_matches(data, fields):
-        raise TroveError(errors.RECORD_DAMAGED, "the body does not have the CRC that its record states")
-    return build_message(data, fields, queue_offset, body_size_max)
+    if not crc_matches(data, fields):
+        raise TroveError(errors.RECORD_DAMAGED, "the record does not have the CRC that it states")
+    return fields
 
 
 def build_message(
@@ -132,6 +143,8 @@ def build_message(
     fields: RecordFields,
     queue_offset: int | None = None,
     body_size_max: int = BODY_SIZE_MAX_DEFAULT,
+    *,
+    inflate: bool = True,
 ) -> Message:
     """The message of a well-formed record whose CRC has been checked; `fields` are positions in `data`."""
     _, _, sys_flag, body_at, body_size, topic_at, topic_size, properties_at, _ = fields
@@ -153,6 +166,7 @@ def build_message(
         _,
     ) = HEADERS[host_bits(sys_flag)].unpack_from(data)
     stored_body = data[body_at : body_at + body_size]
+    compressed = inflate and sys_flag & SYS_FLAG_COMPRESSED
     return Message(
         data[topic_at : topic_at + topic_size].decode("utf-8", "replace"),
         queue_id,
@@ -170,7 +184,7 @@ def build_message(
         body_crc,
         magic,
         parse_properties(data[properties_at:]),
-        inflate_body(stored_body, sys_flag, body_size_max) if sys_flag & SYS_FLAG_COMPRESSED else stored_body,
+        inflate_body(stored_body, sys_flag, body_size_max) if compressed else stored_body,
         stored_body,
         data,
     )

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
-from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.check import CRC_MASK
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
 from trovemq_proto.records.layout import (
     BORN_HOST_AT,
-    CRC_PROPERTY_DIGITS,
     CRC_PROPERTY_SIZE,
     HOST_SIZE_IPV4,
     HOST_SIZE_IPV6,
@@ -26,8 +21,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_STORE_HOST_IPV6,
     born_shift,
 )
-
-_POWERS_OF_TEN: Final = 10 ** np.arange(CRC_PROPERTY_DIGITS)
+from trovemq_proto.records.record_crc import fill_record_crcs, has_record_crc, record_crc_property
 
 
 def patch_batch(
@@ -45,7 +39,9 @@ def patch_batch(
 
     Record i gets the queue offset first_queue_offset + i and the physical offset physical_offset +
     positions[i]; the store host's form must be the records' own; born_host is written into those records
-    that have its form, others keep the client's. Returns the batch over the patched buffer.
+    that have its form, others keep the client's; append_property_crc: the records that end with a reserved
+    CRC property get their CRC (validate_batch sees to it that a client's do). Returns the batch over the
+    patched buffer.
     """
     assert len(buffer) == len(batch.data), f"buffer of {len(buffer)} bytes for a batch over {len(batch.data)}"
     view = memoryview(buffer)
@@ -53,12 +49,13 @@ def patch_batch(
         for index, row in enumerate(batch.rows):
             at = physical_offset + row.position
             _patch_record(view, row, first_queue_offset + index, at, store_timestamp, store_host, born_host)
-            if append_property_crc:
-                _fill_crc(view, row)
+            if append_property_crc and has_record_crc(view, row):
+                end = row.position + row.size
+                view[end - CRC_PROPERTY_SIZE : end] = record_crc_property(view, row.position, end)
     else:
         _patch_all(view, batch, first_queue_offset, physical_offset, store_timestamp, store_host, born_host)
         if append_property_crc:
-            _fill_crcs(view, batch)
+            fill_record_crcs(view, batch)
     return batch.over(view)
 
 
@@ -94,15 +91,6 @@ def _write_host(view: memoryview, at: NDArray[np.int64], host: bytes) -> None:
         sliding(view, ">i4")[at + 16] = int.from_bytes(host[16:], signed=True)
 
 
-def _fill_crcs(view: memoryview, batch: RecordBatch) -> None:
-    ends = batch.positions + batch.sizes
-    spans = zip(batch.positions.tolist(), (ends - CRC_PROPERTY_SIZE).tolist(), strict=True)
-    crcs = np.array([crc32(view[start:end]) & CRC_MASK for start, end in spans], np.int64)
-    digits = (crcs[:, None] // _POWERS_OF_TEN % 10 + ord("0")).astype(np.uint8)
-    buffer = np.frombuffer(view, np.uint8)
-    buffer[(ends - 1 - CRC_PROPERTY_DIGITS)[:, None] + np.arange(CRC_PROPERTY_DIGITS)] = digits
-
-
 def _patch_record(
     view: memoryview,
     row: RecordFields,
@@ -125,11 +113,3 @@ def _patch_record(
 
 def host_size(sys_flag: int, flag: int) -> int:
     return HOST_SIZE_IPV6 if sys_flag & flag else HOST_SIZE_IPV4
-
-
-def _fill_crc(view: memoryview, row: RecordFields) -> None:
-    """Digits least significant first, of the CRC of all bytes before the CRC property."""
-    end = row.position + row.size
-    crc = crc32(view[row.position : end - CRC_PROPERTY_SIZE]) & CRC_MASK
-    digits = f"{crc:0{CRC_PROPERTY_DIGITS}}"[::-1]
-    view[end - 1 - CRC_PROPERTY_DIGITS : end - 1] = digits.encode()

@@ -12,6 +12,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record, is_plausible_topic
 from trovemq_proto.records.geometry import measure
 from trovemq_proto.records.layout import MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from trovemq_proto.records.record_crc import damaged_records
 
 _SIZE_AND_MAGIC: Final = Struct(">iI")
 
@@ -68,7 +69,7 @@ def _good_head(batch: RecordBatch, physical_offset_of_data: int | None, check_cr
         bad |= batch.physical_offsets != physical_offset_of_data + batch.positions
     batch = _before_first(batch, bad)
     if check_crc and len(batch):
-        batch = _before_first(batch, (batch.crcs() != batch.body_crcs) & (batch.body_sizes > 0))
+        batch = _before_first(batch, damaged_records(batch))
     return batch
 
 

@@ -27,6 +27,7 @@ from trovemq_proto.records.layout import (
     VALUE_END,
     magic_of_topic,
 )
+from trovemq_proto.records.record_crc import have_record_crcs, look_like_record_crcs, looks_like_record_crc
 
 SYS_FLAGS_ALLOWED: Final = (
     SYS_FLAG_COMPRESSED
@@ -122,11 +123,9 @@ class Expected:
         ends = batch.property_positions + batch.property_sizes
         unfit: NDArray[np.bool_] = batch.bytes_at(ends - 1, 1)[:, 0] != VALUE_END
         unfit &= batch.property_sizes > 0
-        prefixes = batch.bytes_at(ends - CRC_PROPERTY_SIZE, len(CRC_PROPERTY_PREFIX))
-        has_crc = (prefixes == np.frombuffer(CRC_PROPERTY_PREFIX, np.uint8)).all(axis=1)
-        has_crc &= batch.property_sizes >= CRC_PROPERTY_SIZE
-        unfit |= has_crc != self.append_property_crc
-        return unfit
+        if not self.append_property_crc:
+            return unfit | look_like_record_crcs(batch)
+        return unfit | ~have_record_crcs(batch)
 
     def check(self, data: memoryview, index: int, row: RecordFields) -> None:
         """Raises for the first thing that is wrong with this record."""
@@ -156,13 +155,12 @@ class Expected:
         end = row.property_position + row.property_size
         if row.property_size and data[end - 1] != VALUE_END:
             raise _illegal(index, "its property block does not end with 0x02")
-        has_crc = row.property_size >= CRC_PROPERTY_SIZE and (
-            data[end - CRC_PROPERTY_SIZE : end - CRC_PROPERTY_SIZE + len(CRC_PROPERTY_PREFIX)]
-            == CRC_PROPERTY_PREFIX
-        )
-        if has_crc != self.append_property_crc:
-            wanted = "needs a" if self.append_property_crc else "may not have a"
-            raise _illegal(index, f"its property block {wanted} CRC property at its end")
+        has_room = row.property_size >= CRC_PROPERTY_SIZE
+        name = data[end - CRC_PROPERTY_SIZE : end - CRC_PROPERTY_SIZE + len(CRC_PROPERTY_PREFIX)]
+        if self.append_property_crc and not (has_room and name == CRC_PROPERTY_PREFIX):
+            raise _illegal(index, "its property block needs a CRC property at its end")
+        if not self.append_property_crc and has_room and looks_like_record_crc(data, end):
+            raise _illegal(index, "its property block may not have a CRC property, or the like, at its end")
 
 
 def _illegal(index: int, what: str) -> TroveError:

@@ -330,7 +330,7 @@ def test_a_dead_letter_that_is_refused_is_tried_again(engine: Engine) -> None:
     assert engine.receive(group) == []
     assert engine.delivery.dead_letter_failures == 1
     assert engine.delivery.in_flight_count == 1
-    engine.store.failed = False
+    engine.store._marked_failed = False
     assert engine.receive(group) == []
     assert len(engine.messages("%DLQ%workers")) == 1
 

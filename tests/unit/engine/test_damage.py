@@ -221,7 +221,7 @@ def test_an_index_that_was_switched_off_after_a_power_cut_is_not_believed_later(
         send(store, b"lost", keys=f"lost{i}")
     assert store.key_index is not None
     store.key_index.flush()  # the disk has the items, and not the records
-    files = store.files.after_power_cut()  # type: ignore[attr-defined]
+    files = store.files.inner.after_power_cut()  # type: ignore[attr-defined]
     off = MessageStore.open(files, replace(SMALL, message_index_enable=False), NOW_MS)
     for i in range(5):
         send(off, b"other", keys=f"other{i}")

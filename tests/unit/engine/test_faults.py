@@ -87,12 +87,12 @@ class Broker:
                 self.in_background(store)
         self.sync(store)
         if store.topics.get("bills") is not None:
-            self.refuse_nothing_but(OPENING, lambda: store.delete_topic("bills", NOW_MS))
+            self.refuse_nothing_but(APPENDING, lambda: store.delete_topic("bills", NOW_MS))
         self.sync(store)
 
     def make_topic(self, store: MessageStore, topic: str) -> None:
         if store.topics.get(topic) is None:
-            self.refuse_nothing_but(OPENING, lambda: store.topics.create(topic, queue_count=4))
+            self.refuse_nothing_but(APPENDING, lambda: store.topics.create(topic, queue_count=4))
 
     def send(self, store: MessageStore, i: int) -> None:
         topic = "bills" if i % 5 == 4 else "orders"
@@ -127,7 +127,7 @@ class Broker:
                 raise
         store.catch_up(1 << 20)
         store.offsets.commit("billing", "orders", 0, 1)
-        self.refuse_nothing_but(OPENING, store.offsets.persist)
+        self.refuse_nothing_but(APPENDING, store.offsets.persist)
 
     def refuse_nothing_but(self, specs: set[errors.ErrorSpec], call: Callable[[], object]) -> bool:
         refusal: TroveError | None = None

@@ -240,7 +240,7 @@ def test_a_deleted_topic_stays_deleted_and_starts_again_at_zero() -> None:
         store = open_store(files.after_process_kill(), topics=())
         assert [(m.body, m.queue_offset) for m in read_queue(store)] == [(b"new", 0)]
         assert len(read_queue(store, "other")) == 6
-        files = store.files  # type: ignore[assignment]
+        files = store.files.inner  # type: ignore[assignment]
 
 
 def test_a_topic_deleted_just_before_a_kill_has_no_messages_left() -> None:

@@ -162,7 +162,7 @@ async def test_too_many_watchers_are_refused_and_a_place_becomes_free_again() ->
         wire = common_pb2.Error.FromString(metadata["trovemq-error-bin"])
         assert wire.symbol == "LIMIT_EXCEEDED"
         first.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(app.registry.watchers):
                 await asyncio.sleep(0)
         await routes.WatchRoutes(route_pb2.WatchRoutesRequest()).read()

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from broker.storage.files import Buffer, StorageError
 from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
-from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, open_store, read_queue, record
+from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, open_store, read_queue, with_crc_property
+from tests.support.engine import record as plain_record
 from trovemq_proto import errors
 from trovemq_proto.errors import ERRORS, TroveError
 from trovemq_proto.v1 import common_pb2
@@ -42,6 +44,11 @@ class Bench:
             self.appender.append(topic, queue_id, data, None)
         assert self.store.end_offset == end, "a refused batch leaves the log as it was"
         return caught.value
+
+
+def record(body: bytes, **fields: Any) -> bytes:
+    """As the route says that this store wants them."""
+    return with_crc_property(plain_record(body, **fields))
 
 
 @pytest.fixture

@@ -298,6 +298,7 @@ async def test_sends_behind_a_sync_that_takes_long_are_appended_all_the_same() -
     assert await bench.syncing()
     outcome = await bench.send(b"second")
     assert outcome.result.first_queue_offset == 1
+    assert bench.commit.flush_count == 0, "that sync is still under way"
     bench.may_sync.set()
     await bench.commit.durable(outcome.result.end)
     bench.commit.stop()

@@ -73,7 +73,7 @@ def note(store: Store, name: str) -> Callable[[TroveError | None], None]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0)
 
@@ -196,7 +196,7 @@ async def test_room_comes_with_the_sync_and_is_refused_where_it_does_not() -> No
 
 async def commit_room(commit: GroupCommit) -> None:
     """Room, however often the short wait has to be repeated."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             try:
                 return await commit.room()

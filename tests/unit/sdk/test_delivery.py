@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -115,7 +116,7 @@ async def test_a_broker_that_is_gone_is_passed_over(
 
 
 async def test_a_broker_that_comes_back_is_used_again(broker: FakeServer, connect: Connect) -> None:
-    client = await connect(broker, send_attempts_max=200)
+    client = await connect(broker, send_attempts_max=10_000)
     await client.send("orders", b"before")
     await broker.stop()
     await until_missed(client, "b1")
@@ -151,7 +152,7 @@ async def test_what_may_be_stored_is_not_sent_again(
 
 
 async def test_unless_that_is_wanted(broker: FakeServer, connect: Connect) -> None:
-    client = await connect(broker, send_attempts_max=200)
+    client = await connect(broker, send_attempts_max=10_000)
     await break_off_after_taking(broker)
     async with client.producer("orders", retry_in_doubt=True) as producer:
         waiting = asyncio.ensure_future(producer.send(b"x"))
@@ -169,13 +170,16 @@ async def test_no_answer_in_time(broker: FakeServer, connect: Connect) -> None:
     async def never(frame: message_pb2.AppendFrame) -> None:
         return None
 
+    client = await connect(broker)
+    await client.send("orders", b"w")  # the stream is open: the next frame leaves at once
+    usual = client._links.options
+    client._links.options = replace(usual, delivery_timeout_ms=200)
     broker.on_frame = never
-    client = await connect(broker, delivery_timeout_ms=100)
     with pytest.raises(TroveError) as failure:
         await client.send("orders", b"x")
     assert failure.value.spec is errors.REQUEST_TIMEOUT
     assert failure.value.fields["in_doubt"] == "true"
-    broker.on_frame = None
+    broker.on_frame, client._links.options = None, usual
     await client.send("orders", b"y")
     assert broker.streams == 1
 

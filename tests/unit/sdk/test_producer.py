@@ -101,7 +101,7 @@ async def test_a_full_batch_leaves_before_its_linger_ends(broker: FakeServer, co
     client = await connect(broker)
     async with client.producer("orders", linger_ms=60_000, batch_bytes_max=10_000) as producer:
         futures = [producer.send_nowait(bytes(1000)) for _ in range(20)]
-        await asyncio.wait_for(futures[0], 5)
+        await asyncio.wait_for(futures[0], 30)
         await producer.flush()
     assert len(broker.frames) > 1
     assert all(len(frame.records) <= 10_000 for frame in broker.frames)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def take(subscription: Subscription, count: int) -> list[ReceivedMessage]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return [await anext(subscription) for _ in range(count)]
 
 
@@ -486,7 +486,7 @@ async def test_cancelling_consume_returns_what_is_at_work(broker: FakeServer, co
     client = await connect(broker)
     consuming = asyncio.create_task(client.consume("orders", "g", handler, concurrency=1))
     await fake.offer(b"a")
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 30)
     consuming.cancel()
     await asyncio.gather(consuming, return_exceptions=True)
     (change,) = fake.requests("ChangeInvisibleDuration")

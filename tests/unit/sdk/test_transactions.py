@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -104,10 +105,11 @@ async def test_a_commit_that_did_not_arrive_is_the_answer_to_the_check(
     broker.messaging.hooks["EndTransaction"] = lambda request: (
         UNAVAILABLE if request.source == v2.SOURCE_CLIENT else None
     )
-    client = await connect(broker, delivery_timeout_ms=20)
+    client = await connect(broker)
     async with client.producer("orders") as producer:
         transaction = await producer.transaction().__aenter__()
         receipt = await transaction.send(b"a")
+        client._links.options = replace(client._links.options, delivery_timeout_ms=20)  # for the end alone
         with pytest.raises(TroveError) as failure:
             await transaction.commit()
         assert failure.value.fields["in_doubt"] == "true"
@@ -243,7 +245,7 @@ async def test_what_may_have_been_stored_is_sent_again_only_where_that_is_wanted
 
 
 async def test_a_send_waits_for_a_broker_that_is_away(broker: FakeServer, connect: Connect) -> None:
-    client = await connect(broker)
+    client = await connect(broker, send_attempts_max=10_000)
     await broker.stop()
     sending = asyncio.create_task(client.send("orders", b"a", deliver_after=5))
     await asyncio.wait([sending], timeout=0)

@@ -15,7 +15,7 @@ from broker.server.append_stream import AppendParts, AppendStream
 from broker.server.frames import AppendFrame
 from broker.server.traffic import Traffic
 from broker.storage.memory import MemoryFileSystem
-from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record
+from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, message_pb2
 
@@ -54,7 +54,9 @@ class Bench:
 
     def send(self, *numbers: int) -> None:
         for number in numbers:
-            self.context.frames.put_nowait(AppendFrame(number, "orders", 0, record(b"%d" % number)))
+            self.context.frames.put_nowait(
+                AppendFrame(number, "orders", 0, with_crc_property(record(b"%d" % number)))
+            )
 
     def sync(self) -> None:
         """What the flush worker does, in this thread."""
@@ -75,7 +77,7 @@ class Bench:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0)
 
@@ -84,7 +86,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_replies_wait_for_the_sync_and_refusals_do_not() -> None:
     bench = Bench()
     bench.send(1, 2)
-    bench.context.frames.put_nowait(AppendFrame(3, "unknown", 0, record(b"x")))
+    bench.context.frames.put_nowait(AppendFrame(3, "unknown", 0, with_crc_property(record(b"x"))))
     await until(lambda: bench.answered == [3])
     assert read_queue(bench.store) == []
     bench.sync()

@@ -28,7 +28,7 @@ from broker.query.query_by_key import query_pages
 from broker.services import StoreServices
 from broker.settings import BrokerSettings
 from broker.storage.real import RealFileSystem
-from tests.support.engine import NOW_MS, record
+from tests.support.engine import NOW_MS, record, with_crc_property
 from trovemq_daemon.addresses import parse_address
 
 WRITES = ("fsync", "fdatasync", "posix_fallocate", "ftruncate", "truncate", "open", "rename", "mkdir")
@@ -76,7 +76,8 @@ async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServ
 
 async def append(parts: StoreServices, queue_id: int = 0) -> int:
     data = b"".join(
-        record(b"body", queue_id=queue_id, keys=f"k{i}", unique_key=f"U{i}", tag="t") for i in range(10)
+        with_crc_property(record(b"body", queue_id=queue_id, keys=f"k{i}", unique_key=f"U{i}", tag="t"))
+        for i in range(10)
     )
     result = parts.appender.append("orders", queue_id, data, None)
     await parts.group_commit.durable(result.end)
@@ -151,7 +152,7 @@ async def test_retention(tmp_path: Path, flush_mode: FlushMode) -> None:
 async def segments_removed(parts: StoreServices, names: Sequence[str]) -> int:
     """The log gets segments, and a full disk takes them."""
     for _ in range(3):
-        result = parts.appender.append("orders", 0, record(bytes(3 << 20)), None)
+        result = parts.appender.append("orders", 0, with_crc_property(record(bytes(3 << 20))), None)
     await parts.group_commit.durable(result.end)
     parts.store.flush_projections()
     work = parts.model.begin_snapshot(NOW_MS, always=True)

@@ -76,7 +76,7 @@ def test_every_default_is_a_value_that_one_could_give() -> None:
         ("flushCommitLogLeastPages", "0", "flush_least_pages", 0),
         ("flushCommitLogThoroughInterval", "9000", "flush_thorough_interval_ms", 9_000),
         ("syncFlushTimeout", "50", "sync_flush_timeout_ms", 50),
-        ("enabledAppendPropCRC", "true", "append_property_crc", True),
+        ("enabledAppendPropCRC", "false", "append_property_crc", False),
         ("osPageCacheBusyTimeOutMills", "20", "append_wait_max_ms", 20),
         ("flushConsumerOffsetInterval", "100", "consumer_offset_flush_interval_ms", 100),
         ("flushIntervalConsumeQueue", "100", "projection_flush_interval_ms", 100),
@@ -252,8 +252,8 @@ def test_store_settings_take_every_field_from_the_settings() -> None:
         "commit_log_file_size=65536", "consume_queue_file_size=1000", "index_slot_count=10",
         "index_item_count=20",
         "message_index_enable=false", "message_index_safe=true", "body_size_max=1000", "batch_size_max=5000",
-        "append_property_crc=true", "flush_mode=async", "cluster=c", "name=n", "query_messages_max=3",
-        "query_page_bytes_max=5000", "undispatched_bytes_max=70000",
+        "append_property_crc=false", "flush_mode=async", "cluster=c", "name=n", "query_messages_max=3",
+        "query_page_bytes_max=5000", "undispatched_bytes_max=70000", "spare_segment_enable=false",
     ).settings  # fmt: skip
     made = changed.store_settings(Address("10.0.0.9", 5))
     for field in fields(StoreSettings):

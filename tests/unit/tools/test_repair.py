@@ -165,3 +165,24 @@ def test_a_store_that_is_open_is_left_alone(root: Path) -> None:
     store.close(NOW_MS)
     assert done.returncode == 1
     assert b"STORE_LOCKED" in done.stderr
+
+
+def test_a_queue_whose_file_was_cut_behind_expired_units_is_made_again(root: Path) -> None:
+    store = open_store(RealFileSystem(root), SMALL_SYNC)
+    fill(store, 60)
+    store.flush_projections()
+    trim_now(store.trim(store.closed_segments()[0].end))
+    queue = store.consume_queues.get("orders", 0)
+    assert queue is not None
+    ends = (queue.min_offset, queue.max_offset)
+    assert ends[0] > 0
+    store.close(NOW_MS)
+    first = min((root / "consumequeue/orders/0").iterdir())
+    with first.open("r+b") as file:
+        file.truncate(20 + 5)  # one unit is whole, and its record has gone
+    assert run("repair", "--json", "--store", root)[0] == 0
+    store = MessageStore.open(RealFileSystem(root), SMALL_SYNC, NOW_MS)
+    queue = store.consume_queues.get("orders", 0)
+    assert queue is not None
+    assert (queue.min_offset, queue.max_offset) == ends
+    store.close(NOW_MS)

@@ -82,7 +82,7 @@ def test_an_empty_file_is_a_missing_one(files: MemoryFileSystem) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error_number", "symbol"), [(errno.ENOSPC, "DISK_FULL"), (errno.EIO, "STORE_FAILED")]
+    ("error_number", "symbol"), [(errno.ENOSPC, "DISK_FULL"), (errno.EIO, "UNKNOWN_ERROR")]
 )
 def test_a_failed_save_says_so_and_keeps_the_old_content(
     files: MemoryFileSystem, error_number: int, symbol: str

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """The console script's entry: runs one command and exits with its code (0 answer, 1 error, 2 usage)."""
+    # gRPC's C core would write lines of its own among ours; it reads this when it is first imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from trovemq.cli.app import run
     except ModuleNotFoundError as error:

@@ -116,8 +116,11 @@ class Output:
     def _show_on_stderr(self, text: str, style: str = "") -> None:
         from rich.text import Text
 
+        from trovemq.cli.render import printable
+
         buffer = io.StringIO()
         console = self._console(buffer, terminal=self._stderr.isatty())
+        text = "\n".join(printable(line) for line in text.split("\n"))  # a server's words among them
         console.print(Text(text, style=style), soft_wrap=True)
         encoding = getattr(self._stderr, "encoding", None) or "utf-8"
         self._stderr.write(buffer.getvalue().encode(encoding, "replace").decode(encoding))

@@ -1,0 +1,39 @@
+"""Damage of the log that this process met: counted by state, and by place once.
+
+Recovery counts what it passes over when the store is opened; reading counts what it meets afterwards (bytes
+that went bad in a running store). A place that is read again is not counted again, up to PLACES_MAX of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from broker.log.reader import Damage
+
+PLACES_MAX: Final = 4096
+
+
+class DamageCounts:
+    """ranges, bytes: by the state of RecordState.value. `on_new` is told of each place that reading meets."""
+
+    def __init__(self, found: Iterable[Damage] = ()) -> None:
+        self.ranges: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.on_new: Callable[[int, int, str], None] = lambda physical_offset, size, state: None
+        self._places: set[int] = set()
+        for damage in found:
+            self._count(damage.physical_offset, damage.end - damage.physical_offset, damage.state.value)
+
+    def met(self, physical_offset: int, size: int, state: str) -> None:
+        """A reader found no good record of `size` bytes (0: not known) there."""
+        if physical_offset not in self._places and len(self._places) < PLACES_MAX:
+            self._count(physical_offset, size, state)
+            self.on_new(physical_offset, size, state)
+
+    def _count(self, physical_offset: int, size: int, state: str) -> None:
+        if len(self._places) < PLACES_MAX:
+            self._places.add(physical_offset)
+        self.ranges[state] += 1
+        self.bytes[state] += size

@@ -1,0 +1,54 @@
+"""How far a file of the log can be read: a bad sector costs the records that lie on it, and no others.
+
+The log is read through its mapping, where a read that fails would end the process (SIGBUS). So each range is
+asked for before it is read; what cannot be had is told by pages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.storage.files import File, StorageError
+
+PAGE_SIZE: Final = 4096
+HEAD_SIZE: Final = 8
+
+
+def readable_end(file: File, begin: int, end: int) -> int:
+    """`end` where [begin, end) can be read; else the beginning of its first page that cannot, or `begin`."""
+    if _can_read(file, begin, end):
+        return end
+    good, bad = (
+        begin // PAGE_SIZE,
+        -(-end // PAGE_SIZE),
+    )  # pages below `good` can be read
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _can_read(file, good * PAGE_SIZE, middle * PAGE_SIZE):
+            good = middle
+        else:
+            bad = middle
+    return max(begin, good * PAGE_SIZE)
+
+
+def can_read_record(file: File, position: int, limit: int) -> bool:
+    """Whether the record at `position` can be read, by the size that it states; nothing behind `limit` is."""
+    if not _can_read(file, position, min(position + HEAD_SIZE, limit)):
+        return False
+    page_left = PAGE_SIZE - position % PAGE_SIZE
+    size = stated_size(file, position, limit)
+    return size <= page_left or _can_read(file, position + page_left, position + size)
+
+
+def stated_size(file: File, position: int, limit: int) -> int:
+    """TOTALSIZE as it stands at `position`, which can be read; 0 where that is none."""
+    size = int.from_bytes(file.view()[position : position + 4], signed=True)
+    return size if 0 < size <= limit - position else 0
+
+
+def _can_read(file: File, begin: int, end: int) -> bool:
+    try:
+        file.check_readable(begin, end)
+    except StorageError:
+        return False
+    return True

@@ -1,0 +1,46 @@
+"""Damage as log lines: what opening a store found, what reading it meets; each place once, up to a bound."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any, Final
+
+from broker.log.segments import DIRECTORY
+from broker.message_store import MessageStore
+
+LINES_MAX: Final = 32
+
+
+def log_recovery(logger: Any, store: MessageStore) -> None:
+    """The damages and gaps of store.recovery as warnings; where they are more than LINES_MAX, how many more.
+    From then on damage that a reader meets is logged too, as often as that."""
+    report, file_size = store.recovery, store.settings.commit_log_file_size
+
+    def log_damage(event: str, physical_offset: int, size: int, state: str) -> None:
+        start = physical_offset // file_size * file_size
+        logger.warning(
+            event,
+            file=f"{DIRECTORY}/{start:020}",
+            offset=physical_offset - start,
+            physical_offset=physical_offset,
+            bytes=size,
+            state=state,
+        )
+
+    met = count(1)
+
+    def log_met(physical_offset: int, size: int, state: str) -> None:
+        if next(met) <= LINES_MAX:
+            log_damage("store.damage_met", physical_offset, size, state)
+
+    store.damage.on_new = log_met
+    for damage in report.damages[:LINES_MAX]:
+        at, end = damage.physical_offset, damage.end
+        log_damage("store.damage", at, end - at, damage.state.value)
+    for gap in report.gaps[:LINES_MAX]:
+        logger.warning(
+            "store.gap", topic=gap.topic, queue_id=gap.queue_id, offset=gap.offset, messages=gap.count
+        )
+    for event, found in (("store.damages_more", report.damages), ("store.gaps_more", report.gaps)):
+        if len(found) > LINES_MAX:
+            logger.warning(event, count=len(found) - LINES_MAX)

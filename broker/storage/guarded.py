@@ -1,0 +1,166 @@
+"""The file system of an open store: a little room is kept back, and a failed sync is remembered.
+
+    trovemq/reserve-0 … reserve-7   preallocated and never written: room that is there when the disk is full
+
+Small files are replaced as a whole, and a consume queue grows into holes of its file: both need new blocks.
+Where these cannot be had, files of the reserve are removed, one at a time, and the call is made again. So
+positions of consumers, the marks of the store and the units of the broker's own records go on being written
+while others fill the disk; `refill` makes the reserve whole when there is room.
+
+Invariants
+- `short` from the first call that needed the reserve until it is whole again: the store takes no new messages
+  then, what is left is for what the broker must write itself.
+- What is preallocated (segments, index files) is never made from the reserve.
+- `sync_failure` is the first sync that failed, of whatever file, in whatever thread. The kernel may have
+  dropped what it should have written: from then on nothing is acknowledged. (For want of room a file that is
+  being made may fail so, and is given up; whoever syncs data tells himself that it failed.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from broker.storage.files import Buffer, File, FileSystem, StorageError, WritableMap
+
+RESERVE_DIRECTORY: Final = "trovemq"
+RESERVE_COUNT: Final = 8
+CHUNK_SIZE_MAX: Final = 1 << 20
+_CHUNK_SIZE_MIN: Final = 1 << 12
+
+Result = TypeVar("Result")
+
+
+def reserve_chunk_size(commit_log_file_size: int) -> int:
+    """Bytes of one file of the reserve: all together are no larger than a segment, and at most 8 MiB."""
+    size = min(CHUNK_SIZE_MAX, commit_log_file_size // RESERVE_COUNT)
+    return max(_CHUNK_SIZE_MIN, size // _CHUNK_SIZE_MIN * _CHUNK_SIZE_MIN)
+
+
+class GuardedFile:
+    """A file of a GuardedFileSystem. What is only read is bound to the file itself: it costs nothing more."""
+
+    def __init__(self, owner: GuardedFileSystem, inner: File) -> None:
+        self._owner = owner
+        self._inner = inner
+        self.path: str = inner.path
+        self.size: int = inner.size
+        self.view = inner.view
+        self.check_readable = inner.check_readable
+        self.written_ranges = inner.written_ranges
+        self.close = inner.close
+
+    def write(self, offset: int, data: Buffer) -> None:
+        try:
+            self._inner.write(offset, data)
+        except StorageError as error:
+            self._owner.make_room(error)
+            self._owner.with_room(lambda: self._inner.write(offset, data))
+
+    def sync(self) -> None:
+        self._owner.noting(self._inner.sync)
+
+
+class GuardedMap(GuardedFile):
+    def __init__(self, owner: GuardedFileSystem, inner: WritableMap) -> None:
+        super().__init__(owner, inner)
+        self.scatter = inner.scatter
+
+
+class GuardedFileSystem:
+    """Over another file system; `chunk_size`: bytes of each file of the reserve."""
+
+    def __init__(self, inner: FileSystem, chunk_size: int) -> None:
+        self.inner: Final = inner
+        self.chunk_size: Final = chunk_size
+        self.short = False
+        self.sync_failure: StorageError | None = None
+        # What changes nothing here goes straight there.
+        self.list = inner.list
+        self.is_directory = inner.is_directory
+        self.exists = inner.exists
+        self.file_size = inner.file_size
+        self.read_bytes = inner.read_bytes
+        self.rename = inner.rename
+        self.remove = inner.remove
+        self.remove_directory = inner.remove_directory
+        self.lock = inner.lock
+        self.unlock = inner.unlock
+        self.free_bytes = inner.free_bytes
+        self.total_bytes = inner.total_bytes
+        self.modified_ms = inner.modified_ms
+
+    # --- the reserve --------------------------------------------------------------------------------
+    def refill(self) -> None:
+        """Makes the reserve whole; may block, may run in another thread. StorageError: it is not whole."""
+        self.short = False  # a call that meets a full disk meanwhile says so again
+        try:
+            for path in self._reserve_paths():
+                if self.inner.exists(path):
+                    if self.inner.file_size(path) == self.chunk_size:
+                        continue
+                    self.inner.remove(path)  # its making was interrupted
+                self.inner.create(path, self.chunk_size, preallocate=True).close()
+        except StorageError:
+            self.short = True
+            raise
+
+    def is_whole(self) -> bool:
+        return not self.short and all(map(self.inner.exists, self._reserve_paths()))
+
+    def _reserve_paths(self) -> Sequence[str]:
+        return [f"{RESERVE_DIRECTORY}/reserve-{number}" for number in range(RESERVE_COUNT)]
+
+    def make_room(self, error: StorageError) -> None:
+        """Gives up one file of the reserve after a call met a full disk; raises its error where that is not
+        why it failed, or nothing is left."""
+        if not error.disk_full:
+            self._note(error)
+            raise error
+        for path in self._reserve_paths():
+            if self.inner.exists(path):
+                self.short = True
+                self.inner.remove(path)
+                return
+        raise error
+
+    def with_room(self, call: Callable[[], Result]) -> Result:
+        """The call, as often as room can be made for it."""
+        while True:
+            try:
+                return call()
+            except StorageError as error:
+                self.make_room(error)
+
+    # --- syncs --------------------------------------------------------------------------------------
+    def noting(self, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except StorageError as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: StorageError) -> None:
+        if error.sync_failed and not error.disk_full and self.sync_failure is None:
+            self.sync_failure = error
+
+    def sync_directory(self, directory: str) -> None:
+        self.noting(lambda: self.inner.sync_directory(directory))
+
+    # --- files --------------------------------------------------------------------------------------
+    def create(self, path: str, size: int, *, preallocate: bool) -> File:
+        if preallocate:
+            return GuardedFile(self, self.inner.create(path, size, preallocate=True))
+        return GuardedFile(self, self.with_room(lambda: self.inner.create(path, size, preallocate=False)))
+
+    def open(self, path: str) -> File:
+        return GuardedFile(self, self.inner.open(path))
+
+    def open_writable_map(self, path: str, size: int) -> WritableMap:
+        return GuardedMap(self, self.inner.open_writable_map(path, size))
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self.with_room(lambda: self.inner.write_atomic(path, data))
+
+    def truncate(self, path: str, size: int) -> None:
+        self.with_room(lambda: self.inner.truncate(path, size))

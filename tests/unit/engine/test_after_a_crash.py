@@ -1,0 +1,166 @@
+"""What a crash may leave, one thing each: what is no message must not become one, and what is one stays."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from broker.log import state
+from broker.message_store import MessageStore
+from broker.storage.faulty import FaultyFileSystem, fail_at
+from broker.storage.memory import MemoryFileSystem
+from broker.store_trim import trim_now
+from tests.support.engine import (
+    NOW_MS,
+    SMALL,
+    SMALL_SYNC,
+    append,
+    flush,
+    open_store,
+    record,
+    scan_bodies,
+    send,
+)
+from trovemq_proto.errors import TroveError
+
+FIRST = "commitlog/00000000000000000000"
+
+
+def test_a_record_of_an_older_generation_behind_the_end_is_no_message() -> None:
+    """It is whole, its CRC is right, and it says that it lies elsewhere."""
+    files = MemoryFileSystem()
+    store = open_store(files)
+    old = send(store, b"old" * 100)
+    send(store, b"last")
+    flush(store)
+    killed = files.after_process_kill()
+    segment = killed.open(FIRST)
+    segment.write(store.end_offset, segment.view()[: old.bytes_written])
+    again = MessageStore.open(killed, SMALL, NOW_MS)
+    assert again.end_offset == store.end_offset
+    assert scan_bodies(again) == [b"old" * 100, b"last"]
+
+
+def test_a_record_without_a_body_that_lost_a_sector_is_cut() -> None:
+    """A power cut kept the sectors around it; without the whole record's CRC nothing else tells."""
+    files = MemoryFileSystem()
+    store = open_store(files, replace(SMALL, append_property_crc=False))
+    send(store, b"synced")
+    flush(store)
+    send(store, b"", keys="k" * 3_000)
+    cut = files.after_process_kill()
+    cut.open(FIRST).write(1024, bytes(512))
+    again = MessageStore.open(cut, SMALL, NOW_MS)
+    assert scan_bodies(again) == [b"synced"]
+
+
+def test_segments_whose_names_outlived_the_one_before_them_go() -> None:
+    """Three were made since the last sync; the disk has the name of the last of them."""
+    files = MemoryFileSystem()
+    store = open_store(files)
+    send(store, b"synced")
+    flush(store)
+    store.flush_projections()
+    for _ in range(3):
+        send(store, bytes(8_000))
+    assert store.segment_count == 3
+    killed = files.after_process_kill()
+    killed.remove(f"commitlog/{SMALL.commit_log_file_size:020d}")
+    again = MessageStore.open(killed, SMALL, NOW_MS)
+    assert scan_bodies(again) == [b"synced", bytes(8_000)]
+    assert again.end_offset <= SMALL.commit_log_file_size
+
+
+def test_the_saved_state_names_nothing_that_no_sync_has_covered() -> None:
+    files = MemoryFileSystem()
+    store = open_store(files)
+    send(store, b"synced")
+    flush(store)
+    send(store, b"not synced")
+    store.flush_projections(index=True)
+    saved = state.load(files)
+    assert saved is not None
+    assert max(saved.log_end, saved.consume_queue_position, saved.key_index_position) <= store.flushed_offset
+
+
+def test_the_saved_state_names_nothing_of_the_index_that_was_not_synced() -> None:
+    """The log is synced often, the index seldom: what lies between is read again at the next start."""
+    files = MemoryFileSystem()
+    store = open_store(files)
+    for i in range(5):
+        send(store, b"synced", keys=f"k{i}")
+        flush(store)
+        store.flush_projections()
+    saved = state.load(files)
+    assert saved is not None
+    assert store.key_index is not None
+    assert store.key_index.synced_position < store.flushed_offset
+    assert saved.key_index_position <= store.key_index.synced_position
+    assert saved.consume_queue_position == store.flushed_offset
+
+
+def test_items_of_records_that_a_power_cut_took_are_not_believed() -> None:
+    """The index was synced, the log was not; other messages come to stand where the lost ones stood."""
+    files = MemoryFileSystem()
+    store = open_store(files)
+    send(store, b"synced", keys="k")
+    flush(store)
+    store.flush_projections(index=True)
+    for i in range(5):
+        send(store, b"lost", keys=f"lost{i}")
+    assert store.key_index is not None
+    store.key_index.flush()
+    again = MessageStore.open(files.after_power_cut(), SMALL, NOW_MS)
+    for i in range(5):
+        send(again, b"other", keys=f"other{i}")
+    assert scan_bodies(again) == [b"synced", *[b"other"] * 5]
+    assert again.key_index is not None
+    assert sum(file.count - 1 for file in again.key_index._index_files) == 6
+
+
+def test_what_a_start_after_a_kill_found_survives_a_power_cut() -> None:
+    """It was in the page cache alone, and consumers have seen it since the start."""
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC)
+    for i in range(20):
+        send(store, bytes([i]) * 1500)  # written, and killed before the sync
+    killed = files.after_process_kill()
+    again = MessageStore.open(killed, SMALL_SYNC, NOW_MS)
+    found = scan_bodies(again)
+    assert len(found) == 20
+    assert scan_bodies(MessageStore.open(killed.after_power_cut(), SMALL_SYNC, NOW_MS)) == found
+
+
+def test_a_queue_whose_records_have_expired_goes_on_where_it_was_when_queues_are_made_anew() -> None:
+    files = MemoryFileSystem()
+    store = open_store(files, topics=("orders", "idle"))
+    for _ in range(5):
+        send(store, b"expires", topic="idle")
+    for _ in range(6):
+        send(store, bytes(8_000))
+    flush(store)
+    store.flush_projections()
+    trim_now(store.trim(store.closed_segments()[1].end))
+    killed = files.after_process_kill()
+    saved = state.load(killed)
+    assert saved is not None
+    # A start that makes all queues again notes this first, and was killed then.
+    state.save(killed, msgspec.structs.replace(saved, consume_queue_position=0, queue_ends={}))
+    again = MessageStore.open(killed, SMALL, NOW_MS)
+    assert again.consume_queues.next_offset("idle", 0) == 5
+    assert send(again, b"next", topic="idle").first_queue_offset == 5
+
+
+def test_of_a_batch_whose_write_failed_half_way_nothing_comes_back() -> None:
+    """The disk has its first record, whole."""
+    memory = MemoryFileSystem()
+    files = FaultyFileSystem(memory, tear=True)
+    store = open_store(files)
+    send(store, b"kept")
+    files.decide = fail_at("write", 1, errno.EIO, "commitlog")
+    with pytest.raises(TroveError, match="the append failed"):
+        append(store, record(b"refused"), record(b"refused"))
+    assert scan_bodies(MessageStore.open(memory.after_process_kill(), SMALL, NOW_MS)) == [b"kept"]

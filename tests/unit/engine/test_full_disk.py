@@ -1,0 +1,161 @@
+"""A full disk: what is kept for the broker's own records, what users' messages never take, how it ends."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from broker.log.segments import KEPT_PATH
+from broker.message_store import MessageStore
+from broker.record_writer import NewRecord, RecordWriter
+from broker.storage.faulty import FaultyFileSystem
+from broker.storage.files import StorageError
+from broker.storage.guarded import RESERVE_COUNT, GuardedFileSystem
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, SMALL, open_store, scan_bodies, send
+from trovemq_proto.errors import TroveError
+
+SETTINGS = replace(SMALL, commit_log_file_size=32_768)
+
+
+def keep_room(store: MessageStore) -> StorageError | None:
+    work = store.room.work()
+    if work is None:
+        return None
+    work.run()
+    store.room.finish(work)
+    return work.failure
+
+
+def write_own(store: MessageStore, body: bytes) -> None:
+    """As the broker writes its own records."""
+    RecordWriter(store, store.dispatch).append([NewRecord("orders", 0, body)], NOW_MS)
+
+
+def fill_up(files: MemoryFileSystem) -> None:
+    """Not a byte is left."""
+    files.capacity = 1 << 30
+    files.capacity -= files.free_bytes()
+
+
+def filled(files: MemoryFileSystem) -> MessageStore:
+    """A store that keeps room, whose disk is full, with little left in its segment."""
+    store = open_store(files, SETTINGS)
+    assert keep_room(store) is None
+    send(store, bytes(7_000))
+    fill_up(files)
+    for _ in range(3):
+        send(store, bytes(7_000))
+    return store
+
+
+def test_users_messages_never_take_the_kept_segment() -> None:
+    files = MemoryFileSystem()
+    store = filled(files)
+    for _ in range(3):
+        with pytest.raises(TroveError, match="DISK_FULL"):
+            send(store, bytes(7_000))
+    assert files.exists(KEPT_PATH)
+    assert len(scan_bodies(store)) == 4
+
+
+def test_the_brokers_own_records_take_the_kept_segment_and_users_are_refused_from_then_on() -> None:
+    files = MemoryFileSystem()
+    store = filled(files)
+    write_own(store, bytes(7_000))
+    assert not files.exists(KEPT_PATH)
+    assert keep_room(store) is not None
+    with pytest.raises(TroveError, match="DISK_FULL"):
+        send(store, b"small")
+    write_own(store, b"small")
+    assert len(scan_bodies(store)) == 6
+
+
+def test_messages_are_taken_again_once_there_is_room() -> None:
+    files = MemoryFileSystem()
+    store = filled(files)
+    write_own(store, bytes(7_000))
+    keep_room(store)
+    files.capacity = None
+    assert keep_room(store) is None
+    send(store, b"again")
+    assert store.room.work() is None
+
+
+def test_the_kept_segment_outlives_a_stop_and_a_start_on_a_full_disk_may_take_it() -> None:
+    files = MemoryFileSystem()
+    store = filled(files)
+    store.flush_projections()
+    store.close(NOW_MS)
+    assert files.exists(KEPT_PATH)
+    store = MessageStore.open(files, SETTINGS, NOW_MS)
+    assert len(scan_bodies(store)) == 4
+    with pytest.raises(TroveError, match="DISK_FULL"):
+        send(store, bytes(7_000))
+    write_own(store, bytes(7_000))
+
+
+def test_a_kept_segment_of_another_size_is_made_anew() -> None:
+    files = MemoryFileSystem()
+    files.create(KEPT_PATH, 4_096, preallocate=True)
+    store = open_store(files, SETTINGS)
+    assert keep_room(store) is None
+    assert files.file_size(KEPT_PATH) == 32_768
+
+
+def test_nothing_is_kept_where_the_setting_says_so() -> None:
+    files = MemoryFileSystem()
+    store = open_store(files, replace(SETTINGS, spare_segment_enable=False))
+    assert keep_room(store) is None
+    assert not files.exists(KEPT_PATH)
+    assert not files.exists("trovemq/reserve-0")
+
+
+def test_small_files_are_replaced_from_the_reserve() -> None:
+    memory = MemoryFileSystem()
+    files = GuardedFileSystem(memory, 4_096)
+    files.refill()
+    assert files.is_whole()
+    fill_up(memory)
+    files.write_atomic("config/a.json", bytes(4_000))
+    assert files.short
+    assert not files.is_whole()
+    files.write_atomic("config/b.json", bytes(9_000))
+    left = [path for path in memory.list("trovemq") if path.startswith("reserve")]
+    assert len(left) == RESERVE_COUNT - 4
+    with pytest.raises(StorageError) as caught:
+        files.write_atomic("config/c.json", bytes(64_000))
+    assert caught.value.disk_full
+    memory.capacity = None
+    files.refill()
+    assert files.is_whole()
+
+
+def test_a_failed_sync_of_any_file_ends_all_acknowledgements() -> None:
+    memory = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(memory, SETTINGS)
+    send(store, b"x")
+    work = store.begin_flush()
+    assert work is not None
+    memory.decide = lambda operation, path: errno.EIO if operation == "sync_directory" else None
+    with pytest.raises(StorageError):
+        store.files.sync_directory("consumequeue")
+    memory.decide = lambda operation, path: None
+    assert store.failed
+    work.run()
+    with pytest.raises(StorageError):
+        store.finish_flush(work)
+    assert store.flushed_offset == 0
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        send(store, b"y")
+
+
+def test_a_directory_that_could_not_be_opened_was_not_synced_and_is_not_lost() -> None:
+    memory = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(memory, SETTINGS)
+    memory.decide = lambda operation, path: errno.EMFILE if operation == "sync_directory" else None
+    with pytest.raises(StorageError):
+        store.files.sync_directory("consumequeue")
+    assert not store.failed

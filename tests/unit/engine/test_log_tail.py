@@ -1,0 +1,214 @@
+"""Where the log ends after a crash: what is torn or stale is cut, what was damaged later is not an end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.log import state
+from broker.message_store import MessageStore
+from broker.recovery_log import LINES_MAX, log_recovery
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.check import RecordState
+
+SEGMENT = SMALL.commit_log_file_size
+
+
+def overwrite(files: MemoryFileSystem, physical_offset: int, data: bytes) -> None:
+    start = physical_offset // SEGMENT * SEGMENT
+    files.open(f"commitlog/{start:020d}").write(physical_offset - start, data)
+
+
+def flip(files: MemoryFileSystem, physical_offset: int) -> None:
+    start = physical_offset // SEGMENT * SEGMENT
+    byte = files.open(f"commitlog/{start:020d}").view()[physical_offset - start]
+    overwrite(files, physical_offset, bytes([byte ^ 4]))
+
+
+def crashed(count: int, size: int = 300) -> tuple[MemoryFileSystem, list[int]]:
+    """A store that was killed with `count` messages behind the last saved marks, and where each begins."""
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC)
+    places = []
+    for number in range(count):
+        places.append(send(store, bytes([number + 1]) * size, NOW_MS + number).physical_offset)
+        flush(store)
+    places.append(store.end_offset)
+    return files.after_process_kill(), places
+
+
+def reopened(files: MemoryFileSystem) -> MessageStore:
+    return MessageStore.open(files, SMALL_SYNC, NOW_MS + 1_000)
+
+
+def firsts(store: MessageStore) -> list[int]:
+    """The first byte of each message that can be read."""
+    queue = store.consume_queues.get("orders", 0)
+    assert queue is not None
+    found = []
+    for offset in range(queue.min_offset, queue.max_offset):
+        try:
+            record = store.record_at(queue.unit(offset)[0])
+        except TroveError:
+            record = None
+        if record is not None:
+            found.append(record[88])
+    return found
+
+
+@pytest.mark.parametrize("at", [5, 40, 130, -4])
+def test_a_byte_that_went_bad_behind_the_marks_takes_one_message(at: int) -> None:
+    """Of the header, the store time, the body, the CRC property."""
+    files, places = crashed(12)
+    flip(files, (places[5] if at >= 0 else places[6]) + at)
+    store = reopened(files)
+    assert store.end_offset == places[-1]
+    assert firsts(store) == [*range(1, 6), *range(7, 13)]
+    (damage,) = store.recovery.damages
+    assert (damage.physical_offset, damage.end) == (places[5], places[6])
+    assert send(store, b"next").first_queue_offset == 12
+
+
+def test_a_record_that_lost_a_sector_is_the_end() -> None:
+    files, places = crashed(12, size=700)
+    sector = -(-places[8] // 512) * 512
+    overwrite(files, sector, bytes(512))
+    store = reopened(files)
+    assert store.end_offset == places[8]
+    assert firsts(store) == list(range(1, 9))
+    assert not store.recovery.damages
+
+
+def test_a_damaged_record_at_the_very_end_keeps_its_place() -> None:
+    files, places = crashed(6)
+    flip(files, places[5] + 150)
+    store = reopened(files)
+    assert store.end_offset == places[-1]
+    assert [damage.state for damage in store.recovery.damages] == [RecordState.DAMAGED]
+    assert send(store, b"next").first_queue_offset == 6
+    flush(store)
+    again = reopened(files.after_process_kill())
+    assert firsts(again) == [1, 2, 3, 4, 5, b"next"[0]]
+    assert send(again, b"next").first_queue_offset == 7
+
+
+def test_a_bad_blank_does_not_hide_the_next_segment() -> None:
+    files, places = crashed(40)
+    segment_end = SEGMENT
+    last = max(index for index, place in enumerate(places) if place < segment_end and index < 40)
+    first_behind = places[last + 1]
+    assert first_behind >= segment_end, "the next message begins the next segment"
+    log = files.open(f"commitlog/{0:020d}").view()
+    record_size = int.from_bytes(log[places[last] : places[last] + 4])
+    flip(files, places[last] + record_size + 6)  # the blank's magic
+    store = reopened(files)
+    assert firsts(store) == list(range(1, 41))
+    assert store.end_offset == places[-1]
+
+
+def test_stale_bytes_behind_the_end_are_cut() -> None:
+    files, places = crashed(6)
+    log = files.open(f"commitlog/{0:020d}").view()
+    old = bytes(log[places[1] : places[3]])
+    overwrite(files, places[-1], old)
+    store = reopened(files)
+    assert store.end_offset == places[-1]
+    assert firsts(store) == list(range(1, 7))
+    again = reopened(files.after_process_kill())
+    assert again.end_offset == places[-1]
+    assert not any(files.open(f"commitlog/{0:020d}").view()[places[-1] :])
+
+
+def test_an_older_record_behind_a_foreign_end_does_not_come_back() -> None:
+    """RocketMQ does not zero what it cuts: the records there name their own positions."""
+    files, _ = crashed(8)
+    store = reopened(files)
+    store.close(NOW_MS + 2_000)
+    for path in (state.PATH, "checkpoint"):
+        files.remove(path)
+    files.write_atomic("abort", b"1")
+    log = files.open(f"commitlog/{0:020d}")
+    shorter = open_store(MemoryFileSystem(), replace(SMALL, append_property_crc=False))
+    for number in range(4):  # what was written over records 0..3, later: it ends within one of them
+        send(shorter, bytes([90 + number]) * 290, NOW_MS + 5_000 + number)
+    end = shorter.end_offset
+    log.write(0, bytes(shorter.files.open(f"commitlog/{0:020d}").view()[:end]))
+    foreign = MessageStore.open(files, SMALL_SYNC, NOW_MS + 9_000)
+    assert foreign.end_offset == end
+    assert firsts(foreign)[-4:] == [90, 91, 92, 93]
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_offsets_of_damaged_records_at_the_end_are_not_given_again_when_the_queue_is_lost(lost: int) -> None:
+    files, places = crashed(10)
+    store = reopened(files)
+    store.close(NOW_MS + 2_000)
+    for place in places[10 - lost : 10]:
+        flip(files, place + 150)
+    for path in [path for path in files._files if path.startswith("consumequeue/")]:
+        files.remove(path)
+    store = reopened(files)
+    assert firsts(store) == list(range(1, 11 - lost))
+    assert sum(gap.count for gap in store.recovery.gaps) >= lost
+    assert send(store, b"next").first_queue_offset == 10
+    flush(store)
+    again = reopened(files.after_process_kill())
+    assert send(again, b"next").first_queue_offset == 11
+
+
+def test_a_queue_that_lost_its_newest_files_is_made_again_at_once() -> None:
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC)
+    for number in range(50):
+        send(store, bytes([number]), NOW_MS + number)
+    flush(store)
+    store.flush_projections(index=True)
+    files = files.after_process_kill()
+    newest = max(path for path in files._files if path.startswith("consumequeue/orders/0/"))
+    files.remove(newest)
+    assert [message.body[0] for message in read_queue(reopened(files))] == list(range(50))
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self.lines.append((event, fields))
+
+
+def test_each_damage_is_logged_by_file_and_offset_up_to_a_bound() -> None:
+    files, places = crashed(80)
+    damaged = places[1:79:2]
+    for place in damaged:
+        flip(files, place + 150)
+    store, lines = reopened(files), Lines()
+    log_recovery(lines, store)
+    assert store.damage.ranges == {"damaged": len(damaged)}
+    first = lines.lines[0]
+    assert first[0] == "store.damage"
+    assert [first[1][name] for name in ("file", "offset", "state")] == [
+        f"commitlog/{0:020}",
+        places[1],
+        "damaged",
+    ]
+    assert sum(event == "store.damage" for event, _ in lines.lines) == LINES_MAX
+    assert ("store.damages_more", {"count": len(damaged) - LINES_MAX}) in lines.lines
+    json.dumps([fields for _, fields in lines.lines])
+
+
+def test_damage_that_a_reader_meets_is_counted_and_logged_once() -> None:
+    files, places = crashed(4)
+    store, lines = reopened(files), Lines()
+    log_recovery(lines, store)
+    flip(files, places[2] + 150)
+    for _ in range(3):
+        with pytest.raises(TroveError):
+            store.record_at(places[2])
+    assert store.damage.ranges == {"damaged": 1}
+    assert [event for event, _ in lines.lines] == ["store.damage_met"]

@@ -1,0 +1,106 @@
+"""How many parts a request may have, looked at before protobuf reads it.
+
+A request of a few megabytes can hold a million keys, tags or properties of some bytes each. Protobuf makes an
+object of each, which takes twenty times the memory and most of a second; the service then refuses them in no
+time. So the parts of a large request are counted first, on its bytes: the walk ends at the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+SIZE_ALWAYS_FINE: Final = 262_144
+"""Bytes of a request that are not looked at: whatever fits into them is not too many."""
+PARTS_MAX: Final = 65_536
+"""Fields of a request, those of the messages in it too; of a packed list its bytes."""
+
+_TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+
+Request = TypeVar("Request", bound=Message)
+
+
+def check_parts(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX) -> None:
+    """Raises TroveError LIMIT_EXCEEDED where the bytes of a message of this type have more parts than
+    `parts_max`. Bytes that are no message pass: whoever reads them says so."""
+    if len(data) <= SIZE_ALWAYS_FINE:
+        return
+    try:
+        left = _walk(data, 0, len(data), descriptor, parts_max)
+    except (IndexError, ValueError):
+        return
+    if left < 0:
+        raise TroveError(
+            errors.LIMIT_EXCEEDED, f"the {descriptor.name} has more than {parts_max} fields and elements"
+        )
+
+
+def bounded(request_type: type[Request]) -> Callable[[bytes], Request]:
+    """FromString of the type behind `check_parts`."""
+    descriptor: Any = request_type.DESCRIPTOR
+
+    def read(data: bytes) -> Request:
+        check_parts(data, descriptor)
+        return request_type.FromString(data)
+
+    return read
+
+
+@cache
+def _inner(descriptor: Descriptor) -> dict[int, Descriptor | None]:
+    """What is walked into, by field number: messages, and packed lists (None)."""
+    return {
+        field.number: field.message_type
+        for field in descriptor.fields
+        if field.message_type is not None or (field.is_repeated and field.type not in _TEXTS)
+    }
+
+
+def _walk(data: bytes, position: int, end: int, descriptor: Descriptor, left: int) -> int:
+    """How many parts are left of `left`; negative: there are more."""
+    inner = _inner(descriptor)
+    while position < end and left >= 0:
+        left -= 1
+        tag, position = _varint(data, position)
+        match tag & 7:
+            case 0:  # a number
+                while data[position] >= 0x80:
+                    position += 1
+                position += 1
+            case 1:  # 64 bits
+                position += 8
+            case 5:  # 32 bits
+                position += 4
+            case 2:  # text, bytes, a message, a packed list
+                size, position = _varint(data, position)
+                if position + size > end:
+                    raise ValueError("a field is cut")
+                if tag >> 3 in inner:
+                    kind = inner[tag >> 3]
+                    left = left - size if kind is None else _walk(data, position, position + size, kind, left)
+                position += size
+            case _:
+                raise ValueError("a group, or an unknown form")
+    return left
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = data[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a number has more than 10 bytes")
