@@ -27,7 +27,7 @@ from trovemq_proto.v1 import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-STOP_TIME_MAX_S = 15
+STOP_TIME_MAX_S = 60
 SMALL_FILES = (
     "mappedFileSizeCommitLog=1048576",
     "mappedFileSizeConsumeQueue=20000",

@@ -52,7 +52,7 @@ class Talk:
     async def command(self, **content: Any) -> service_pb2.TelemetryCommand:
         """Sends a command and returns what the client answers on the stream."""
         await self.tell(**content)
-        return await asyncio.wait_for(self.replies.get(), 5)
+        return await asyncio.wait_for(self.replies.get(), 30)
 
     async def tell(self, **content: Any) -> None:
         """Sends a command."""
@@ -110,8 +110,8 @@ class FakeMessaging:
             self._changed.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits, 5 s at most, until it is so."""
-        async with asyncio.timeout(5), self._changed:
+        """Waits, 30 s at most, until it is so."""
+        async with asyncio.timeout(30), self._changed:
             await self._changed.wait_for(condition)
 
     async def until_received(self) -> None:

@@ -1,0 +1,207 @@
+"""System calls of a real daemon that fail, by strace's fault injection (R7).
+
+After a failed fdatasync nothing is acknowledged any more, the process ends with its exit code, and the next
+start has everything that was acknowledged. After any other failed call the answer is an error or none is
+needed, the daemon goes on, and no descriptor is left open.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.rocketmq_client import RawClient, create_topics
+from tests.support.trials import Trials
+from trovemq_daemon.lifecycle import ExitCode
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.v1 import query_pb2, query_pb2_grpc
+
+pytestmark = pytest.mark.slow
+
+CASES = (
+    ("fdatasync", "EIO"),
+    ("fdatasync", "ENOSPC"),
+    ("fsync", "EIO"),
+    ("fallocate", "ENOSPC"),
+    ("fallocate", "EIO"),
+    ("pwrite64", "EIO"),
+    ("pwrite64", "ENOSPC"),
+    ("openat", "EMFILE"),
+    ("openat", "EIO"),
+    ("rename", "EIO"),
+    ("unlink", "EIO"),
+    ("write", "EIO"),
+)
+FATAL = ("fdatasync", "fsync")
+WHAT = "failing system calls of the daemon"
+MOMENTS = 5
+USUAL = 12
+SENDS = 60
+SEGMENT = 131_072
+RARE = ("fsync", "fallocate", "rename", "unlink", "write")
+RESUMES_WITHIN_S = 5.0
+DESCRIPTORS_MORE_MAX = 12
+"""Files that a daemon has open for good reason, and had not before: a segment, a queue, an index file."""
+
+
+@contextmanager
+def failing(
+    broker: BrokerProcess, call: str, error: str, when: int, store: Path, trials: Trials
+) -> Iterator[None]:
+    """The `when`-th call on files of the store from now on fails, once. Skips the test without strace."""
+    if shutil.which("strace") is None:
+        trials.skip("R7", WHAT, "strace is not installed")
+    # Without -P calls on sockets and the interpreter's own files would be hit as well.
+    made = [f"trovemq/{name}" for name in ("spare-segment", "new-segment", "index-file.new")]
+    made += [f"{name}.tmp" for name in ("trovemq/state.json", "checkpoint")]
+    made += [f"commitlog/{number * SEGMENT:020d}" for number in range(12)]
+    paths = sorted({*map(str, (store, *store.rglob("*"))), *(str(store / name) for name in made)})
+    command = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}"]
+    for path in paths:
+        command += ["-P", path]
+    command += ["-e", f"inject={call}:error={error}:when={when}", "-p", str(broker.process.pid)]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 10
+        while not _is_traced(broker.process.pid):
+            assert time.monotonic() < deadline, "strace has not begun to trace"
+            if tracer.poll() is not None:
+                assert tracer.stderr is not None
+                trials.skip("R7", WHAT, f"strace cannot trace here: {tracer.stderr.read().decode()[:200]}")
+            time.sleep(0.02)
+        yield
+    finally:
+        if tracer.poll() is None:
+            tracer.terminate()
+        tracer.wait(10)
+        assert tracer.stderr is not None
+        tracer.stderr.close()
+
+
+def _is_traced(process_id: int) -> bool:
+    try:
+        status = Path(f"/proc/{process_id}/status").read_text()
+    except OSError:
+        return False
+    return "TracerPid:\t0" not in status
+
+
+def descriptors(broker: BrokerProcess) -> int:
+    return len(os.listdir(f"/proc/{broker.process.pid}/fd"))
+
+
+def send_all(client: RawClient, acknowledged: list[bytes], begin: int, count: int) -> bool:
+    """False once the broker is gone."""
+    for number in range(begin, begin + count):
+        body = f"{number}-".encode() + bytes(9_000)
+        try:
+            reply = client.send("orders", body)
+        except grpc.RpcError:
+            return False
+        if reply.status.code == v2.OK:
+            acknowledged.append(body)
+    return True
+
+
+def check_all(address: str, acknowledged: list[bytes]) -> None:
+    with grpc.insecure_channel(address) as channel:
+        queries = query_pb2_grpc.QueryServiceStub(channel)
+        found = b""
+        for offset in range(len(acknowledged) + SENDS):
+            place = {"topic": "orders", "queue_id": 0, "queue_offset": offset}
+            try:
+                request = query_pb2.GetMessageRequest(location=place)
+                found += bytes(queries.GetMessage(request, timeout=10).records)
+            except grpc.RpcError:
+                break
+    for body in acknowledged:
+        assert body in found, f"{body[:9]!r} is lost"
+
+
+def run_case(store: Path, call: str, error: str, when: int, trials: Trials) -> None:
+    acknowledged: list[bytes] = []
+    settings = (f"mappedFileSizeCommitLog={SEGMENT}", "projection_flush_interval_ms=50")
+    with running_broker(store, *settings) as broker, RawClient(broker.address) as client:
+        create_topics(broker.address, {"orders": "NORMAL"}, queue_count=1)
+        assert send_all(client, acknowledged, 0, 20)
+        before = descriptors(broker)
+        with failing(broker, call, error, when, store, trials):
+            went_on = send_all(client, acknowledged, 20, SENDS)
+        fatal = call in FATAL and (not went_on or _ends(broker))
+        assert fatal or call != "fdatasync", "a failed sync has ended nothing"
+        if fatal:
+            assert broker.wait() == ExitCode.STORE_FAILED
+        else:
+            assert went_on, broker.process.poll()
+            assert is_taken_again(client, acknowledged), "no messages are taken any more"
+            assert descriptors(broker) <= before + DESCRIPTORS_MORE_MAX
+            check_all(broker.address, acknowledged)
+            assert broker.stop() == ExitCode.CLEAN
+    with running_broker(store, *settings) as broker:
+        check_all(broker.address, acknowledged)
+
+
+def is_taken_again(client: RawClient, acknowledged: list[bytes]) -> bool:
+    """A call that met a full disk holds new messages back until the next look."""
+    end, number = time.monotonic() + RESUMES_WITHIN_S, 1_000
+    while time.monotonic() < end:
+        before, number = len(acknowledged), number + 1
+        if send_all(client, acknowledged, number, 1) and len(acknowledged) > before:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _ends(broker: BrokerProcess) -> bool:
+    """Whether the daemon ends by itself, within the time that its look for failed syncs takes."""
+    try:
+        broker.process.wait(3)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_system_call_of_the_daemon_fails(trials: Trials, part: int, tmp_path: Path) -> None:
+    total, done = len(CASES) * MOMENTS, 0
+    for number in trials.numbers(total, usual=USUAL, part=part, parts=4):
+        with trials.one(number) as source:
+            call, error = CASES[number // MOMENTS]
+            when = source.randrange(1, 3 if call in RARE else 12)
+            run_case(tmp_path / f"{number}", call, error, when, trials)
+        done += 1
+    trials.count("R7", WHAT, done)
+
+
+def test_a_shortened_segment_under_a_running_daemon_costs_its_messages_and_no_others(tmp_path: Path) -> None:
+    acknowledged: list[bytes] = []
+    with running_broker(tmp_path, "mappedFileSizeCommitLog=131072") as broker:
+        with RawClient(broker.address) as client:
+            create_topics(broker.address, {"orders": "NORMAL"}, queue_count=1)
+            assert send_all(client, acknowledged, 0, 20)  # in the second segment by now
+            check_all(broker.address, acknowledged)  # it is mapped by now
+            os.truncate(tmp_path / "commitlog" / f"{0:020d}", 65_536)
+            served = 0
+            refusals: list[str] = []
+            with grpc.insecure_channel(broker.address) as channel:
+                queries = query_pb2_grpc.QueryServiceStub(channel)
+                for offset in range(20):
+                    place = {"topic": "orders", "queue_id": 0, "queue_offset": offset}
+                    request = query_pb2.GetMessageRequest(location=place)
+                    try:
+                        served += acknowledged[offset] in queries.GetMessage(request, timeout=10).records
+                    except grpc.RpcError as failure:
+                        refusals.append(str(failure.trailing_metadata()))
+            assert 8 <= served < 20
+            assert all("RECORD_DAMAGED" in refusal for refusal in refusals), refusals
+            assert send_all(client, acknowledged, 20, 1)
+        assert broker.process.poll() is None, "no signal has ended it"

@@ -1,0 +1,272 @@
+"""R4: the engine killed, failed and held at every one of its named fault points.
+
+killed: the files as another process finds them, or as a power cut leaves them, are recovered and asked for
+everything that was promised by then. failed: the call next to the point fails; the engine goes on or stops,
+as its documentation says, and the same is asked. held: while a thread's work stands still, the event loop's
+side goes on beside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from broker.message_store import MessageStore
+from broker.storage.fault_points import POINTS, armed
+from broker.storage.files import StorageError
+from broker.storage.memory import MemoryFileSystem
+from broker.store_trim import trim_now
+from broker.timers import rocketmq_files
+from tests.support.consumer_script import ConsumerScript
+from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, read_queue, record, send
+from tests.support.engine_script import SETTINGS, Ledger, StoppedError
+from tests.support.script_check import check_files
+from tests.support.trials import Trials
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+DIRECTORY_ROOMS: Final = ("repair", "backup", "restore")
+MEMORY_POINTS: Final = tuple(name for name in POINTS if name.partition(".")[0] not in DIRECTORY_ROOMS)
+REFUSING_ROOMS: Final = ("topics", "groups", "offsets", "deletions")
+APPENDING_ROOMS: Final = ("events", "timers", "transactions", "delivery")
+PARTS: Final = 3
+WHAT: Final = "fault points, each killed, failed and paused"
+SEED: Final = 4
+
+
+@pytest.fixture(autouse=True)
+def _small_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 4_096)  # two weeks of slots are 38 MB to copy
+
+
+class Passes:
+    """Which point is passed how often; `chosen` is called at the wanted passes."""
+
+    def __init__(self, script: ConsumerScript) -> None:
+        self.script = script
+        self.counts: Counter[str] = Counter()
+        self.in_work: set[str] = set()
+        self.busy = False
+
+    def note(self, name: str) -> int:
+        """The number of this pass, from 1."""
+        self.counts[name] += 1
+        if self.script.in_work:
+            self.in_work.add(name)
+        return self.counts[name]
+
+
+def rehearse() -> Passes:
+    """The script with nothing happening at any point."""
+    script = ConsumerScript(MemoryFileSystem(), SEED)
+    passes = Passes(script)
+    with armed(lambda name: void(passes.note(name))):
+        script.run()
+    return passes
+
+
+def void(_result: object) -> None:
+    """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def rehearsal() -> Iterator[Passes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocketmq_files, "WHEEL_SLOTS", 4_096)
+        yield rehearse()
+
+
+def check_left(script_files: MemoryFileSystem, ledger: Ledger, now_ms: int, source: random.Random) -> None:
+    """The files after a kill, and after a power cut that keeps any of what was not synced."""
+    check_files(script_files.after_process_kill(), ledger.copy(), now_ms, killed=True)
+    check_files(cut(script_files, source), ledger.copy(), now_ms, killed=False)
+
+
+def check_end(script: ConsumerScript, source: random.Random) -> None:
+    """The files after the script's end, by one of the two."""
+    files, killed = script.files, source.random() < 0.5
+    assert isinstance(files, MemoryFileSystem)
+    left = files.after_process_kill() if killed else cut(files, source)
+    check_files(left, script.ledger, script.now_ms, killed=killed)
+
+
+def cut(files: MemoryFileSystem, source: random.Random) -> MemoryFileSystem:
+    odds = source.choice([0.0, 0.5, 1.0])
+    return files.after_power_cut(lambda: source.random() < odds)
+
+
+# --- the table ----------------------------------------------------------------------------------------
+def test_the_table_and_the_source_name_the_same_points() -> None:
+    named: Counter[str] = Counter()
+    for path in Path("broker").rglob("*.py"):
+        if path.name != "fault_points.py":
+            named.update(re.findall(r'fault_point\("([^"]+)"\)', path.read_text()))
+    assert set(named) == set(POINTS)
+    assert len(POINTS) >= 60
+
+
+def test_the_script_passes_every_point(rehearsal: Passes) -> None:
+    print()
+    for name, where in POINTS.items():
+        if name in MEMORY_POINTS:
+            beside = "thread" if name in rehearsal.in_work else ""
+            print(f"{name:34} {rehearsal.counts[name]:>6}  {beside:6} {where}")
+    assert [name for name in MEMORY_POINTS if not rehearsal.counts[name]] == []
+
+
+# --- killed -------------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
+    """One run passes all of them; what is found at a chosen pass is what a kill there would leave."""
+    chosen: dict[tuple[str, int], int] = {}
+    for number in trials.numbers(len(MEMORY_POINTS), usual=len(MEMORY_POINTS), part=part, parts=PARTS):
+        name = MEMORY_POINTS[number]
+        chosen[name, random.Random(f"kill {number}").randint(1, rehearsal.counts[name])] = number
+    script = ConsumerScript(MemoryFileSystem(), SEED)
+    passes = Passes(script)
+
+    def act(name: str) -> None:
+        if passes.busy or (name, passes.note(name)) not in chosen:
+            return
+        passes.busy = True
+        number = chosen.pop((name, passes.counts[name]))
+        with trials.one(number) as source:
+            assert isinstance(script.files, MemoryFileSystem)
+            check_left(script.files, script.ledger, script.now_ms, source)
+        trials.count("R4", WHAT)
+        passes.busy = False
+
+    with armed(act):
+        script.run()
+    assert not chosen, "every chosen pass came"
+
+
+# --- failed -------------------------------------------------------------------------------------------
+def failure(name: str, source: random.Random) -> Exception:
+    """What can happen there (see fault_points)."""
+    room, _, place = name.partition(".")
+    number = source.choice([errno.EIO, errno.ENOSPC])
+    if room in REFUSING_ROOMS or (room in APPENDING_ROOMS and place.startswith("before_")):
+        return TroveError(errors.DISK_FULL, f"no room at {name}")
+    return StorageError("write", name, number, "at a fault point")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_failed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
+    for number in trials.numbers(len(MEMORY_POINTS), usual=len(MEMORY_POINTS), part=part, parts=PARTS):
+        with trials.one(number) as source:
+            name = MEMORY_POINTS[number]
+            fail_once(name, source.randint(1, rehearsal.counts[name]), source)
+        trials.count("R4", WHAT)
+
+
+def fail_once(name: str, at: int, source: random.Random) -> None:
+    script = ConsumerScript(MemoryFileSystem(), SEED)
+    passes = Passes(script)
+
+    def act(passed: str) -> None:
+        if passed == name and passes.note(passed) == at:
+            raise failure(name, source)
+
+    with armed(act):
+        try:
+            script.run()
+        except StoppedError:
+            pass
+    check_end(script, source)
+
+
+# --- held ---------------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_held_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
+    """In a thread's work the loop goes on beside it; elsewhere a copy of the files is opened meanwhile."""
+    for number in trials.numbers(len(MEMORY_POINTS), usual=len(MEMORY_POINTS), part=part, parts=PARTS):
+        with trials.one(number) as source:
+            name = MEMORY_POINTS[number]
+            hold_once(name, source.randint(1, rehearsal.counts[name]), source)
+        trials.count("R4", WHAT)
+
+
+def hold_once(name: str, at: int, source: random.Random) -> None:
+    script = ConsumerScript(MemoryFileSystem(), SEED)
+    passes = Passes(script)
+
+    def act(passed: str) -> None:
+        if passes.busy or passed != name or passes.note(passed) != at:
+            return
+        passes.busy = True
+        assert isinstance(script.files, MemoryFileSystem)
+        if script.in_work and script.is_open:
+            script.go_on_beside()
+        else:
+            killed = script.files.after_process_kill()
+            check_files(killed, script.ledger.copy(), script.now_ms, killed=True)
+        passes.busy = False
+
+    with armed(act):
+        script.run()
+    check_end(script, source)
+
+
+# --- one by one ---------------------------------------------------------------------------------------
+def test_a_start_killed_while_it_made_the_queues_again_kept_their_numbers() -> None:
+    """A queue whose records were all removed by retention began at offset 0 again."""
+    files = MemoryFileSystem()
+    store = open_store(files, SMALL_SYNC, topics=("orders", "bills"))
+    send(store, b"old", topic="bills")
+    for _ in range(12):
+        send(store, b"x" * 2_000)
+        flush(store)
+    store.flush_projections()
+    trim_now(store.trim(store.closed_segments()[-1].end))
+    files = files.after_process_kill()
+    for name in files.list("consumequeue/orders/0"):
+        files.remove(f"consumequeue/orders/0/{name}")
+    left: list[MemoryFileSystem] = []
+
+    def act(name: str) -> None:
+        if name == "recovery.before_rebuild":
+            left.append(files.after_process_kill())
+
+    with armed(act):
+        MessageStore.open(files, SMALL_SYNC, NOW_MS)
+    for found in (files.after_process_kill(), *left):
+        store = MessageStore.open(found, SMALL_SYNC, NOW_MS)
+        assert send(store, b"new", topic="bills").first_queue_offset == 1
+    assert len(left) == 1
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("point", ["json.before_backup", "json.before_content", "json.after_content"])
+def test_a_topic_whose_deletion_was_refused_kept_its_messages(point: str, nth: int) -> None:
+    """One of the deletion's two copies was written, the other found no room; the next start believed it."""
+    files = MemoryFileSystem()
+    store = MessageStore.open(files, SETTINGS, NOW_MS)
+    store.topics.create("orders", queue_count=1)
+    one = record(b"kept", append_property_crc=SETTINGS.append_property_crc)
+    append(store, one)
+    flush(store)
+    passes: list[str] = []
+
+    def act(name: str) -> None:
+        passes.extend([name] if name == point else [])
+        if name == point and len(passes) == nth:
+            raise StorageError("write", "trovemq/deletions.json", errno.ENOSPC)
+
+    with armed(act), pytest.raises(TroveError, match="DISK_FULL"):
+        store.delete_topic("orders", NOW_MS)
+    append(store, record(b"later", append_property_crc=SETTINGS.append_property_crc))
+    flush(store)
+    store = MessageStore.open(files.after_process_kill(), SETTINGS, NOW_MS)
+    assert [message.body for message in read_queue(store)] == [b"kept", b"later"]
+    assert store.topics.get("orders") is not None

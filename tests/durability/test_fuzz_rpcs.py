@@ -1,0 +1,140 @@
+"""Every RPC of TroveMQ's own services, of broker and nameserver, against hostile requests.
+
+RocketMQ's services: test_fuzz_rocketmq_rpcs.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.storage.memory import MemoryFileSystem
+from broker.storage.real import RealFileSystem
+from nameserver.routes import RouteLimits
+from tests.durability.test_fuzz_rocketmq_rpcs import INPUTS, fuzz, limited
+from tests.support.fake_loop import run
+from tests.support.fuzzed_broker import NATIVE as PACKAGE
+from tests.support.fuzzed_broker import FuzzedBroker, check_outcome
+from tests.support.fuzzing import MessageMaker, Values, request_bytes
+from tests.support.services_here import (
+    NAMESERVER,
+    NATIVE,
+    NameserverServices,
+    clock_ms,
+    faults_seen,
+    in_process,
+    methods_of,
+    small_broker_settings,
+)
+from tests.support.trials import Trials
+from trovemq_proto.v1 import common_pb2, route_pb2
+
+BACKUP = f"{PACKAGE}StoreService.Backup"
+METHODS = sorted(set(methods_of(NATIVE)) - {BACKUP})
+ROUTE_LIMITS = RouteLimits(brokers_max=20, topics_per_broker_max=30, topic_routes_max=100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_no_request_breaks_a_service_of_the_broker(name: str, trials: Trials) -> None:
+    for number in trials.numbers(10, usual=2):
+        with trials.one(number) as source:
+            files = MemoryFileSystem()
+            run(fuzz(name, files, files.after_power_cut, random.Random(f"{name} {source.random()}")))
+            trials.count_each("S2", "inputs, to each RPC", name, INPUTS)
+
+
+@pytest.mark.slow
+def test_no_request_breaks_the_backup_and_none_leaves_its_place(trials: Trials, tmp_path: Path) -> None:
+    """A backup is of real files."""
+    for number in trials.numbers(10, usual=2):
+        with trials.one(number) as source:
+            root = tmp_path / f"trial {number}"
+            run(fuzz_backup(root, random.Random(source.random())))
+            trials.count_each("S2", "inputs, to each RPC", BACKUP, INPUTS)
+            assert {path.name for path in root.iterdir()} == {"store", "backups", "copy"}
+            shutil.rmtree(root)
+
+
+async def fuzz_backup(root: Path, source: random.Random) -> None:
+    (root / "backups").mkdir(parents=True)
+    settings = small_broker_settings(root / "store", backup_root=str(root / "backups"))
+
+    def copied() -> RealFileSystem:
+        shutil.copytree(root / "store", root / "copy")
+        return RealFileSystem(root / "copy")
+
+    with in_process(), limited():
+        broker = FuzzedBroker(RealFileSystem(root / "store"), settings, source)
+        directories = broker.values.texts["directory"]
+        directories += ["/", "relative", f"{root}/outside", f"{root}/backups/../outside", f"{root}/store/x"]
+        with faults_seen(broker.calls):
+            async with broker.working():
+                for part in range(10):
+                    directories.append(f"{root}/backups/{part}")
+                    await broker.inputs(BACKUP, INPUTS // 10)
+            broker.check_tables()
+            assert broker.calls.services.store_service.counters.backups > 0, "some were allowed"
+            broker.check_recovered(copied())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(methods_of(NAMESERVER)))
+def test_no_request_breaks_a_service_of_the_nameserver(name: str, trials: Trials) -> None:
+    for number in trials.numbers(10, usual=2):
+        with trials.one(number) as source:
+            run(fuzz_nameserver(name, random.Random(f"{name} {source.random()}")))
+            trials.count_each("S2", "inputs, to each RPC", f"nameserver {name}", INPUTS)
+
+
+async def fuzz_nameserver(name: str, source: random.Random) -> None:
+    with in_process():
+        calls = NameserverServices(ROUTE_LIMITS)
+        recent: list[bytes] = []
+        maker, registry = MessageMaker(source, Values()), calls.registry
+        expiry = asyncio.create_task(registry.run_expiry())
+        descriptor, done = calls.methods[name].input_type, 0
+        with faults_seen(calls):
+            while done < INPUTS:
+                templates = [heartbeat(source)] if descriptor.name == "Heartbeat" else []
+                length = min(source.randrange(1, 9) if templates else 1, INPUTS - done)
+                data = [request_bytes(maker, source, descriptor, recent, templates) for _ in range(length)]
+                register = [heartbeat(source).SerializeToString()]
+                for method, requests in ((name, data), ("trovemq.v1.RegistrationService.Register", register)):
+                    outcome = await asyncio.wait_for(calls.call(method, requests), 60)
+                    check_outcome(method, outcome, [calls.parse(method, one) for one in outcome.replies])
+                done += length
+                assert registry.table.broker_count <= ROUTE_LIMITS.brokers_max
+                assert len(registry.table.topic_names) <= ROUTE_LIMITS.topic_routes_max
+                assert len(registry.watchers) == 0
+                await asyncio.sleep(source.choice((0, 0, 0, 0.5)))
+        await asyncio.sleep(30)
+        assert registry.table.broker_count == 0, "brokers whose streams broke are gone after a while"
+        assert not expiry.done()
+        expiry.cancel()
+
+
+def heartbeat(source: random.Random) -> route_pb2.Heartbeat:
+    """As a broker sends it."""
+    number = source.randrange(40)
+    info = common_pb2.BrokerInfo(cluster="c", name=f"b{number}", address=f"10.0.0.{number}:8081")
+    topics = [common_pb2.TopicRoute(topic=f"t{i}", queue_count=4) for i in range(source.randrange(8))]
+    return route_pb2.Heartbeat(broker=info, topics=topics, data_version=clock_ms())
+
+
+def test_every_method_of_every_service_is_fuzzed() -> None:
+    """The lists are made from the descriptors; the services are what the protocol's files have."""
+    from tests.durability.test_fuzz_rocketmq_rpcs import METHODS as ROCKETMQ_METHODS
+
+    everything = Path(__file__).parents[2] / "proto"
+    declared = sum(
+        line.strip().startswith("rpc ")
+        for path in everything.rglob("*.proto")
+        for line in path.read_text().splitlines()
+    )
+    native = {*METHODS, BACKUP, *methods_of(NAMESERVER)}
+    assert len(native) + len(ROCKETMQ_METHODS) == declared

@@ -1,0 +1,108 @@
+"""R1: kill -9 at random moments under load, again and again in the same store; nothing acknowledged is lost.
+
+The engine alone is killed in the middle of everything that it does (tests/support/engine_load.py), and while
+it recovers from the kill before. The daemon is killed under the producers of `trovemq verify`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import trovemq
+from tests.durability.engine_process import Life
+from tests.support.killed_engine import SPIN_MAX, KilledEngine, Moment, killed_engine
+from tests.support.trials import SOAK, Trials
+from tests.support.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
+from trovemq._verify.ledger import ACKNOWLEDGED, LedgerReader
+from trovemq.testing import BrokerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]
+
+STORES: Final = 9
+USUAL_STORES: Final = 3
+KILLS: Final = 20
+"""Of one store, one after another."""
+STEPS_MAX: Final = 200
+ACKNOWLEDGED_MIN: Final = 20
+"""A kill, on average: else there was no load."""
+
+DAEMONS: Final = 4
+USUAL_DAEMONS: Final = 1
+DAEMON_KILLS: Final = 5
+NEW_LINES: Final = (100, 400)
+"""So many acknowledgements lie between two kills."""
+LOOK_UPS: Final = 20
+
+
+@pytest.fixture
+def engine() -> Iterator[KilledEngine]:
+    with killed_engine() as running:
+        yield running
+
+
+def life_of(directory: Path, number: int, life: int, *, steps: int = 0) -> Life:
+    return Life(
+        store=str(directory / "store"),
+        ledger=str(directory / "ledger"),
+        seed=f"{number} {life}",
+        number=life,
+        flush_mode="async" if number % 2 else "sync",
+        property_crc=number % 4 < 2,
+        steps=steps,
+    )
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_an_engine_that_is_killed_again_and_again_has_everything_it_acknowledged(
+    part: int, trials: Trials, engine: KilledEngine, tmp_path: Path
+) -> None:
+    for number in trials.numbers(STORES, usual=USUAL_STORES, part=part, parts=3):
+        acknowledged = 0
+        directory = tmp_path / f"{number}"
+        directory.mkdir()
+        with trials.one(number) as source:
+            for kill in range(KILLS):
+                moment = Moment.draw(source, STEPS_MAX)
+                acknowledged += engine.live(life_of(directory, number, kill), moment).acknowledged
+            engine.live(life_of(directory, number, KILLS, steps=40), None)
+            engine.live(life_of(directory, number, KILLS + 1, steps=1), None)
+        trials.count("R1", "kills of a process that has the engine alone", KILLS)
+        assert acknowledged >= ACKNOWLEDGED_MIN * KILLS, "too little was going on"
+
+
+async def look_up(broker: BrokerProcess, ledger: Path, source: random.Random) -> None:
+    """Some that were acknowledged before the kill, by place and by key; the last ones always."""
+    with LedgerReader(ledger) as reader:
+        acknowledged = [entry for entry in reader.entries() if entry.outcome == ACKNOWLEDGED]
+    chosen = acknowledged[-LOOK_UPS:] + source.sample(acknowledged, LOOK_UPS)
+    async with trovemq.connect(broker.address) as client:
+        for entry in chosen:
+            message = await client.get_at("orders", entry.queue_id, entry.queue_offset)
+            assert message.unique_key == entry.unique_key
+            answer = await client.query("orders", entry.unique_key)
+            assert answer.complete
+            assert entry.queue_offset in [one.queue_offset for one in answer.messages]
+
+
+def test_a_daemon_that_is_killed_again_and_again_has_everything_it_acknowledged(
+    trials: Trials, tmp_path: Path
+) -> None:
+    for number in trials.numbers(DAEMONS, usual=USUAL_DAEMONS):
+        ledger = tmp_path / f"{number}.ledger"
+        mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
+        with trials.one(number) as source, BrokerProcess(flushDiskType=mode, **SMALL_FILES) as broker:
+            with producers(broker, ledger):
+                for _ in range(DAEMON_KILLS):
+                    wait_for_lines(ledger, source.randrange(*NEW_LINES))
+                    for _ in range(source.randrange(SPIN_MAX)):
+                        pass
+                    broker.restart(kill=True)
+                    asyncio.run(look_up(broker, ledger, source))
+            assert check(broker, ledger) >= NEW_LINES[0] * DAEMON_KILLS
+        trials.count("R1", "kills of the daemon", DAEMON_KILLS)

@@ -1,0 +1,178 @@
+"""Deliberate faults in the engine, each found by the tests: see tests/support/planted.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.planted import Planted, find
+from tests.support.trials import Trials
+
+ENGINE = "tests/unit/engine/"
+AFTER_A_CRASH = f"{ENGINE}test_after_a_crash.py::"
+RESTART = f"{ENGINE}test_restart.py::"
+RETENTION = f"{ENGINE}test_retention.py::"
+ONE_TEST = f"{RESTART}test_abort_names_the_process_while_the_store_is_open"
+
+BUGS = (
+    Planted(
+        "the log is not synced",
+        "broker/log/commit_log.py",
+        "            segment.file.sync()\n",
+        "",
+        (f"{RESTART}test_a_power_cut_keeps_everything_that_was_acknowledged[9]",),
+    ),
+    Planted(
+        "acknowledged while the sync runs",
+        "broker/produce/group_commit.py",
+        "            await asyncio.get_running_loop().run_in_executor(self._executor, work.run)\n",
+        "            asyncio.get_running_loop().run_in_executor(self._executor, work.run)\n",
+        ("tests/unit/produce/test_group_commit.py::test_appends_that_come_during_a_sync_share_the_next_one",),
+    ),
+    Planted(
+        "a new segment's directory is not synced",
+        "broker/log/commit_log.py",
+        "            self._files.sync_directory(DIRECTORY)\n",
+        "",
+        (f"{RESTART}test_a_power_cut_keeps_everything_that_was_acknowledged[12]",),
+    ),
+    Planted(
+        "the key index is trusted after a crash",
+        "broker/index/key_index.py",
+        "            self._cut(trusted_position, store_timestamp_at)\n",
+        "",
+        (f"{AFTER_A_CRASH}test_items_of_records_that_a_power_cut_took_are_not_believed",),
+    ),
+    Planted(
+        "what is behind the end is not zeroed",
+        "broker/store_opening.py",
+        "        return zero_behind(self._files, self._log, end)",
+        "        return 0",
+        (f"{RESTART}test_a_torn_record_at_the_end_is_cut_and_its_bytes_are_zeroed[50]",),
+    ),
+    Planted(
+        "PHYSICALOFFSET is not compared",
+        "proto/trovemq_proto/records/check.py",
+        "    elsewhere = physical_offset is not None and ",
+        "    elsewhere = False and ",
+        (f"{AFTER_A_CRASH}test_a_record_of_an_older_generation_behind_the_end_is_no_message",),
+    ),
+    Planted(
+        "no CRC is compared",
+        "proto/trovemq_proto/records/check.py",
+        "    if check_crc and ",
+        "    if False and ",
+        (f"{RESTART}test_a_record_damaged_in_the_middle_is_kept_out_of_the_answers_and_its_neighbours_stay",),
+    ),
+    Planted(
+        "state.json names what was not synced",
+        "broker/message_store.py",
+        "        log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp\n",
+        "        log_end, timestamp = self._log.end, self._flushed_timestamp\n",
+        (f"{AFTER_A_CRASH}test_the_saved_state_names_nothing_that_no_sync_has_covered",),
+    ),
+    Planted(
+        "state.json names index items that were not synced",
+        "broker/store_marks.py",
+        "key_index_position=min(self._index_position, log_end)",
+        "key_index_position=log_end",
+        (f"{AFTER_A_CRASH}test_the_saved_state_names_nothing_of_the_index_that_was_not_synced",),
+    ),
+    Planted(
+        "events behind the snapshot are not replayed",
+        "broker/consumer_model.py",
+        "        self._replay(state.event_offset)",
+        "        pass",
+        (
+            f"{ENGINE}test_consumer_model_opening.py::test_after_a_kill_the_events_behind_the_snapshot_are_replayed",
+        ),
+    ),
+    Planted(
+        "what recovery found is not synced",
+        "broker/store_opening.py",
+        "        segment.file.sync()\n",
+        "        pass\n",
+        (f"{AFTER_A_CRASH}test_what_a_start_after_a_kill_found_survives_a_power_cut",),
+    ),
+    Planted(
+        "carrying forgets to write its events",
+        "broker/consumer_model.py",
+        "        self.events.flush(now_ms)\n        return count\n",
+        "        return count\n",
+        (f"{RETENTION}test_what_is_owed_is_delivered_once_after_its_segment_went[after-cut_off]",),
+    ),
+    Planted(
+        "a timer comes early",
+        "broker/timers/calendar.py",
+        'head["deliver_ms"], now_ms, "right")',
+        'head["deliver_ms"], now_ms + 1, "right")',
+        ("tests/unit/timers/test_calendar.py::test_it_gives_what_a_sorted_list_gives",),
+    ),
+    Planted(
+        "items that do not fit into an index file are dropped",
+        "broker/index/key_index.py",
+        "                done += file.put(hashes[done:], physical[done:], timestamps[done:])",
+        "                file.put(hashes[done:], physical[done:], timestamps[done:])\n"
+        "                done = len(hashes)",
+        ("tests/unit/index/test_key_index.py::test_one_messages_keys_are_split_over_two_files",),
+    ),
+    Planted(
+        "a queue offset is given twice",
+        "broker/message_store.py",
+        "        self._next_offsets[topic, queue_id] = first + len(patched)",
+        "        self._next_offsets[topic, queue_id] = first + 1",
+        (f"{RESTART}test_a_batch_of_one_topic_lies_in_one_segment_after_a_restart",),
+    ),
+    Planted(
+        "pending timers are not carried at expiry",
+        "broker/consumer_model.py",
+        "        count += self.timers.carry_before(physical_offset, now_ms)\n",
+        "",
+        (f"{RETENTION}test_what_is_owed_is_delivered_once_after_its_segment_went[after-killed]",),
+    ),
+    Planted(
+        "consumer offsets are stored beyond the synced log",
+        "broker/topics/offsets.py",
+        "        return offset if self.limit is None else min(offset, self.limit(topic, queue_id))",
+        "        return offset",
+        ("tests/unit/topics/test_offsets.py::test_what_is_stored_never_passes_the_synced_log",),
+    ),
+    Planted(
+        "store times follow a clock that goes back",
+        "broker/message_store.py",
+        "        timestamp = max(now_ms, self.last_store_timestamp)",
+        "        timestamp = now_ms",
+        (f"{ENGINE}test_append.py::test_the_three_orders_agree_and_times_never_go_back",),
+    ),
+    Planted(
+        "files of old segments go newest first",
+        "broker/store_trim.py",
+        "            del self._removals[0]",
+        "            del self._removals[0]\n            self._removals.reverse()",
+        (f"{RETENTION}test_files_go_oldest_first_and_each_segment_is_gone_from_the_disk_before_the_next",),
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "_"))
+def test_the_tests_find_it(bug: Planted, trials: Trials) -> None:
+    find(bug)
+    trials.count("planted", "planted bugs found")
+
+
+def test_a_bug_that_no_longer_fits_the_code_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="is stale"):
+        find(Planted("gone", "broker/message_store.py", "no such text", "", (ONE_TEST,)))
+
+
+@pytest.mark.slow
+def test_a_bug_that_nothing_finds_is_an_error() -> None:
+    harmless = Planted(
+        "harmless",
+        "broker/store_marks.py",
+        "INDEX_FLUSH_EVERY: Final = 10\n",
+        "INDEX_FLUSH_EVERY: Final = 11\n",
+        (ONE_TEST,),
+    )
+    with pytest.raises(AssertionError, match="passes although"):
+        find(harmless)

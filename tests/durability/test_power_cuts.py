@@ -1,0 +1,206 @@
+"""R3: a file system that loses power under load. What a broker acknowledged as on disk is there afterwards.
+
+The store lies on an ext4 of its own, in a file behind a loop device. The file system's own shutdown ioctl
+drops everything that it has not brought to its device, as a power cut does; then it is mounted again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from broker.store_settings import FlushMode
+from tests.durability.engine_process import Life
+from tests.support.killed_engine import KilledEngine, Moment, kill, killed_engine
+from tests.support.trials import SOAK, Trials
+from tests.support.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
+from trovemq.testing import BrokerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]
+
+WHAT: Final = "power cuts of a mounted file system"
+STORES: Final = 10
+USUAL_STORES: Final = 2
+CUTS: Final = 10
+"""Of one store, one after another."""
+STEPS_MAX: Final = 160
+ACKNOWLEDGED_MIN: Final = 20
+"""A cut, on average: else there was no load."""
+KILLED_BEFORE: Final = 0.3
+"""So often the process alone was killed first: what it recovers has to be synced too."""
+DAEMON_CUTS: Final = 3
+NEW_LINES: Final = (100, 400)
+"""So many outcomes lie between two cuts of the daemon."""
+IMAGE_SIZE: Final = 64 << 20
+SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
+FLUSH_JOURNAL: Final = 1  # what the journal has committed in memory reaches the device
+DROP_ALL: Final = 2
+
+
+class Disk:
+    """An ext4 in a file; `path` is where it is mounted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "mounted"
+        self.path.mkdir()
+        image = directory / "image"
+        with image.open("wb") as file:
+            file.truncate(IMAGE_SIZE)
+        _run("mkfs.ext4", "-q", "-F", str(image))
+        self._device = _run("losetup", "--find", "--show", str(image)).strip()
+        self._mounted = False
+
+    def mount(self) -> None:
+        _run("mount", "-t", "ext4", self._device, str(self.path))
+        self._mounted = True
+
+    def unmount(self) -> None:
+        _run("umount", str(self.path))
+        self._mounted = False
+
+    def cut(self, flag: int) -> None:
+        """Nothing more reaches the device; every call on the file system fails until it is mounted again."""
+        directory = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(directory, SHUTDOWN, struct.pack("I", flag))
+        finally:
+            os.close(directory)
+
+    def close(self) -> None:
+        with suppress(subprocess.CalledProcessError):
+            if self._mounted:
+                self.unmount()
+        _run("losetup", "--detach", self._device)
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def disk_at(directory: Path, trials: Trials) -> Iterator[Disk]:
+    """Skips the test where this machine has no loop devices for us."""
+    missing = [name for name in ("losetup", "mkfs.ext4", "mount", "umount") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        needed = ", ".join(missing) or "losetup, mkfs.ext4, mount"
+        trials.skip("R3", WHAT, f"power cuts need root and {needed}")
+    directory.mkdir()
+    try:
+        disk = Disk(directory)
+    except subprocess.CalledProcessError as error:
+        trials.skip("R3", WHAT, f"no loop device to be had: {error.stderr.strip()}")
+    try:
+        try:
+            disk.mount()
+        except subprocess.CalledProcessError as error:
+            trials.skip("R3", WHAT, f"a loop device cannot be mounted: {error.stderr.strip()}")
+        yield disk
+    finally:
+        disk.close()
+
+
+@pytest.fixture
+def engine() -> Iterator[KilledEngine]:
+    with killed_engine() as running:
+        yield running
+
+
+def cut_again_and_again(
+    engine: KilledEngine,
+    disk: Disk,
+    ledger: Path,
+    number: int,
+    source: random.Random,
+    *,
+    flush_mode: FlushMode = "sync",
+    cuts: int = CUTS,
+    without_sync: bool = False,
+) -> int:
+    """How many acknowledgements there were. At the end everything is handed out, and the store stopped."""
+    lives = acknowledged = 0
+    after_power_cut = False
+
+    def cut_power(pid: int) -> None:
+        disk.cut(DROP_ALL if source.random() < 0.8 else FLUSH_JOURNAL)
+        kill(pid)
+
+    def live(moment: Moment | None, end: Callable[[int], None] = kill) -> int:
+        nonlocal lives, after_power_cut
+        life = Life(
+            store=str(disk.path / "store"),
+            ledger=str(ledger),
+            seed=f"{number} {lives}",
+            number=lives,
+            flush_mode=flush_mode,
+            property_crc=number % 4 < 2,
+            steps=0 if moment else 40,
+            after_power_cut=after_power_cut,
+            without_sync=without_sync,
+        )
+        report = engine.live(life, moment, end)
+        lives += 1
+        after_power_cut = end is cut_power or (after_power_cut and report.checked < 0)
+        return report.acknowledged
+
+    for _ in range(cuts):
+        moment = Moment.draw(source, STEPS_MAX)
+        if source.random() < KILLED_BEFORE:
+            acknowledged += live(moment)
+            moment = Moment(1, 0)  # before any sync but that of the recovery
+        acknowledged += live(moment, cut_power)
+        disk.unmount()
+        disk.mount()
+    live(None)
+    live(None)
+    return acknowledged
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_a_power_cut_takes_nothing_that_was_acknowledged_as_on_disk(
+    part: int, trials: Trials, engine: KilledEngine, tmp_path: Path
+) -> None:
+    for number in trials.numbers(STORES, usual=USUAL_STORES, part=part, parts=2):
+        flush_mode: FlushMode = "async" if number % 2 else "sync"
+        with trials.one(number) as source, disk_at(tmp_path / f"{number}", trials) as disk:
+            acknowledged = cut_again_and_again(
+                engine, disk, tmp_path / f"{number}.ledger", number, source, flush_mode=flush_mode
+            )
+        trials.count("R3", WHAT, CUTS)
+        assert acknowledged >= ACKNOWLEDGED_MIN * CUTS, "too little was going on"
+
+
+def test_a_daemon_that_loses_power_has_everything_it_acknowledged(trials: Trials, tmp_path: Path) -> None:
+    """With the group commit that decides when a reply goes out; the producers outlive the cuts."""
+    source, ledger = random.Random(7), tmp_path / "ledger"
+    with disk_at(tmp_path / "disk", trials) as disk:
+        daemon = BrokerProcess(store=disk.path / "store", flushDiskType="SYNC_FLUSH", **SMALL_FILES)
+        with daemon as broker:
+            with producers(broker, ledger):
+                for _ in range(DAEMON_CUTS):
+                    wait_for_lines(ledger, source.randrange(*NEW_LINES))
+                    disk.cut(DROP_ALL)
+                    broker.kill()
+                    disk.unmount()
+                    disk.mount()
+                    broker.start()
+            assert check(broker, ledger) >= NEW_LINES[0] * DAEMON_CUTS
+
+
+def test_the_cut_is_real_without_syncs_messages_are_lost(
+    trials: Trials, engine: KilledEngine, tmp_path: Path
+) -> None:
+    with (
+        disk_at(tmp_path / "disk", trials) as disk,
+        pytest.raises(AssertionError, match=r"lost|STORE_FAILED|was synced up to"),
+    ):
+        cut_again_and_again(engine, disk, tmp_path / "ledger", 0, random.Random(1), cuts=5, without_sync=True)

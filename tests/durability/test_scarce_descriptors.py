@@ -1,0 +1,19 @@
+"""Every call of the seam once finds no descriptor left, or is interrupted (R7; see test_system_calls.py)."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.support.failing_calls import changes, fail_each
+from tests.support.trials import Trials
+
+pytestmark = pytest.mark.slow
+
+PARTS = 4
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_each_call_of_the_seam_may_find_no_descriptor(trials: Trials, part: int) -> None:
+    fail_each(trials, (errno.EMFILE, errno.EINTR), changes, part, PARTS)

@@ -1,0 +1,244 @@
+"""Old faults found again: docs/track-record.md, each with its fix reverted (tests/support/planted.py)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pytest
+
+from tests.support.planted import ROOT, Planted, find
+from tests.support.trials import Trials
+
+PAGE: Final = (ROOT / "docs" / "track-record.md").read_text(encoding="utf-8")
+ENGINE = "tests/unit/engine/"
+AFTER_A_CRASH = f"{ENGINE}test_after_a_crash.py::"
+DAMAGE = f"{ENGINE}test_damage.py::"
+DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
+
+# The name is the fault's row on the page; `new` is what the code did before, cut down to the essence.
+FAULTS = (
+    Planted(
+        "The disk failed within a write: the send was refused, and its message was there after a crash",
+        "broker/log/commit_log.py",
+        "        if self._dirty_end > self.end:",
+        "        if False:",
+        (f"{AFTER_A_CRASH}test_of_a_batch_whose_write_failed_half_way_nothing_comes_back",),
+    ),
+    Planted(
+        "Behind a damaged record all messages of the queue moved to other queue offsets",
+        "broker/index/consume_queue.py",
+        "            self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))",
+        "            offset = self._end",
+        (
+            f"{DAMAGE}test_a_damaged_record_and_lost_queues_leave_the_other_messages_at_their_offsets",
+            f"{DAMAGE}test_what_was_damaged_is_reported_and_readers_pass_over_the_blanks",
+        ),
+    ),
+    Planted(
+        "A store whose commit log was gone (a disk that was not mounted) started empty",
+        "broker/store_opening.py",
+        "        if saved is not None and saved.log_end > 0 and not len(segments):",
+        "        if False:",
+        (f"{DAMAGE}test_a_store_whose_commit_log_is_gone_does_not_start_empty",),
+    ),
+    Planted(
+        "Killed while it made a segment, the broker did not start again: a file of the log was too short",
+        "broker/log/segments.py",
+        'NEW_PATH = f"{OWN_DIRECTORY}/new-segment"',
+        'NEW_PATH = f"{DIRECTORY}/new-segment"',
+        (f"{DAMAGE}test_no_short_file_can_be_left_in_the_commit_log",),
+    ),
+    Planted(
+        "After a power cut, and a run without the key index, keys found messages that never were",
+        "broker/store_opening.py",
+        "        if saved is not None and not saved.key_index_closed:",
+        "        if False:",
+        (f"{DAMAGE}test_an_index_that_was_switched_off_after_a_power_cut_is_not_believed_later",),
+    ),
+    Planted(
+        "A topic's deletion was refused by a full disk, and its messages were gone at the next start",
+        "broker/topics/topic_deletion.py",
+        "            self._deletions.save()\n",
+        "",
+        (f"{DAMAGE}test_a_deletion_that_the_disk_refuses_loses_nothing",),
+    ),
+    Planted(
+        "The checkpoint named messages that the queues lacked: RocketMQ would not have read them again",
+        "broker/message_store.py",
+        "        if not self._dispatcher.has_before(work.end):",
+        "        if True:",
+        (f"{DAMAGE}test_the_checkpoint_does_not_pass_what_the_queues_lack",),
+    ),
+    Planted(
+        "A message that a power cut had robbed of a sector came back with zeros among its properties",
+        "broker/log/reader.py",
+        "            if whole < len(records):",
+        "            if False:",
+        (f"{AFTER_A_CRASH}test_a_record_without_a_body_that_lost_a_sector_is_cut",),
+    ),
+    Planted(
+        "Messages whose properties hold zeros were taken, and cut off at a start as if a sector were lost",
+        "broker/message_store.py",
+        "        check_properties(patched)\n",
+        "",
+        (f"{DAMAGE}test_properties_that_look_like_a_lost_sector_are_refused",),
+    ),
+    Planted(
+        "After a power cut the broker did not start: the disk had the name of a later segment, and not the "
+        "one before it",
+        "broker/log/segments.py",
+        "            if not follows and known_end is not None and",
+        "            if False and",
+        (f"{AFTER_A_CRASH}test_segments_whose_names_outlived_the_one_before_them_go",),
+    ),
+    Planted(
+        "A start that failed left files open, and the next one in the same process failed by them",
+        "broker/store_opening.py",
+        "            on_failure.callback(projection.close_files)",
+        "            pass",
+        (f"{DAMAGE}test_a_store_that_cannot_be_opened_leaves_nothing_open",),
+    ),
+    Planted(
+        "After a power cut, files of a deleted topic's queues came back under the new topic of that name",
+        "broker/index/consume_queue.py",
+        "            elif self._begins_below(base, deleted_below):",
+        "            elif False:",
+        (f"{DAMAGE}test_files_of_a_deleted_topic_that_come_back_do_not_mix_with_the_new_ones",),
+    ),
+    Planted(
+        "A power cut lost dead letters whose originals counted as consumed",
+        "broker/consume/offsets.py",
+        "            while offsets.dirty and offsets.log_needed > self._store.flushed_offset:",
+        "            while False:",
+        (
+            "tests/unit/consume/test_offsets.py::"
+            "test_a_power_cut_lost_dead_letters_whose_originals_counted_as_consumed",
+        ),
+    ),
+    Planted(
+        "A message with full properties never became a dead letter",
+        "broker/delivery/dead_letters.py",
+        'context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)',
+        'copy.with_properties({"RETRY_TOPIC": None, **origin})',
+        (f"{DELIVERY}test_a_message_with_full_properties_never_became_a_dead_letter",),
+    ),
+    Planted(
+        "A message with full properties made every clean stop fail",
+        "broker/delivery/retry_copies.py",
+        "context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})",
+        "copy.with_properties({FIRST_POP_TIME_PROPERTY: first_pop})",
+        (f"{DELIVERY}test_a_message_with_full_properties_made_every_clean_stop_fail",),
+    ),
+    Planted(
+        "An orderly group stood still after a dead letter was refused",
+        "broker/delivery/orderly.py",
+        "                    self._blocked.add(key)\n                    self._postponed = True",
+        "                    self._blocked.add(key)",
+        (f"{DELIVERY}test_an_orderly_group_stood_still_after_a_dead_letter_was_refused",),
+    ),
+    Planted(
+        "A refused dead letter was tried again for each message of a receive, and held up what came back",
+        "broker/delivery/grants.py",
+        "            self._batch.dead_letters_refused = True\n",
+        "",
+        (f"{DELIVERY}test_a_refused_dead_letter_held_up_every_other_message_that_came_back",),
+    ),
+    Planted(
+        "Polls of an orderly group slept on when its full window moved",
+        "broker/delivery/delivery.py",
+        "            or (pair.keyed and moved and window_was_full)\n",
+        "",
+        (f"{DELIVERY}test_waiters_of_an_orderly_group_slept_on_when_its_full_window_moved",),
+    ),
+    Planted(
+        "Events piled up in memory without end while the disk was full",
+        "broker/events/event_log.py",
+        "        if len(self._pending) >= PENDING_MAX:",
+        "        if False:",
+        (f"{DELIVERY}test_events_piled_up_without_end_while_the_disk_was_full",),
+    ),
+    Planted(
+        "With asynchronous flush every clean stop with messages in flight failed",
+        "broker/consumer_model.py",
+        "        self.on_append = _nothing  # what",
+        "        # what",
+        (
+            f"{ENGINE}test_consumer_model.py::"
+            "test_every_clean_stop_with_messages_in_flight_failed_in_async_mode",
+        ),
+    ),
+    Planted(
+        "Killed after all its records had expired, a store began at physical offset 0 again or did not start",
+        "broker/log/segments.py",
+        "        while self._segments and self._segments[-1].start > offset:",
+        "        while self._segments and self._segments[-1].start >= offset:",
+        (
+            f"{ENGINE}test_emptied_log.py::"
+            "test_after_a_kill_of_an_emptied_store_its_log_does_not_begin_at_0_again",
+        ),
+    ),
+    Planted(
+        "`repair` gave up where a queue's file was cut behind units of expired records",
+        "broker/tools/repair.py",
+        "        if sizes != {self._view.settings.consume_queue_file_size}:",
+        "        if False:",
+        (
+            "tests/unit/tools/test_repair.py::test_a_queue_whose_file_was_cut_behind_expired_units_is_made_again",
+        ),
+    ),
+    Planted(
+        "A delayed message that was due before 1970 was acknowledged and never delivered",
+        "broker/timers/timers.py",
+        "        if deliver_ms <= 0:",
+        "        if False:",
+        ("tests/durability/test_clocks.py::test_what_clocks_do[0]",),
+        {"TRIAL": "18"},
+    ),
+    Planted(
+        "Queues whose records had all expired began at 0 again: a start that made them anew was killed",
+        "broker/store_opening.py",
+        "            trusted = max(saved.consume_queue_position, self._log.min_offset)",
+        "            trusted = saved.consume_queue_position",
+        (
+            f"{AFTER_A_CRASH}"
+            "test_a_queue_whose_records_have_expired_goes_on_where_it_was_when_queues_are_made_anew",
+        ),
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: re.sub(r"\W+", "_", fault.name)[:60])
+def test_with_its_fix_reverted_the_test_finds_it_again(fault: Planted, trials: Trials) -> None:
+    find(fault)
+    trials.count("R22", "old faults found again")
+
+
+# --- the page -------------------------------------------------------------------------------------------
+def rows() -> list[list[str]]:
+    """What the page's tables hold: the fault, where it was, how it was found, the tests, reverted or not."""
+    lines = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
+    return [
+        [cell.strip() for cell in line] for line in lines if line[0].strip() != "What a user would have seen"
+    ]
+
+
+def cells(fault: Planted) -> list[str]:
+    tests = {name.partition("[")[0] for name in fault.finds}
+    return [fault.name, f"`{fault.path}`", ", ".join(f"`{name}`" for name in sorted(tests)), "yes"]
+
+
+def test_the_page_and_the_faults_here_are_the_same() -> None:
+    on_the_page = [[fault, where, tests, again] for fault, where, _, tests, again in rows() if again == "yes"]
+    assert sorted(on_the_page) == sorted(cells(fault) for fault in FAULTS)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: re.sub(r"\W+", "_", row[0])[:60])
+def test_every_fault_has_a_test_that_is_there(row: list[str]) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row[3])
+    assert named
+    assert row[4] in ("yes", "no")
+    for path, test in named:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert not test or re.search(rf"^(?:async )?def {test}\(", text, re.MULTILINE), test

@@ -1,0 +1,167 @@
+"""StoreMachine with damage among its steps, and walks of it by chance.
+
+Damage hits a record of the log, or projections' files, while nobody has the store open. A hit record lies
+below what the store knows as written (behind that, a crash and damage look alike), and its queue goes on
+behind it: of a queue's last messages nobody could tell, without its files, that they were there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final, cast
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from broker.log import checkpoint, state
+from broker.log.segments import DIRECTORY, file_name
+from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
+from broker.tools.read_only import ReadOnlyFileSystem
+from broker.tools.repair import repair_files
+from broker.tools.store_view import StoreView
+from tests.support.damage import Files, contents_of, reported_in_log, scrub
+from tests.support.store_machine import GROUPS, QUEUES, TAGS, TOPICS, Sent, StoreMachine
+
+KEY_INDEX_NOTE: Final = "trovemq/key-index.json"
+DAMAGES: Final = ("remove", "remove all", "flip", "cut", "zeros")
+
+
+class DamagedStoreMachine(StoreMachine):
+    """See the module's text. `choice` picks among what there is to be hit."""
+
+    def stopped(self, clean: bool) -> Files:
+        """The files as nobody has them open, with marks that are not old."""
+        if clean:
+            self.close()
+            return Files.of(contents_of(self.files))
+        self.sync()
+        self.store.flush_projections(index=True)
+        return Files.of(contents_of(self.files.after_process_kill()))
+
+    @rule(choice=st.integers(0, 1 << 30), clean=st.booleans())
+    def flip_a_bit_of_a_record(self, choice: int, clean: bool) -> None:
+        files = self.stopped(clean)
+        saved = state.load(files)
+        assert saved is not None
+        lasts = {
+            (m.topic, m.queue_id): m for m in self.sent if not m.hit and m.physical_offset < saved.log_end
+        }
+        candidates = [m for m in self.sent if m.physical_offset < saved.log_end and m not in lasts.values()]
+        at = None
+        if candidates:
+            chosen = candidates[choice % len(candidates)]
+            if not chosen.hit:
+                at = self.hit(files, chosen, random.Random(choice))
+        self.reopen(files)
+        if at is not None and self.settings.message_index_enable:
+            assert reported_in_log(self.store, at, scrub(self.store)), "damage is named"
+
+    def hit(self, files: MemoryFileSystem, chosen: Sent, source: random.Random) -> int:
+        """The physical offset of the byte that was changed."""
+        segment_size = self.settings.commit_log_file_size
+        start = chosen.physical_offset // segment_size * segment_size
+        file = files.open(f"{DIRECTORY}/{file_name(start)}")
+        within = chosen.physical_offset - start
+        size = int.from_bytes(file.view()[within : within + 4])
+        at = within + source.randrange(size)
+        file.write(at, bytes([file.view()[at] ^ 1 << source.randrange(8)]))
+        file.sync()
+        self.sent[self.sent.index(chosen)] = replace(chosen, hit=True)
+        return start + at
+
+    @rule(
+        choice=st.integers(0, 1 << 30),
+        clean=st.booleans(),
+        how=st.sampled_from(DAMAGES),
+        repaired=st.booleans(),
+    )
+    def damage_projections(self, choice: int, clean: bool, how: str, repaired: bool) -> None:
+        """What is gone is made again by the start; what is there and wrong, and a queue's first files, by
+        `repair`."""
+        files = self.stopped(clean)
+        source = random.Random(choice)
+        if paths := self.projection_files(files):
+            path = source.choice(paths)
+            directory = path.rpartition("/")[0]
+            for damaged in [p for p in paths if p.startswith(directory)] if how == "remove all" else [path]:
+                self.damage(files, damaged, how, source)
+            first_units = (
+                how == "remove" and path.startswith("consumequeue/") and path != _last_of(paths, directory)
+            )
+            if repaired or first_units or not how.startswith("remove"):
+                view = StoreView(cast("ReadOnlyFileSystem", files), self.settings)
+                repair_files(view, files)
+                view.log.close()
+        self.reopen(files)
+
+    def projection_files(self, files: MemoryFileSystem) -> list[str]:
+        """But those of a queue without messages: they alone have its next offset."""
+        living = {f"consumequeue/{m.topic}/{m.queue_id}/" for m in self.sent if not m.hit}
+        small = [checkpoint.PATH, KEY_INDEX_NOTE]
+        return [
+            path
+            for path in sorted(files._files)
+            if path.startswith(("index/", *sorted(living))) or path in small
+        ]
+
+    def damage(self, files: MemoryFileSystem, path: str, how: str, source: random.Random) -> None:
+        if how.startswith("remove"):
+            files.remove(path)
+            return
+        data = bytearray(files.read_bytes(path))
+        at = source.randrange(max(1, len(data)))
+        if how == "flip":
+            data[at : at + 1] = bytes(byte ^ 1 << source.randrange(8) for byte in data[at : at + 1])
+        elif how == "cut":
+            del data[at:]
+        else:
+            data[at:] = bytes(len(data) - at)
+        files.write_atomic(path, bytes(data))
+
+
+def _last_of(paths: list[str], directory: str) -> str:
+    return max(path for path in paths if path.startswith(f"{directory}/"))
+
+
+def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable[[], None]:
+    """One step as Hypothesis would draw it, but messages come more often than stops."""
+    flip, odds = source.random() < 0.5, source.choice([0.0, 0.2, 0.5, 0.8, 1.0])
+    topic, queue, seed = source.choice(TOPICS), source.randrange(QUEUES), source.randrange(1 << 30)
+    sizes = [source.randrange(source.choice([10, 3000])) for _ in range(source.randint(1, 4))]
+    many = partial(machine.send_many, source.randint(5, 25), source.randrange(1200), source.randrange(900))
+    unit, index = source.choice([PAGE_SIZE, SECTOR_SIZE]), source.random() < 0.8
+    steps: list[tuple[int, Callable[[], None]]] = [
+        (8, partial(machine.send, topic, queue, sizes, source.randrange(1500), source.choice(TAGS), -queue)),
+        (3, partial(many, flip)),
+        (5, machine.sync),
+        (5, partial(machine.flush_projections, flip)),
+        (3, partial(machine.catch_up, source.randint(1, 4096))),
+        (3, machine.prepare_segment),
+        (1, partial(machine.delete_topic, topic, 0)),
+        (3, partial(machine.expire, source.randint(1, 2))),
+        (4, partial(machine.commit, source.choice(GROUPS), topic, queue, source.randrange(4))),
+        (1, partial(machine.reset_offsets, source.choice(GROUPS), topic)),
+        (3, machine.persist_offsets),
+        (2, partial(machine.restart, index)),
+        (1, machine.kill),
+        (3, partial(machine.power_cut, index, seed, odds, unit)),
+        (2, partial(machine.power_cut_while_starting, seed, odds)),
+        (2, partial(machine.flip_a_bit_of_a_record, seed, flip)),
+        (2, partial(machine.damage_projections, seed, flip, source.choice(DAMAGES), source.random() < 0.5)),
+    ]
+    return source.choices([step for _, step in steps], [weight for weight, _ in steps])[0]
+
+
+def walk(source: random.Random, steps: int) -> None:
+    """So many steps; what must hold is looked at after each."""
+    machine = DamagedStoreMachine()
+    machine.start(source.choice(("sync", "async")), source.random() < 0.8)
+    for _ in range(steps):
+        random_step(machine, source)()
+        machine.queues_equal_the_model()
+        machine.a_scan_of_the_log_equals_the_model()
+        machine.every_way_to_a_message_leads_there()
+        machine.positions_are_in_order()

@@ -1,0 +1,395 @@
+"""A fixed life of a whole engine, made from one number, and a ledger of what it promised on the way.
+
+The script goes through everything the engine does to its files: sends, rolls, spare segments, syncs,
+deletions, offsets, retention, clean stops, crashes with torn tails and lost projections, and what consumers,
+timers and transactions add (tests/support/consumer_script.py). A step that is refused for want of room is
+tried again; any other failure stops the engine as the daemon stops it.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from broker.consumer_model import ConsumerModel
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.dead_letters import dead_letter_topic
+from broker.message_store import MessageStore
+from broker.storage.files import FileSystem, StorageError
+from broker.storage.memory import MemoryFileSystem
+from broker.storage.real import RealFileSystem
+from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
+from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+SETTINGS: Final = replace(
+    SMALL,
+    commit_log_file_size=16_384,
+    index_slot_count=16,
+    index_item_count=64,
+    undispatched_bytes_max=1 << 20,
+    flush_mode="sync",
+)
+CONSUMERS: Final = ConsumerSettings(
+    new_group_start="begin", transaction_check_max=1, timer_log_file_size=52 * 64, timer_batch_max=4
+)
+PLAIN: Final = ("orders", "bills", "tasks", "lines")
+TOPICS: Final = (*PLAIN, "later", "deals")
+QUEUES: Final = 2
+WORKERS: Final = SubscriptionGroup("workers", retry_policy=RetryPolicy("customized", (1_000,)), retry_max=2)
+STEPS: Final = SubscriptionGroup("steps", orderly=True, retry_max=2)
+KEYS: Final = ("Aa", "BB", "common")
+"""The first two have the same hash."""
+TRIES_MAX: Final = 3
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message of a topic of PLAIN, as the append placed it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+    keys: str
+
+
+@dataclass
+class Ledger:
+    """What was promised. `durable`: so many of `sent` were acknowledged; `doubt`: bodies of an append under
+    way. status and on_disk: what became of each timer, transaction and delivery, by its body; on_disk as the
+    last acknowledged sync has it. offsets: values that the one watched consumer offset may have."""
+
+    sent: list[Sent] = field(default_factory=list)
+    durable: int = 0
+    doubt: list[bytes] = field(default_factory=list)
+    trimmed: int = 0
+    status: dict[bytes, str] = field(default_factory=dict)
+    on_disk: dict[bytes, str] = field(default_factory=dict)
+    in_flight: set[bytes] = field(default_factory=set)
+    due_ms: dict[bytes, int] = field(default_factory=dict)
+    offsets: list[int | None] = field(default_factory=lambda: [None])
+    topics: dict[str, set[bool]] = field(default_factory=dict)
+    deleted: list[bytes] = field(default_factory=list)
+    """Bodies of the topic `temp` while it lives."""
+
+    def copy(self) -> Ledger:
+        return copy.deepcopy(self)
+
+
+class StoppedError(Exception):
+    """The engine failed and was stopped as the daemon stops it."""
+
+
+class EngineScript:
+    """run() once. `files` are replaced where the script crashes the engine; `now_ms` is its clock."""
+
+    def __init__(self, files: FileSystem, seed: int, root: Path | None = None) -> None:
+        self.files = files
+        self.root = root
+        self.source = random.Random(f"engine script {seed}")
+        self.now_ms = NOW_MS
+        self.ledger = Ledger()
+        self.in_work = False
+        self.is_open = False
+        self.count = 0
+        self.store: MessageStore
+        self.model: ConsumerModel
+
+    # --- running steps ------------------------------------------------------------------------------
+    def attempt(self, step: Callable[[], None]) -> None:
+        """The step, again where it was refused for now. StoppedError where the engine cannot go on."""
+        for _ in range(TRIES_MAX):
+            try:
+                step()
+                return
+            except TroveError as error:
+                self.in_work = False
+                self.ledger.doubt = []
+                if error.spec is not errors.DISK_FULL and self.is_open:
+                    self._stop(error)
+            except (StorageError, OSError) as error:
+                self._stop(error)
+        raise AssertionError("a fault that came once is not there any more")
+
+    def _stop(self, error: Exception) -> None:
+        self.in_work = False
+        if self.is_open:
+            self.store.mark_failed()
+            self.is_open = False
+            with suppress(StorageError, TroveError):
+                self.store.close(self.now_ms)
+        raise StoppedError from error
+
+    def work(self, run: Callable[[], None]) -> None:
+        """What a thread of the daemon would do."""
+        self.in_work = True
+        run()
+        self.in_work = False
+
+    def tick(self, ms: int = 10) -> int:
+        self.now_ms += ms
+        return self.now_ms
+
+    # --- opening and closing ------------------------------------------------------------------------
+    def open(self) -> None:
+        store = MessageStore.open(self.files, SETTINGS, self.now_ms, process_id=7)
+        try:
+            self.model = ConsumerModel.open(store, self.files, CONSUMERS, self.now_ms)
+        except (TroveError, StorageError):
+            store.mark_failed()
+            with suppress(StorageError, TroveError):
+                store.close(self.now_ms)
+            raise
+        self.store, self.is_open = store, True
+
+    def opened(self) -> None:
+        """Open, with the topics and groups. A start that fails is tried again, as a supervisor does."""
+        for attempt in range(TRIES_MAX):
+            try:
+                self.open()
+                break
+            except (TroveError, StorageError):
+                assert attempt < TRIES_MAX - 1, "a fault that came once keeps no store from opening"
+        stored = self.store.offsets.get("audit", "orders", 0)
+        assert stored in self.ledger.offsets
+        self.ledger.offsets = [stored]
+        for topic in (*TOPICS, "temp"):
+            self.attempt(partial(self.create, topic))
+        for group in (WORKERS, STEPS):
+            if self.model.groups.get(group.name) is None:
+                self.attempt(partial(self.create_group, group))
+
+    def create(self, topic: str) -> None:
+        if self.store.topics.get(topic) is None:
+            possible = self.ledger.topics.setdefault(topic, {False})
+            possible.add(True)
+            change = self.store.topics.begin_create(topic, QUEUES, "NORMAL", now_ms=self.now_ms)
+            try:
+                self.work(change.run)
+            finally:
+                self.store.topics.finish(change)
+            self.ledger.topics[topic] = {True}
+
+    def create_group(self, group: SubscriptionGroup) -> None:
+        if self.model.groups.get(group.name) is None:
+            change = self.model.groups.begin_create(group, now_ms=self.now_ms)
+            try:
+                self.work(change.run)
+            finally:
+                self.model.groups.finish(change)
+
+    def close(self) -> None:
+        """A clean stop. One that fails leaves a store as after a crash."""
+        try:
+            self.model.hand_back(self.tick())
+            self.is_open = False
+            self.store.close(self.now_ms)
+        except (TroveError, StorageError):
+            self.store.mark_failed()
+            if self.is_open:
+                self.is_open = False
+                self.store.close(self.now_ms)
+            return
+        self.note_synced(len(self.ledger.sent), dict(self.ledger.status))
+        self.ledger.offsets = self.ledger.offsets[-1:]
+
+    def crash(self) -> None:
+        """The process is killed: the files as another one finds them."""
+        self.is_open = False
+        if isinstance(self.files, MemoryFileSystem):
+            self.files = self.files.after_process_kill()
+        else:
+            assert self.root is not None
+            self.files = RealFileSystem(self.root)
+
+    # --- messages -----------------------------------------------------------------------------------
+    def body(self, size: int) -> bytes:
+        self.count += 1
+        return f"{self.count:06d}".encode() + b"x" * size
+
+    def send(self, topic: str, queue_id: int, sizes: list[int], **fields: str) -> None:
+        bodies = [self.body(size) for size in sizes]
+        keys = [f"{KEYS[self.source.randrange(2)]} common" for _ in bodies]
+        records = [
+            record(
+                body,
+                topic=topic,
+                queue_id=queue_id,
+                keys=key,
+                tag=key[:2],
+                unique_key=body[:6].decode(),
+                properties={"__SHARDINGKEY": "group"} if topic == "lines" else {},
+                append_property_crc=SETTINGS.append_property_crc,
+            )
+            for body, key in zip(bodies, keys, strict=True)
+        ]
+        self.ledger.doubt = bodies
+        result = append(self.store, *records, topic=topic, queue_id=queue_id, now_ms=self.tick())
+        self.ledger.doubt = []
+        if topic == "temp":
+            self.ledger.deleted += bodies
+            return
+        self.ledger.sent += [
+            Sent(
+                topic,
+                queue_id,
+                result.first_queue_offset + i,
+                result.physical_offset + int(result.positions[i]),
+                body,
+                keys[i],
+            )
+            for i, body in enumerate(bodies)
+        ]
+
+    def fill(self, batches: int) -> None:
+        for _ in range(batches):
+            topic, queue_id = self.source.choice(PLAIN[:2]), self.source.randrange(QUEUES)
+            sizes = [self.source.randrange(900) for _ in range(self.source.randrange(1, 5))]
+            if self.source.random() < 0.2:
+                sizes = [20] * 12
+            self.attempt(partial(self.send, topic, queue_id, sizes))
+            if self.source.random() < 0.4:
+                self.spare()
+            if self.source.random() < 0.5:
+                self.attempt(self.sync)
+
+    def sync(self) -> None:
+        """One group commit. A failed one ends the engine."""
+        self.model.events.flush(self.now_ms)
+        sent, status = len(self.ledger.sent), dict(self.ledger.status)
+        work = self.store.begin_flush()
+        if work is None:
+            self.model.grown(self.store.dispatch())
+            return
+        self.work(work.run)
+        grown = self.store.finish_flush(work)
+        self.note_synced(sent, status)
+        self.model.grown(grown)
+        self.model.grown(self.store.dispatch())
+
+    def note_synced(self, sent: int, status: dict[bytes, str]) -> None:
+        self.ledger.durable = max(self.ledger.durable, sent)
+        self.ledger.on_disk = status
+
+    def spare(self) -> None:
+        work = self.store.spare_work()
+        if work is not None:
+            self.work(work.run)
+            self.store.finish_spare(work)
+
+    def flush_projections(self, *, index: bool = True) -> None:
+        self.attempt(lambda: self.work(lambda: self.store.flush_projections(index=index)))
+
+    # --- offsets, topics, retention -----------------------------------------------------------------
+    def commit_offset(self) -> None:
+        queue = self.store.consume_queues.get("orders", 0)
+        value = 0 if queue is None else min(queue.max_offset, self.source.randrange(1 + queue.max_offset))
+        self.ledger.offsets.append(value)
+        self.store.offsets.commit("audit", "orders", 0, value)
+
+    def persist_offsets(self) -> None:
+        work = self.store.offsets.begin_persist()
+        if work is not None:
+            last = self.ledger.offsets[-1]
+            self.work(work.run)
+            self.store.offsets.finish_persist(work)
+            trail = self.ledger.offsets
+            self.ledger.offsets = trail[len(trail) - 1 - trail[::-1].index(last) :]
+
+    def delete_temp(self) -> None:
+        """Its messages are gone once the deletion is on disk; refused, nothing has changed."""
+        self.ledger.topics["temp"].add(False)
+        work = self.store.begin_delete_topic("temp", self.tick())
+        try:
+            self.work(work.run)
+        except TroveError:
+            self.store.finish_delete_topic(work)
+            raise
+        self.store.finish_delete_topic(work)
+        self.ledger.topics["temp"] = {False}
+        self.ledger.deleted = []
+
+    def expire(self) -> None:
+        """The oldest closed segments go, what is owed of them first appended again."""
+        store, model = self.store, self.model
+        segments = [s for s in store.closed_segments() if s.end <= model.saved_log_end][:2]
+        if not segments:
+            return
+        end = segments[-1].end
+        model.carry_before(end, self.tick())
+        self.sync()
+        trim = store.trim(end)
+        self.work(trim.measure)
+        model.carry_before(end, self.now_ms)
+        self.note_expired(end)
+        trim.detach()
+        self.sync()
+        for _ in range(TRIES_MAX):
+            try:
+                self.work(trim.remove)
+                return
+            except StorageError:
+                self.in_work = False
+        raise AssertionError("a removal goes on where it stopped")
+
+    def note_expired(self, end: int) -> None:
+        """What was delivered or copied below is nobody's any more: it goes as every message does."""
+        self.ledger.trimmed = end
+        for topic in ("later", "deals", dead_letter_topic(WORKERS.name)):
+            for queue_id in range(QUEUES):
+                queue = self.store.consume_queues.get(topic, queue_id)
+                below = 0 if queue is None else queue.lower_bound(end) - queue.min_offset
+                for message in read_queue(self.store, topic, queue_id)[:below]:
+                    self.ledger.status[message.body] = self.ledger.on_disk[message.body] = "expired"
+
+    def snapshot(self) -> None:
+        work = self.model.begin_snapshot(self.tick(), always=True)
+        assert work is not None
+        self.sync()
+        try:
+            self.work(work.run)
+        except StorageError:
+            self.in_work = False  # tried again later, as the daemon does
+            self.work(work.run)
+
+    # --- damage that only a crash leaves --------------------------------------------------------------
+    def tear_tail(self) -> None:
+        """Bytes of a record that was being written, and a segment that was made ahead of it."""
+        end, size = self.store.end_offset, SETTINGS.commit_log_file_size
+        torn = min(90, size - end % size)
+        file = self.files.open(f"commitlog/{end // size * size:020d}")
+        file.write(end % size, bytes(range(1, 91))[:torn])
+        file.close()
+        path = f"commitlog/{end // size * size + size:020d}"
+        if not self.files.exists(path):
+            self.files.create(path, size, preallocate=True).close()
+
+    def lose_queue(self) -> None:
+        for name in self.files.list("consumequeue/orders/0"):
+            self.files.remove(f"consumequeue/orders/0/{name}")
+        self.files.sync_directory("consumequeue/orders/0")
+
+    # --- beside a thread ----------------------------------------------------------------------------
+    def go_on_beside(self) -> None:
+        """What the event loop does while a thread's work is held: appends, dispatch, reads, look-ups."""
+        self.in_work = False
+        known = len(self.ledger.sent)
+        self.send("orders", 0, [30, 700])
+        self.model.grown(self.store.dispatch())
+        self.commit_offset()
+        for topic in PLAIN:
+            for queue_id in range(QUEUES):
+                messages = read_queue(self.store, topic, queue_id)
+                offsets = [message.queue_offset for message in messages]
+                assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if offsets else True
+        assert self.ledger.durable <= known
+        self.in_work = True

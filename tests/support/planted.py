@@ -1,0 +1,116 @@
+"""Deliberate faults: would the tests see them?
+
+A planted bug is one module whose source has one exact text replaced, in a test process of its own. The tests
+that are said to find it run there, and have to fail; that they pass without it is what every other run shows.
+
+The process is `pytest -p tests.support.planted`, with the bug in the environment variable PLANTED_BUG: this
+module, loaded as a plugin before anything of the broker is, then puts a loader in front of Python's own.
+A program that a test starts plants the same bug by importing this module first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+_VARIABLE: Final = "PLANTED_BUG"
+_SOURCE_ROOTS: Final = ("proto/", "clients/python/")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """`old`, which `path` has exactly once, becomes `new`; every test of `finds` (pytest's node ids) then
+    fails. `environment`: what these tests need beside, as TRIAL=n or SOAK=1."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    finds: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def source(self) -> str:
+        """The module's text with the bug. AssertionError where the text that it replaces is not there."""
+        text = (ROOT / self.path).read_text()
+        assert text.count(self.old) == 1, (
+            f"the planted bug {self.name!r} is stale: {self.path} has the text that it replaces "
+            f"{text.count(self.old)} times. Plant the same fault in the code as it is now"
+        )
+        return text.replace(self.old, self.new)
+
+    def module(self) -> str:
+        """The module's dotted name."""
+        path = self.path
+        for root in _SOURCE_ROOTS:
+            path = path.removeprefix(root)
+        return path.removesuffix(".py").replace("/", ".")
+
+
+class _Loader(SourceFileLoader):
+    """Loads one module from changed source; no bytecode of it is read or written."""
+
+    def __init__(self, bug: Planted) -> None:
+        super().__init__(bug.module(), str(ROOT / bug.path))
+        self._bug = bug
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._bug.source(), self.path, "exec", dont_inherit=True)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, bug: Planted) -> None:
+        self._bug = bug
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._bug.module():
+            return None
+        return spec_from_file_location(fullname, ROOT / self._bug.path, loader=_Loader(self._bug))
+
+
+def _plant(bug: Planted) -> None:
+    assert bug.module() not in sys.modules, f"{bug.module()} is loaded already"
+    sys.meta_path.insert(0, _Finder(bug))
+
+
+def find(bug: Planted) -> None:
+    """Runs the bug's tests with it. AssertionError, with what pytest printed, where one does not fail."""
+    bug.source()
+    planted = json.dumps({"name": bug.name, "path": bug.path, "old": bug.old, "new": bug.new, "finds": []})
+    environment = {**os.environ, "TRIAL": "", "SOAK": "", **bug.environment, _VARIABLE: planted}
+    for name in ("TRIAL", "SOAK"):
+        if not environment[name]:
+            del environment[name]
+    options = ["-q", "-n0", "-p", "tests.support.planted", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *bug.finds],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    said = f"{run.stdout[-6_000:]}\n{run.stderr[-2_000:]}"
+    assert run.returncode in (0, 1), f"pytest ended with {run.returncode} and the bug {bug.name!r}:\n{said}"
+    failed = [line.split()[1] for line in run.stdout.splitlines() if line.startswith("FAILED ")]
+    for test in bug.finds:
+        assert any(name == test or name.startswith(f"{test}[") for name in failed), (
+            f"{test} passes although {bug.path} has the bug {bug.name!r}:\n{said}"
+        )
+
+
+if _VARIABLE in os.environ:
+    _plant(Planted(**json.loads(os.environ[_VARIABLE])))

@@ -1,0 +1,109 @@
+"""One gRPC call by hand: what a client that wants to do harm sends, which gRPC's own clients do not.
+
+Frames of HTTP/2: length (3 bytes), type (1), flags (1), stream (4), then as many bytes as the length says.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+END_STREAM, ACK, END_HEADERS = 0x1, 0x1, 0x4
+STREAM: Final = 1
+WINDOW_SIZE: Final = 65_535  # of a connection and of a stream, until the receiver says more
+FRAME_SIZE_MAX: Final = 16_384
+INITIAL_WINDOW_SIZE: Final = 4  # the setting's number
+SILENCE_S_MAX: Final = 30.0
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def headers(fields: dict[str, str]) -> bytes:
+    """HPACK's plainest form: each name and value in full."""
+    block = bytearray()
+    for name, value in fields.items():
+        block += b"\0"
+        for text in (name.encode(), value.encode()):
+            assert len(text) < 127, "the length takes one byte"
+            block += bytes([len(text)]) + text
+    return bytes(block)
+
+
+class RawCall:
+    """A unary call over a connection of its own. `send` ends once the server has ended the call."""
+
+    def __init__(self, address: str, method: str, encoding: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=SILENCE_S_MAX)
+        self._windows = {0: WINDOW_SIZE, STREAM: WINDOW_SIZE}
+        self._initial = WINDOW_SIZE
+        self._ended = False
+        self.data = b""
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": "localhost",
+            "content-type": "application/grpc",
+            "te": "trailers",
+            "grpc-encoding": encoding,
+        }
+        opening = PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, STREAM, headers(fields))
+        self._socket.sendall(opening)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, message: bytes) -> int:
+        """The whole of one compressed message, as far as the server takes it; how many bytes it took."""
+        rest = memoryview(b"\1" + len(message).to_bytes(4, "big") + message)
+        size = len(rest)
+        while rest and not self._ended:
+            count = min(FRAME_SIZE_MAX, len(rest), *self._windows.values())
+            if count <= 0:
+                self._read_frame()
+                continue
+            for stream in self._windows:
+                self._windows[stream] -= count
+            flags = END_STREAM if count == len(rest) else 0
+            self._socket.sendall(frame(DATA, flags, STREAM, bytes(rest[:count])))
+            rest = rest[count:]
+        while not self._ended:
+            self._read_frame()
+        return size - len(rest)
+
+    def _read_frame(self) -> None:
+        head = self._read(9)
+        kind, flags = head[3], head[4]
+        stream = int.from_bytes(head[5:9], "big")
+        payload = self._read(int.from_bytes(head[:3], "big"))
+        if kind == SETTINGS and not flags & ACK:
+            self._take_settings(payload)
+            self._socket.sendall(frame(SETTINGS, ACK, 0))
+        elif kind == PING and not flags & ACK:
+            self._socket.sendall(frame(PING, ACK, 0, payload))
+        elif kind == WINDOW_UPDATE:
+            self._windows[stream] += int.from_bytes(payload, "big")
+        elif kind == DATA:
+            self.data += payload
+        ends = kind in (HEADERS, DATA) and flags & END_STREAM
+        self._ended |= bool(ends) or kind in (RST_STREAM, GOAWAY)
+
+    def _take_settings(self, payload: bytes) -> None:
+        for at in range(0, len(payload), 6):
+            if int.from_bytes(payload[at : at + 2], "big") == INITIAL_WINDOW_SIZE:
+                size = int.from_bytes(payload[at + 2 : at + 6], "big")
+                self._windows[STREAM] += size - self._initial
+                self._initial = size
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            assert more, "the server has closed the connection"
+            data += more
+        return data

@@ -1,0 +1,380 @@
+"""Every RPC of a broker and of a nameserver in process: real services over a real engine, no sockets, a clock
+of their own.
+
+`BrokerServices` wires what the broker's composition root wires, over any file system; `NameserverServices`
+what the nameserver's does. `call(method, requests)` takes bytes and gives an `Outcome`, through the real
+deserializer, error interceptor and serializer. For use inside of `tests.support.fake_loop.run`, whose time is
+the services' clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from broker.cluster.self_route import SelfRouteService
+from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.message_store import MessageStore
+from broker.rocketmq_services import RocketmqServices
+from broker.server.admin_service import AdminService
+from broker.server.traffic import Traffic
+from broker.services import RoutedTopics, StoreServices, open_consumer_model
+from broker.settings import BrokerSettings
+from broker.storage.files import FileSystem
+from nameserver.routes import RouteLimits
+from nameserver.service import RegistrationService, Registry, RouteService
+from tests.support.engine import NOW_MS
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import ERROR_METADATA_KEY, ErrorInterceptor
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
+from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
+from trovemq_proto.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    common_pb2,
+    group_pb2,
+    message_pb2,
+    query_pb2,
+    query_pb2_grpc,
+    route_pb2,
+    route_pb2_grpc,
+    store_pb2,
+    store_pb2_grpc,
+)
+
+ADVERTISED = Address("10.0.0.1", 8_081)
+REPLIES_MAX = 10_000  # of one call: more means that it never ends
+UNEXPECTED = frozenset({"UNKNOWN", "INTERNAL"})
+
+
+def services_of(*modules: Any) -> list[ServiceDescriptor]:
+    return [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]
+
+
+NATIVE = tuple(
+    service
+    for service in services_of(admin_pb2, group_pb2, message_pb2, query_pb2, route_pb2, store_pb2)
+    if service.name != "RegistrationService"
+)
+ROCKETMQ = tuple(services_of(v2_service_pb2, v2_admin_pb2))
+NAMESERVER = tuple(services_of(route_pb2))
+
+
+def methods_of(services: Sequence[ServiceDescriptor]) -> dict[str, MethodDescriptor]:
+    """By full name."""
+    return {method.full_name: method for service in services for method in service.methods}
+
+
+def path_of(method: MethodDescriptor) -> str:
+    """As it stands on the wire: RocketMQ's services go by RocketMQ's names there."""
+    service = method.containing_service.full_name.replace("trovemq.rocketmq.v2", "apache.rocketmq.v2")
+    return f"/{service}/{method.name}"
+
+
+class InlineExecutor(ThreadPoolExecutor):
+    """Does its work in the caller's thread: the same order in each run."""
+
+    def submit(self, fn: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*arguments, **named))
+        except BaseException as error:  # the waiter gets it, as from a thread
+            future.set_exception(error)
+        return future
+
+
+def clock_ms() -> int:
+    """The loop's own time as epoch ms."""
+    return NOW_MS + int(asyncio.get_running_loop().time() * 1_000)
+
+
+class Ended(grpc.aio.AbortError):  # type: ignore[misc]  # grpc has no types
+    """What ServicerContext.abort raises."""
+
+
+class CallContext:
+    """The server's side of one call. `requests` are what its client sends; then its side ends."""
+
+    def __init__(self, requests: Sequence[Any] = (), metadata: Sequence[tuple[str, Any]] = ()) -> None:
+        self._requests = iter(requests)
+        self._metadata = tuple(metadata)
+        self.written: list[Any] = []
+        self.code = "OK"
+        self.details = ""
+        self.error: common_pb2.Error | None = None
+        self.deadline_s = 30.0
+
+    def invocation_metadata(self) -> tuple[tuple[str, Any], ...]:
+        return self._metadata
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    def time_remaining(self) -> float | None:
+        return self.deadline_s
+
+    def done(self) -> bool:
+        return False
+
+    cancelled = done
+
+    async def read(self) -> Any:
+        await asyncio.sleep(0)
+        return next(self._requests, grpc.aio.EOF)
+
+    async def requests(self) -> AsyncIterator[Any]:
+        for request in self._requests:
+            await asyncio.sleep(0)
+            yield request
+
+    async def write(self, message: Any) -> None:
+        self.written.append(message)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", metadata: Sequence[tuple[str, Any]] = ()
+    ) -> None:
+        self.code, self.details = code.name, details
+        for name, value in metadata:
+            if name == ERROR_METADATA_KEY:
+                self.error = common_pb2.Error.FromString(value)
+        raise Ended(details)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the client of one call saw."""
+
+    code: str
+    """gRPC's status; UNPARSED: the request's bytes were no message and gRPC refused them."""
+    symbol: str = ""
+    details: str = ""
+    replies: list[bytes] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+    """As the service read them."""
+
+
+class Faults:
+    """Exceptions that nobody expected: what the services log as unexpected errors, with their tracebacks."""
+
+    def __init__(self) -> None:
+        self.found: list[BaseException] = []
+
+    def error(self, event: str, **fields: Any) -> None:
+        found = fields.get("exc_info")
+        self.found.append(found if isinstance(found, BaseException) else AssertionError(event, fields))
+
+    def warning(self, _event: str, **_fields: Any) -> None:
+        pass
+
+    info = debug = warning
+
+    def check(self) -> None:
+        if self.found:
+            raise AssertionError(f"an exception that nobody expected: {self.found[0]!r}") from self.found[0]
+
+
+class Calls:
+    """The handlers of some services, called as gRPC would."""
+
+    def __init__(self, services: Sequence[ServiceDescriptor]) -> None:
+        self.methods = methods_of(services)
+        self.faults = Faults()
+        self._generic: list[Any] = []
+        self._interceptor = ErrorInterceptor(
+            RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n")
+        )
+        self._handlers: dict[str, Any] = {}
+
+    # --- what add_…Servicer_to_server calls -----------------------------------------------------------
+    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+        self._generic.extend(handlers)
+
+    def add_registered_method_handlers(self, _service: str, _handlers: dict[str, Any]) -> None:
+        pass
+
+    # --- for tests ------------------------------------------------------------------------------------
+    async def handler(self, name: str) -> Any:
+        """The method's handler behind the error interceptor; None where nobody serves it."""
+        if name not in self._handlers:
+            details = SimpleNamespace(method=path_of(self.methods[name]), invocation_metadata=())
+            found = next((h for h in (g.service(details) for g in self._generic) if h is not None), None)
+
+            async def continuation(_details: Any, found: Any = found) -> Any:
+                return found
+
+            self._handlers[name] = await self._interceptor.intercept_service(continuation, details)
+        return self._handlers[name]
+
+    async def call(
+        self, name: str, requests: Sequence[bytes], metadata: Sequence[tuple[str, Any]] = ()
+    ) -> Outcome:
+        """One call of the method (full name); `requests` are one, or those of a stream."""
+        handler = await self.handler(name)
+        if handler is None:
+            return Outcome("UNIMPLEMENTED")
+        read = handler.request_deserializer or bytes
+        try:
+            asked = [read(request) for request in requests]
+        except Exception as error:  # gRPC refuses the call by itself
+            return Outcome("UNPARSED", details=str(error))
+        context = CallContext(asked, metadata)
+        replies: list[Any] = []
+        try:
+            await self._serve(handler, asked, context, replies)
+        except grpc.aio.AbortError:
+            pass
+        replies += context.written
+        self.faults.check()
+        symbol = context.error.symbol if context.error is not None else ""
+        write = handler.response_serializer or bytes
+        sent = [reply if isinstance(reply, bytes) else write(reply) for reply in replies]
+        return Outcome(context.code, symbol, context.details, sent, asked)
+
+    async def _serve(self, handler: Any, asked: list[Any], context: CallContext, replies: list[Any]) -> None:
+        some: Any = context
+        if handler.stream_stream is not None:
+            await handler.stream_stream(context.requests(), some)
+        elif handler.unary_unary is not None:
+            replies.append(await handler.unary_unary(asked[0], some))
+        else:
+            async with aclosing(handler.unary_stream(asked[0], some)) as stream:
+                async for reply in stream:
+                    replies.append(reply)
+                    assert len(replies) < REPLIES_MAX, "the stream of replies never ends"
+                    if isinstance(reply, route_pb2.ClusterReply):
+                        return  # a watch goes on for ever
+
+    def parse(self, name: str, reply: bytes) -> Any:
+        return GetMessageClass(self.methods[name].output_type).FromString(reply)
+
+
+class BrokerServices(Calls):
+    """All services of one broker."""
+
+    def __init__(self, files: FileSystem, settings: BrokerSettings) -> None:
+        super().__init__((*NATIVE, *ROCKETMQ))
+        self.files = files
+        self.settings = settings
+        self.store = MessageStore.open(files, settings.store_settings(ADVERTISED), clock_ms(), process_id=42)
+        self.model = open_consumer_model(self.store, settings)
+        self.services = StoreServices(self.store, settings, Traffic(), self.model)
+        self.rocketmq = RocketmqServices(self.services, settings, ADVERTISED, "1.2.3")
+        self._add()
+
+    def _add(self) -> None:
+        server: Any = self
+        services, store = self.services, self.store
+        description = BrokerDescription(
+            cluster="c",
+            name=store.settings.broker,
+            address=str(ADVERTISED),
+            store_host_ipv6=False,
+            append_property_crc=store.settings.append_property_crc,
+            body_size_max=store.settings.body_size_max,
+            batch_size_max=store.settings.batch_size_max,
+            flush_mode=store.settings.flush_mode,
+            version="1.2.3",
+        )
+        view = LocalBroker(description, RoutedTopics(store))
+        admin = AdminService(
+            store,
+            services.topic_changes,
+            services.offsets,
+            services.long_polls,
+            services.traffic,
+            broker_info=lambda: broker_info(view),
+            counters=services.statistics.counters,
+        )
+        services.messages.add_to(server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+        route_pb2_grpc.add_RouteServiceServicer_to_server(SelfRouteService(view), server)
+        store_pb2_grpc.add_StoreServiceServicer_to_server(services.store_service, server)
+        self.rocketmq.add_to(server)
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """For the time of the block its background work runs. What ends a task of it is raised."""
+        tasks = {"group-commit": asyncio.create_task(self.services.group_commit.run())}
+        background = {**self.services.background(self.settings), **self.rocketmq.background()}
+        tasks |= {name: asyncio.create_task(work) for name, work in background.items()}
+        try:
+            yield
+            for name, task in tasks.items():
+                if task.done():
+                    raise AssertionError(f"the task {name} ended: {task.exception()!r}")
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+class NameserverServices(Calls):
+    def __init__(self, limits: RouteLimits | None = None) -> None:
+        super().__init__(NAMESERVER)
+        self.registry = Registry(limits or RouteLimits(), 64, clock_ms)
+        server: Any = self
+        route = RouteService(self.registry, name=lambda: "10.0.0.9:9876", version="1.2.3")
+        route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
+        registration = RegistrationService(self.registry)
+        route_pb2_grpc.add_RegistrationServiceServicer_to_server(registration, server)
+
+
+@contextmanager
+def in_process() -> Iterator[None]:
+    """Clock, threads and loggers of the daemons' modules, for services that live in the test's process."""
+    with ExitStack() as stack:
+        for module in ("broker.services", "broker.rocketmq_services"):
+            stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
+        stack.enter_context(patch("broker.produce.group_commit.ThreadPoolExecutor", InlineExecutor))
+        stack.enter_context(patch("broker.server.pace.time", SimpleNamespace(monotonic=_loop_time)))
+        stack.enter_context(patch("broker.rocketmq_services.set_log_level", lambda _level: None))
+        asyncio.get_running_loop().set_default_executor(InlineExecutor())
+        yield
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@contextmanager
+def faults_seen(calls: Calls) -> Iterator[None]:
+    """Unexpected errors of these calls are kept with their tracebacks, instead of logged."""
+    modules = (
+        "trovemq_daemon.grpc_server",
+        "broker.server.rocketmq.status",
+        "broker.server.store_service",
+        "nameserver.service",
+    )
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(patch(f"{module}.get_logger", lambda: calls.faults))
+        yield
+
+
+def small_broker_settings(path: Path = Path("/nowhere"), **values: Any) -> BrokerSettings:
+    small: dict[str, Any] = {
+        "commit_log_file_size": 98_304,
+        "consume_queue_file_size": 4_000,
+        "index_slot_count": 500,
+        "index_item_count": 1_000,
+        "body_size_max": 8_192,
+        "batch_size_max": 32_768,
+        "projection_flush_interval_ms": 2_000,
+        "event_interval_ms": 1_000,
+        "long_poll_wait_max_ms": 1_000,
+        "store": str(path),
+    }
+    return BrokerSettings(**{**small, **values})
