@@ -105,6 +105,10 @@ class GuardedFileSystem:
             self.short = True
             raise
 
+    def drop_reserve(self) -> None:
+        for path in self._reserve_paths():
+            self.inner.remove(path)
+
     def is_whole(self) -> bool:
         return not self.short and all(map(self.inner.exists, self._reserve_paths()))
 
@@ -141,7 +145,7 @@ class GuardedFileSystem:
             raise
 
     def _note(self, error: StorageError) -> None:
-        if error.sync_failed and not error.disk_full and self.sync_failure is None:
+        if error.sync_failed and self.sync_failure is None:
             self.sync_failure = error
 
     def sync_directory(self, directory: str) -> None:

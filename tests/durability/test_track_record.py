@@ -205,6 +205,16 @@ FAULTS = (
             "test_a_queue_whose_records_have_expired_goes_on_where_it_was_when_queues_are_made_anew",
         ),
     ),
+    Planted(
+        "A file system that says at a sync that it has no room (a network one, a quota): the next sync was "
+        "believed, and a power cut could take units of the queues",
+        "broker/storage/guarded.py",
+        "        if error.sync_failed and self.sync_failure is None:",
+        "        if error.sync_failed and not error.disk_full and self.sync_failure is None:",
+        (
+            f"{ENGINE}test_full_disk.py::test_a_queues_sync_that_failed_for_room_was_believed_when_it_was_tried_again",
+        ),
+    ),
 )
 
 

@@ -54,7 +54,7 @@ class OneCall:
     def lost(self) -> bool:
         """A sync has failed: what it should have written may be gone."""
         error = StorageError(*self.failed, self._error_number)
-        return error.sync_failed and not error.disk_full
+        return error.sync_failed
 
     def __call__(self, operation: str, path: str) -> int | None:
         if not self._counts(operation):

@@ -28,6 +28,9 @@ _VARIABLE: Final = "PLANTED_BUG"
 _SOURCE_ROOTS: Final = ("proto/", "clients/python/")
 
 
+_OF_THIS_RUN: Final = ("TRIAL", "SOAK", "WHOLE")
+
+
 @dataclass(frozen=True)
 class Planted:
     """`old`, which `path` has exactly once, becomes `new`; every test of `finds` (pytest's node ids) then
@@ -89,10 +92,8 @@ def find(bug: Planted) -> None:
     """Runs the bug's tests with it. AssertionError, with what pytest printed, where one does not fail."""
     bug.source()
     planted = json.dumps({"name": bug.name, "path": bug.path, "old": bug.old, "new": bug.new, "finds": []})
-    environment = {**os.environ, "TRIAL": "", "SOAK": "", **bug.environment, _VARIABLE: planted}
-    for name in ("TRIAL", "SOAK"):
-        if not environment[name]:
-            del environment[name]
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THIS_RUN}
+    environment = {**inherited, **bug.environment, _VARIABLE: planted}
     options = ["-q", "-n0", "-p", "tests.support.planted", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *bug.finds],

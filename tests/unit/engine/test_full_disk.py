@@ -10,7 +10,7 @@ import pytest
 from broker.log.segments import KEPT_PATH
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord, RecordWriter
-from broker.storage.faulty import FaultyFileSystem
+from broker.storage.faulty import FaultyFileSystem, fail_at
 from broker.storage.files import StorageError
 from broker.storage.guarded import RESERVE_COUNT, GuardedFileSystem
 from broker.storage.memory import MemoryFileSystem
@@ -67,6 +67,7 @@ def test_the_brokers_own_records_take_the_kept_segment_and_users_are_refused_fro
     write_own(store, bytes(7_000))
     assert not files.exists(KEPT_PATH)
     assert keep_room(store) is not None
+    assert store.room.refuses
     with pytest.raises(TroveError, match="DISK_FULL"):
         send(store, b"small")
     write_own(store, b"small")
@@ -105,8 +106,11 @@ def test_a_kept_segment_of_another_size_is_made_anew() -> None:
     assert files.file_size(KEPT_PATH) == 32_768
 
 
-def test_nothing_is_kept_where_the_setting_says_so() -> None:
+def test_nothing_is_kept_where_the_setting_says_so_and_what_was_kept_goes() -> None:
     files = MemoryFileSystem()
+    assert keep_room(before := open_store(files, SETTINGS)) is None
+    before.close(NOW_MS)
+    assert files.exists(KEPT_PATH)
     store = open_store(files, replace(SETTINGS, spare_segment_enable=False))
     assert keep_room(store) is None
     assert not files.exists(KEPT_PATH)
@@ -159,3 +163,17 @@ def test_a_directory_that_could_not_be_opened_was_not_synced_and_is_not_lost() -
     with pytest.raises(StorageError):
         store.files.sync_directory("consumequeue")
     assert not store.failed
+
+
+@pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_queues_sync_that_failed_for_room_was_believed_when_it_was_tried_again(error_number: int) -> None:
+    """What a sync could not write may be gone from the page cache, whatever the reason: the next one lies."""
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files, SETTINGS)
+    send(store, b"one")
+    files.decide = fail_at("sync", 1, error_number, "consumequeue")
+    with pytest.raises(StorageError):
+        store.flush_projections()
+    assert store.failed
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        send(store, b"two")
