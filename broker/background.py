@@ -73,23 +73,32 @@ async def catch_up(store: MessageStore) -> None:
 async def keep_room(store: MessageStore, on_grown: Callable[[list[tuple[str, int]]], None]) -> None:
     """Keeps a segment and a little more for a full disk; carries on what a full disk held back. Raises
     STORE_FAILED where a sync of any file has failed."""
-    refused = False
+    told = False
     while True:
         if store.failed:
-            raise TroveError(errors.STORE_FAILED, f"a sync failed: {store.files.sync_failure}")
+            raise TroveError(
+                errors.STORE_FAILED, f"the disk or the memory failed: {store.files.sync_failure}"
+            )
         if (work := store.room.work()) is not None:
             try:
                 await run_in_thread(work.run)
             finally:
                 store.room.finish(work)
-            if work.failure is not None and not refused:
-                get_logger().warning("store.no_room", reason=f"new messages are refused: {work.failure}")
-            if work.failure is None and refused:
-                get_logger().info("store.has_room", reason="new messages are taken again")
-            refused = work.failure is not None
+        told = _tell_of_room(store, told)
         if store.undispatched_bytes:
             on_grown(store.dispatch())
         await asyncio.sleep(ROOM_POLL_S)
+
+
+def _tell_of_room(store: MessageStore, told: bool) -> bool:
+    """One line when new messages begin to be refused for want of room, and one when they are taken again."""
+    full = store.room.is_full()
+    if full and not told:
+        why = store.room.failure or "no new segment can be made"
+        get_logger().warning("store.disk_full", reason=f"new messages are refused: {why}")
+    if told and not full:
+        get_logger().info("store.disk_has_room", reason="new messages are taken again")
+    return full
 
 
 async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> None:

@@ -194,10 +194,16 @@ class MessageStore:
             append_property_crc=self.settings.append_property_crc,
         )
         check_properties(patched)
-        self._log.write(physical_offset, buffer)
-        self._next_offsets[topic, queue_id] = first + len(patched)
-        self.last_store_timestamp = self._names.now_ms = timestamp
-        self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
+        try:
+            self._log.write(physical_offset, buffer)
+            self._next_offsets[topic, queue_id] = first + len(patched)
+            self.last_store_timestamp = self._names.now_ms = timestamp
+            self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
+        except TroveError:
+            raise  # refused, and taken back
+        except BaseException:
+            self.mark_failed()  # no memory, perhaps: what the log has may now be more than is known of it
+            raise
         return AppendResult(
             AppendStatus.PUT_OK,
             physical_offset,
@@ -357,7 +363,7 @@ class MessageStore:
         position = physical_offset - segment.start
         limit = min(segment.file.size, visible_end - segment.start)
         if not can_read_record(segment.file, position, limit):
-            self.damage.met(physical_offset, 0, "unreadable")
+            self.damage.met(physical_offset, 0, RecordState.UNREADABLE.value)
             raise TroveError(errors.RECORD_DAMAGED, f"the disk does not give the record at {physical_offset}")
         view = segment.file.view()
         found, size = check_record(view, position, limit, physical_offset=physical_offset, check_crc=check)

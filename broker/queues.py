@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.index.consume_queue import ConsumeQueue
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 from broker.message_store import MessageStore
+from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
@@ -57,6 +61,19 @@ def topic_not_found(topic: str) -> TroveError:
     return TroveError(errors.TOPIC_NOT_FOUND, f"topic {shown!r} does not exist here", topic=shown)
 
 
+def readable_units(queue: ConsumeQueue, offset: int, count: int) -> NDArray[np.void]:
+    """queue.units(), with units of size 0 (no record is that small) where the disk does not give them."""
+    count = min(count, queue.max_offset - offset)
+    try:
+        return queue.units(offset, count)
+    except StorageError:
+        if count == 1:
+            return np.array([(-1, 0, 0)], UNIT_DTYPE)
+        half = count // 2
+        parts = readable_units(queue, offset, half), readable_units(queue, offset + half, count - half)
+        return np.concatenate(parts)
+
+
 def messages_from(
     store: MessageStore, topic: str, queue_id: int, begin: int, end: int | None = None
 ) -> Iterator[tuple[int, Message]]:
@@ -69,8 +86,6 @@ def messages_from(
     offset = max(begin, queue.min_offset)
     while offset < last:
         units = queue.units(offset, min(last - offset, UNITS_STEP))
-        if not len(units):
-            return
         places = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
         for index, (physical_offset, size) in enumerate(places):
             if size == BLANK_UNIT_SIZE:

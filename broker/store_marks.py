@@ -74,6 +74,7 @@ class StoreMarks:
         self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
         fault_point("state.before_save")
         marked = min(self._queues.synced_position, log_end)
+        log_begin = self._queues.log_begin  # before the queues' own: it rises after them
         state.save(
             self._files,
             msgspec.structs.replace(
@@ -83,9 +84,22 @@ class StoreMarks:
                 key_index_last_offset=self._last_indexed,
                 key_index_closed=stopped and self._key_index is not None,
                 queue_ends=queue_ends,
+                queue_begins=self._queue_begins(queue_ends),
+                log_begin=log_begin,
             ),
         )
         fault_point("state.after_save")
         checkpoint.save(self._files, self._checkpoint)
         fault_point("checkpoint.after_save")
         self.position = marked
+
+    def _queue_begins(self, queue_ends: QueueEnds) -> QueueEnds:
+        """The min queue offsets of the same queues."""
+        found = {
+            topic: [self._queues.get(topic, queue_id) for queue_id in ids]
+            for topic, ids in queue_ends.items()
+        }
+        return {
+            topic: {queue.queue_id: queue.min_offset for queue in queues if queue is not None}
+            for topic, queues in found.items()
+        }

@@ -31,6 +31,7 @@ from broker.index.key_index import KeyIndex, synced_end
 from broker.log import checkpoint, state
 from broker.log.checkpoint import Checkpoint
 from broker.log.commit_log import CommitLog
+from broker.log.readable import can_read_record
 from broker.log.reader import Damage, LogReader
 from broker.log.recovery import (
     RecoveredLog,
@@ -125,7 +126,7 @@ def take_lock(files: FileSystem) -> None:
     try:
         files.lock(LOCK_PATH)
     except StorageError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
+        if error.operation == "lock" and error.errno in (errno.EAGAIN, errno.EACCES):
             raise TroveError(errors.STORE_LOCKED) from error
         raise
 
@@ -231,6 +232,13 @@ class _Opening:
             raise TroveError(
                 errors.STORE_FAILED, f"{DIRECTORY}/ is empty, and the log was written up to {saved.log_end}"
             )
+        if saved is not None and saved.log_end > segments.capacity_end:
+            raise TroveError(
+                errors.STORE_FAILED,
+                f"the files of {DIRECTORY}/ end at {segments.capacity_end}, and the log was written up to "
+                f"{saved.log_end}: put the missing ones back (or remove {state.PATH}, and what they held is "
+                "lost)",
+            )
 
     def _written_up_to(self, trusted: int) -> int:
         """The log was certainly written up to here: what is no record below is damage, not its end."""
@@ -254,7 +262,8 @@ class _Opening:
 
     def _load_clean(self) -> None:
         saved, key_index = self._saved, self._key_index
-        self._consume_queues.load(None, deleted_below=self._deletions.entries())
+        ends_known = saved is not None and bool(saved.queue_ends)
+        self._consume_queues.load(None, deleted_below=self._deletions.entries(), ends_known=ends_known)
         if saved is not None:
             if self._queues_are_whole(saved):
                 _move(self._consume_queues, saved.log_end)
@@ -265,7 +274,7 @@ class _Opening:
         if saved is not None and not saved.key_index_closed:
             self._load_unclosed_index(key_index, saved)
             return
-        key_index.load(None)
+        key_index.load(None, log_begin=self._log.min_offset)
         if saved is not None and last_indexed_offset(key_index) == saved.key_index_last_offset:
             _move(key_index, saved.key_index_position)
 
@@ -285,17 +294,24 @@ class _Opening:
         self._consume_queues.load(scan_start, deleted_below=self._deletions.entries())
         if key_index is not None:
             synced = synced_end(self._files, self._marks.index_msg_timestamp)
-            key_index.load(min(scan_start, synced), store_timestamp_at=self._log.store_timestamp_at)
+            self._load_index(key_index, min(scan_start, synced))
+
+    def _load_index(self, key_index: KeyIndex, position: int) -> None:
+        """Everything below `position` was synced."""
+        log = self._log
+        key_index.load(position, store_timestamp_at=log.store_timestamp_at, log_begin=log.min_offset)
 
     def _load_unclosed_index(self, key_index: KeyIndex, saved: StoreState) -> None:
         position, last_offset = saved.key_index_position, saved.key_index_last_offset
-        key_index.load(position, store_timestamp_at=self._log.store_timestamp_at)
+        self._load_index(key_index, position)
         if last_indexed_offset(key_index) < last_offset < position:
             self._save_state(key_index_position=0, key_index_last_offset=-1)
             key_index.truncate_to(0)  # files of it are gone: all of it is made again
 
     def _queues_are_whole(self, saved: StoreState) -> bool:
-        """Whether every queue reaches as far as at the clean stop; after a crash: whether it is there."""
+        """Whether every queue begins where it did, unless the log begins later by now, and reaches as far as
+        at the clean stop; after a crash: whether it is there."""
+        same_log_begin = saved.log_begin == self._log.min_offset
         for topic, queues in saved.queue_ends.items():
             if self._deletions.deleted_below(topic) >= max(1, saved.consume_queue_position):
                 continue  # deleted since
@@ -303,12 +319,15 @@ class _Opening:
                 queue = self._consume_queues.get(topic, queue_id)
                 if queue is None or (self._clean and queue.max_offset < max_offset):
                     return False
+                begin = saved.queue_begins.get(topic, {}).get(queue_id, queue.min_offset)
+                if same_log_begin and queue.has_units and queue.min_offset > begin:
+                    return False
         return True
 
     def _forget_queues(self) -> None:
         """All queues are made again from the log. If that is interrupted, it begins again."""
         fault_point("recovery.before_forgetting")
-        self._save_state(consume_queue_position=0, queue_ends={})
+        self._save_state(consume_queue_position=0, queue_ends={}, queue_begins={})
         self._mark_open()
         fault_point("recovery.before_rebuild")
         self._consume_queues.forget_from(self._log.min_offset)
@@ -386,9 +405,10 @@ class _Opening:
     def _place_damaged(self, damage: Damage) -> None:
         """A damaged record that says of itself that it is its queue's next message is believed in that."""
         segment = self._log.segments.at(damage.physical_offset)
-        if segment is None:
-            return
+        assert segment is not None, "damage is found in segments"
         view, position = segment.file.view(), damage.physical_offset - segment.start
+        if not can_read_record(segment.file, position, damage.end - segment.start):
+            return
         fields = read_fields(view, position, damage.end - segment.start)
         if fields is None or fields.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             return
@@ -409,7 +429,7 @@ class _Opening:
         """Leaves nothing of the log behind `end`. Returns how many bytes there were not zero."""
         if not self._clean:
             self._log.segments.drop_from(end)
-            self._offsets.cap_all(self._consume_queues.next_offset)
+        self._offsets.cap_all(self._consume_queues.next_offset)  # of a .bak too, and of topics since deleted
         if self._clean and self._saved is not None:
             # No more can be there than one append that failed, and whose bytes could not be taken back.
             return zero_behind(self._files, self._log, end, self._settings.batch_size_max)
@@ -437,9 +457,7 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
         for queue in consume_queues.queues(topic):
             if queue.max_offset == queue.min_offset:
                 continue
-            units = queue.units(queue.max_offset - 1, 1)
-            if len(units):
-                last = max(last, int(units["physical_offset"][0]))
+            last = max(last, queue.unit(queue.max_offset - 1)[0])
     return log.store_timestamp_at(last) or 0
 
 

@@ -5,9 +5,11 @@ Invariant: while it is not whole, no new message is taken: what is left is for t
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from broker.log.segments import Segments, SpareWork
 from broker.storage.files import StorageError
-from broker.storage.guarded import GuardedFileSystem
+from broker.storage.guarded import RESERVE_COUNT, GuardedFileSystem
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -32,20 +34,40 @@ class RoomWork:
 
 
 class StoreRoom:
-    """enabled: the setting spare_segment_enable; without it nothing is kept back."""
+    """enabled: the setting spare_segment_enable; without it nothing is kept back, and what was kept goes."""
 
     def __init__(self, files: GuardedFileSystem, segments: Segments, *, enabled: bool) -> None:
         self._files = files
         self._segments = segments
         self._enabled = enabled
-        self._wanted = False
+        self.failure: StorageError | None = None
+        """Why what is kept back is not whole."""
+        if not enabled:
+            with suppress(StorageError):  # the next start tries again
+                segments.drop_kept()
+                files.drop_reserve()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether what is kept back is not whole, so that new messages are refused."""
+        return self.failure is not None or self._files.short
+
+    def is_full(self) -> bool:
+        """Whether new messages are refused for want of room, those apart that fit into the last segment."""
+        segments = self._segments
+        with suppress(StorageError):
+            if segments.refused and self._files.free_bytes() >= segments.file_size:
+                segments.refused = False
+        return self.refuses or segments.refused
 
     def check(self) -> None:
         """TroveError DISK_FULL while what is kept back is not whole."""
-        if self._wanted or self._files.short:
+        if self.refuses:
+            kept = self._segments.file_size + RESERVE_COUNT * self._files.chunk_size
             raise TroveError(
                 errors.DISK_FULL,
-                "the disk has no room for new messages beside what is kept for the broker's own records",
+                f"the disk has no room for new messages beside the {kept:,} bytes that are kept for the "
+                "broker's own records (spare_segment_enable)",
             )
 
     def work(self) -> RoomWork | None:
@@ -61,4 +83,4 @@ class StoreRoom:
         """Call on the engine's thread after run(): new messages are refused until it succeeds."""
         if work.kept is not None:
             self._segments.finish_kept(work.kept)
-        self._wanted = work.failure is not None
+        self.failure = work.failure

@@ -73,6 +73,7 @@ class StoreTrim:
             self._add(segment.file.path, segment.file.close, synced_in=DIRECTORY)
         for reader in self._readers:
             self._closes += [file.close for file in self._consume_queues.follow_trim(reader)]
+        self._consume_queues.log_begin = self.physical_offset
         for path in self._queue_files:
             self._add(path, None, synced_in=parent_directory(path))
         if self._key_index is not None:

@@ -29,7 +29,7 @@ ERROR_METADATA_KEY: Final = "trovemq-error-bin"
 ERROR_TEXT_LENGTH_MAX: Final = 1_024  # a longer one would not fit gRPC's limit for trailing metadata
 ERROR_FIELDS_MAX: Final = 16
 _NO_COMPRESSION: Final = 1 << 0
-"""The set of gRPC's own methods: as it is alone. A message that gRPC inflates may become receive_size_max, out
+"""The set of gRPC's own methods: as it is alone. A message that gRPC inflates may become receive_size_max out
 of a thousandth of it; clients compress bodies, which we inflate within bounds of our own."""
 _STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
 

@@ -11,6 +11,7 @@ from broker.delivery.renewals import Renewals
 from broker.events.codec import Event
 from broker.events.event_log import EventLog
 from broker.message_store import MessageStore
+from broker.queues import BLANK_UNIT_SIZE, readable_units
 from broker.record_writer import RecordWriter
 from broker.topics.subscription_groups import SubscriptionGroups
 
@@ -68,11 +69,8 @@ class Context:
         moved = state.moved.get(offset)
         if moved is not None and moved < self.store.visible_offset:
             return self.records.read_at(moved)
-        queue = self.store.consume_queues.get(state.topic, state.queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
-            return None
-        physical_offset, size, _ = queue.unit(offset)
-        return self.records.read(physical_offset, size)
+        place = self._place_of(state, offset)
+        return None if place is None else self.records.read(*place)
 
     def waits_for_copy(self, state: QueueState, offset: int) -> bool:
         """Whether the message's record was appended again, and the copy cannot be read yet."""
@@ -83,8 +81,13 @@ class Context:
         moved = state.moved.get(offset)
         if moved is not None:
             return moved
+        place = self._place_of(state, offset)
+        return None if place is None else place[0]
+
+    def _place_of(self, state: QueueState, offset: int) -> tuple[int, int] | None:
+        """(physical offset, size) of the record, as the consume queue says it; None where it does not."""
         queue = self.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
-        physical_offset, _, _ = queue.unit(offset)
-        return physical_offset if physical_offset >= 0 else None
+        ((physical_offset, size, _),) = readable_units(queue, offset, 1).tolist()
+        return (physical_offset, size) if physical_offset >= 0 and size != BLANK_UNIT_SIZE else None

@@ -209,7 +209,7 @@ class Delivery:
             raise illegal_handle("is of a message that is consumed")
         lease = Lease(
             state.take_lease_number(),
-            before.attempt - suspend,
+            max(0, before.attempt - suspend),
             offset,
             offset + 1,
             now_ms + invisible_ms,
@@ -246,7 +246,9 @@ class Delivery:
         if lease is None:
             return
         record = self.context.record_of(state, offset)
-        if record is not None:
+        if record is None:
+            self.context.damaged_count += 1
+        else:
             copy_to_dead_letters(self.context, state, topic, record, lease.attempt, now_ms)
             pair.dead_letter_count += 1
         self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)

@@ -114,12 +114,11 @@ class Grants:
         self._state.hold(offset)
         self._state.keys[offset] = key
 
-    def drop(self, offset: int, *, new: bool) -> None:
-        """A message that is consumed without being handed out: filtered away, or damaged."""
-        if not new:
-            self._close_run()
-            self._state.settle(offset)
-            self._tell(EventKind.ACKNOWLEDGED, offset)
+    def drop(self, offset: int) -> None:
+        """A message that was open or held is consumed without being handed out: filtered away, or damaged."""
+        self._close_run()
+        self._state.settle(offset)
+        self._tell(EventKind.ACKNOWLEDGED, offset)
 
     def dead_letter(self, offset: int, attempt: int, record: memoryview, *, new: bool) -> bool:
         """A message whose attempts are over. False where its copy was refused: then it stays as it is."""

@@ -10,17 +10,20 @@ Bit n of `cm` stands for the n-th offset of `o`, so that an entry tells of 64 of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
 from broker.storage.files import FileSystem
+from broker.timers.wheel_records import TIME_MAX
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject
 
 ORDER_INFO_PATH: Final = "config/consumerOrderInfo.json"
 OFFSETS_MAX: Final = 63
 """Bit 63 would make RocketMQ's number negative."""
+_DELIVERIES_MAX: Final = 1 << 31
 
 
 class OrderInfo(msgspec.Struct):
@@ -39,6 +42,16 @@ class OrderInfo(msgspec.Struct):
     def offsets(self) -> list[int]:
         """Every offset that it tells of, consumed or not."""
         return [self.o[0], *(self.o[0] + distance for distance in self.o[1:])] if self.o else []
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether an event can say it: rising offsets, numbers of a size that times and counts have."""
+        offsets = self.offsets
+        rising = all(before < after for before, after in pairwise([-1, *offsets]))
+        return rising and all(
+            0 <= self.visible_ms(offset) <= TIME_MAX and 0 < self.deliveries(offset) <= _DELIVERIES_MAX
+            for offset in offsets
+        )
 
     def consumed(self, index: int) -> bool:
         return bool(self.cm >> index & 1)
@@ -65,9 +78,11 @@ def load_order_info(files: FileSystem) -> OrderTable:
             continue
         for queue_id, value in queues.items():
             try:
-                found[group, topic, int(queue_id)] = msgspec.convert(value, OrderInfo)
+                number, info = int(queue_id), msgspec.convert(value, OrderInfo)
             except (ValueError, msgspec.ValidationError):
                 continue
+            if info.is_plausible:
+                found[group, topic, number] = info
     return found
 
 

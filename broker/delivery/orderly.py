@@ -16,7 +16,7 @@ from broker.delivery.grants import Batch, Grants
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
 from broker.delivery.records import properties_of
-from broker.queues import BLANK_UNIT_SIZE
+from broker.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY
 
 
@@ -78,7 +78,7 @@ class OrderlyTaker:
                 continue
             if record is None or not self._passes(record):
                 self._context.damaged_count += record is None
-                self._grants.drop(offset, new=False)
+                self._grants.drop(offset)
                 continue
             attempt = lease.attempt + 1 if lease is not None else 1
             if attempt > self._max_attempts:
@@ -98,7 +98,7 @@ class OrderlyTaker:
         end = min(queue.max_offset, start + self._context.settings.ordered_window_max)
         if begin >= end:
             return None
-        units = queue.units(begin, end - begin)
+        units = readable_units(queue, begin, end - begin)
         rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
         for offset, (physical_offset, size) in enumerate(rows, begin):
             if batch.full:

@@ -115,8 +115,7 @@ class Pairs:
         try:
             self._see_source(pair, SourceKind.TOPIC, topic, now_ms)
         except TroveError:
-            if not pair.sources:
-                del self._pairs[group, topic]
+            del self._pairs[group, topic]  # what it has begun is found again
             raise
         return pair
 

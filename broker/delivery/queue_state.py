@@ -161,12 +161,6 @@ class QueueState:
         self.advance()
 
     # --- what is there --------------------------------------------------------------------------------
-    def lowest(self) -> int | None:
-        """The first offset that is open or held."""
-        if self.committed < self.next_offset:
-            return self.committed
-        return None
-
     def owed(self) -> list[int]:
         """Every offset that is open or held, in order."""
         return sorted((*self.open, *self.held))

@@ -22,7 +22,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from isal.isal_zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -10,7 +10,9 @@ event cover them. Whatever is not so simple goes one message at a time.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import Final
 
 from broker.delivery.context import Context
@@ -21,7 +23,7 @@ from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.records import properties_of, reconsume_times_of
 from broker.delivery.sources import RETRY_TOPIC_PROPERTY
 from broker.index.consume_queue import ConsumeQueue
-from broker.queues import BLANK_UNIT_SIZE
+from broker.queues import BLANK_UNIT_SIZE, readable_units
 
 UNITS_STEP: Final = 512
 
@@ -57,10 +59,7 @@ class Taker:
             lease = state.open.get(offset)
             if lease is None or not lease.ended:
                 continue  # settled, or handed out again since
-            if self._is_mine(offset):
-                if not self._offer(offset, lease.attempt + 1):
-                    others.append(offset)
-            else:
+            if not self._is_mine(offset) or not self._offer(offset, lease.attempt + 1):
                 others.append(offset)
         for offset in others:
             heappush(state.ready, offset)
@@ -75,9 +74,16 @@ class Taker:
                 self._offer(offset, 0)
 
     def _is_mine(self, offset: int) -> bool:
-        """Of a classic retry topic: whether the message is of the pair's topic."""
+        """Of a classic retry topic: whether the message is of the pair's topic, or nobody can tell."""
         state = self._state
-        return state.kind is not SourceKind.CLASSIC_RETRY or state.keys.get(offset) == self._pair.topic
+        if state.kind is not SourceKind.CLASSIC_RETRY:
+            return True
+        if offset not in state.keys:  # it could not be read at the start
+            record = self._context.record_of(state, offset)
+            if record is None:
+                return True
+            state.keys[offset] = properties_of(record).get(RETRY_TOPIC_PROPERTY, "")
+        return state.keys[offset] == self._pair.topic
 
     def _offer(self, offset: int, attempt: int) -> bool:
         """One message that is open or held; attempt 0: as the record says. False where it stays as it is."""
@@ -88,10 +94,10 @@ class Taker:
             if self._context.waits_for_copy(self._state, offset):
                 return False
             self._context.damaged_count += 1
-            self.grants.drop(offset, new=False)
+            self.grants.drop(offset)
             return True
         if not self._passes(record):
-            self.grants.drop(offset, new=False)
+            self.grants.drop(offset)
             return True
         attempt = attempt or first_attempt(self._state, record)
         if attempt > self._max_attempts:
@@ -118,7 +124,7 @@ class Taker:
         """False where the messages must be looked at one by one."""
         batch = self._batch
         count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
-        units = queue.units(begin, count)
+        units = readable_units(queue, begin, count)
         sizes: list[int] = units["size"].tolist()
         total = sum(sizes)
         if total > batch.room:
@@ -146,12 +152,12 @@ class Taker:
             if batch.units_left <= 0:
                 batch.unfinished = True
                 break
-            units = queue.units(offset, min(UNITS_STEP, end - offset))
+            units = readable_units(queue, offset, min(UNITS_STEP, end - offset))
             batch.units_left -= len(units)
             codes = units["tags_code"].tolist() if hashes is not None else None
             rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
             for index, (physical_offset, size) in enumerate(rows):
-                if codes is not None and hashes is not None and codes[index] not in hashes:
+                if size and codes is not None and hashes is not None and codes[index] not in hashes:
                     continue
                 if size == BLANK_UNIT_SIZE:
                     continue
@@ -198,8 +204,5 @@ def first_attempt(state: QueueState, record: memoryview) -> int:
 
 def _fitting(sizes: list[int], room: int, *, at_least: bool) -> list[int]:
     """The first ones that fit; one at least where at_least is given."""
-    for count, size in enumerate(sizes):
-        room -= size
-        if room < 0:
-            return sizes[: max(count, 1 if at_least else 0)]
-    return sizes
+    count = bisect_right(list(accumulate(sizes)), room)
+    return sizes[: max(count, 1 if at_least else 0)]

@@ -11,8 +11,9 @@ from typing import Final
 
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE
+from broker.storage.files import StorageError
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import parse_properties
+from trovemq_proto.records import RecordState, parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
     PHYSICAL_OFFSET_AT,
@@ -27,7 +28,8 @@ _INT: Final = Struct(">i")
 
 
 class RecordReader:
-    """Reads from one store. `None` stands for a record that cannot be read (damaged, or gone)."""
+    """Reads from one store. `None` stands for a record that cannot be read (damaged, gone, or the disk does
+    not give it)."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -43,7 +45,10 @@ class RecordReader:
         end = physical_offsets[-1] + sizes[-1]
         if first < self._checked_from:
             return None
-        data = self._store.read(first, end - first)
+        try:
+            data = self._store.read(first, end - first)
+        except StorageError:
+            return None
         if not data:
             return None  # of two segments
         read_head = _SIZE_AND_PHYSICAL_OFFSET.unpack_from
@@ -51,19 +56,25 @@ class RecordReader:
         add = records.append
         for at, size in zip(physical_offsets, sizes, strict=True):
             begin = at - first
-            if begin < 0 or size < RECORD_SIZE_MIN or read_head(data, begin) != (size, at):
+            if size < RECORD_SIZE_MIN or not 0 <= begin <= len(data) - size:
+                return None
+            if read_head(data, begin) != (size, at):
                 return None
             add(data[begin : begin + size])
         return records
 
     def read(self, physical_offset: int, size: int) -> memoryview | None:
         """The record of one unit; a blank unit has none."""
-        if size == BLANK_UNIT_SIZE or size < RECORD_SIZE_MIN or physical_offset < 0:
+        if size == BLANK_UNIT_SIZE or size < RECORD_SIZE_MIN:
             return None
         if physical_offset < self._checked_from:
             record = self.read_at(physical_offset)
             return record if record is not None and len(record) == size else None
-        record = self._store.read(physical_offset, size)
+        try:
+            record = self._store.read(physical_offset, size)
+        except StorageError:
+            self._store.damage.met(physical_offset, size, RecordState.UNREADABLE.value)
+            return None
         if len(record) != size or _SIZE_AND_PHYSICAL_OFFSET.unpack_from(record) != (size, physical_offset):
             return None
         return record

@@ -18,9 +18,8 @@ _SETTLED = (EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.RETRIED)
 
 
 def apply(pairs: Pairs, event: Event) -> None:
-    """One event; kinds of other rooms are passed over."""
-    if event.kind >= EventKind.TIMER_ENDED:
-        return
+    """One event of this room's kinds."""
+    assert event.kind < EventKind.TIMER_ENDED, "those are of other rooms"
     if event.kind is EventKind.FORGOTTEN:
         pairs.forget(event.group, event.topic or None)
         return
@@ -127,12 +126,19 @@ def _cut(state: QueueState, end: int) -> None:
 
 
 def _know_leases(context: Context, pairs: Pairs, state: QueueState) -> None:
-    seen = {id(lease): (offset, lease) for offset, lease in sorted(state.open.items(), reverse=True)}
+    seen = {id(lease): (offset, lease) for offset, lease in _readable_first(state)}
     for offset, lease in seen.values():
-        if lease.ended:
-            state.end_lease(lease)
-            continue
         kind, topic = kind_of(state.group, state.topic)
         if kind is SourceKind.CLASSIC_RETRY:
             topic = state.keys.get(offset, "")
-        context.note_lease(pairs.pair(state.group, topic), state, lease)
+        if (
+            lease.ended or not topic
+        ):  # of no topic: nothing of it can be read, whoever asks next passes over it
+            state.end_lease(lease)
+        else:
+            context.note_lease(pairs.pair(state.group, topic), state, lease)
+
+
+def _readable_first(state: QueueState) -> list[tuple[int, Lease]]:
+    """What is open, with those last of which a record could be read."""
+    return sorted(state.open.items(), key=lambda item: (item[0] in state.keys, item[0]))

@@ -14,6 +14,7 @@ from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.sources import source_topic
 from broker.record_writer import NewRecord
 from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
+from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.message import decode_stored
 
 FIRST_POP_TIME_PROPERTY: Final = "1ST_POP_TIME"
@@ -30,8 +31,11 @@ def retry_copy(
     visible_ms: int,
     now_ms: int,
 ) -> NewRecord:
-    """The copy to append; makes the topics that it needs. TroveError as ensure_internal()."""
+    """The copy to append; makes the topics that it needs. A classic retry that says no topic (""), or none
+    that could be one, stays a classic retry. TroveError as ensure_internal()."""
     name = source_topic(SourceKind.POP_RETRY, group, topic)
+    if not topic or not is_plausible_topic(name):
+        name = source_topic(SourceKind.CLASSIC_RETRY, group, topic)
     context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
     message = decode_stored(record)
     copy = replace(NewRecord.copy_of(message, name, 0), reconsume_times=deliveries)

@@ -19,8 +19,10 @@ import msgspec
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
 from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
+from broker.topics.names import RETRY_PREFIX
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message, java_hash
+from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
@@ -49,6 +51,11 @@ class CheckPoint(msgspec.Struct, frozen=True):
     @property
     def revive_ms(self) -> int:
         return self.pt + self.it
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether RocketMQ could have written it: `n` is one byte there, and the group can name a topic."""
+        return self.n < 256 and is_plausible_topic(f"{RETRY_PREFIX}{self.c}")
 
     def open_offsets(self) -> list[int]:
         """Those that it does not say to be acknowledged."""
@@ -111,6 +118,8 @@ class ReviveLog:
         try:
             if message.tags == _CHECK_POINT_TAG:
                 point = msgspec.json.decode(message.body, type=CheckPoint)
+                if not point.is_plausible:
+                    return
                 if pending:
                     self._pending[point.key] = point
                 elif not message.topic.startswith(WHEEL_TOPIC):
@@ -126,9 +135,8 @@ class ReviveLog:
 def pass_revive_log(store: MessageStore) -> None:
     """What the revive topics have was looked at: RocketMQ is not to do it again."""
     for topic, queue_id in ReviveLog.queues(store):
-        queue = store.consume_queues.get(topic, queue_id)
-        if queue is not None:
-            store.offsets.commit(REVIVE_GROUP, topic, queue_id, queue.max_offset)
+        end = store.consume_queues.next_offset(topic, queue_id)
+        store.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
 
 
 def _tagged(store: MessageStore, topic: str, queue_id: int, begin: int) -> Iterator[tuple[int, Message]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.delivery.context import Context
 from broker.delivery.receipt_handle import SourceKind
+from broker.queues import readable_units
 
 
 def start_offset(
@@ -26,7 +27,7 @@ def start_offset(
         return low
     if start == "end":
         return high
-    physical_offset, _, _ = queue.unit(low)
+    physical_offset = int(readable_units(queue, low, 1)["physical_offset"][0])
     if low == 0 and context.store.end_offset - physical_offset <= context.settings.recent_bytes_max:
         return 0
     return high - 1  # RocketMQ's broker takes the last message with it

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final, Generic, TypeVar
 
 import msgspec
-from isal.isal_zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from broker.storage.files import FileSystem
 from trovemq_proto import errors
@@ -62,8 +62,3 @@ class SnapshotFile(Generic[State]):
     def save(self, content: bytes) -> None:
         """Durable when it returns; may run in another thread. StorageError."""
         self._files.write_atomic(self.path, content)
-
-    def remove(self) -> None:
-        """StorageError."""
-        if self._files.exists(self.path):
-            self._files.remove(self.path)

@@ -174,6 +174,8 @@ class ConsumeQueue:
         if offset > self._end:
             self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
         self._write(offset, units)
+        if self._min == self._end:
+            self._min = offset  # nothing before it is there any more: a gap before it is what has expired
         self._end = offset + len(units)
 
     def truncate_to(self, physical_offset: int) -> None:
@@ -246,12 +248,14 @@ class ConsumeQueue:
         self._end = self._first_unit = self._min = 0
 
     # --- opening ------------------------------------------------------------------------------------
-    def load(self, trusted_position: int | None, deleted_below: int = 0) -> None:
-        """Finds the queue's files and its end; both positions: see ConsumeQueues.load.
+    def load(
+        self, trusted_position: int | None, deleted_below: int = 0, *, drop_behind_gap: bool = False
+    ) -> None:
+        """Finds the queue's files and its end; see ConsumeQueues.load.
 
         Raises TroveError STORE_SETTINGS_MISMATCH.
         """
-        self._bases = self._listed_files(deleted_below, drop_behind_gap=trusted_position is not None)
+        self._bases = self._listed_files(deleted_below, drop_behind_gap=drop_behind_gap)
         if trusted_position is not None:
             self.truncate_to(trusted_position)
         elif self._bases:

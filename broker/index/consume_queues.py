@@ -85,6 +85,8 @@ class ConsumeQueues:
         self.gaps: list[QueueGap] = []
         self.misplaced: list[tuple[int, int]] = []
         """(physical offset, end) of records left out because their queue offset cannot be right."""
+        self.log_begin = 0
+        """What was trimmed last: physical offset."""
         self._position = 0
         self._synced_position = 0
 
@@ -100,31 +102,31 @@ class ConsumeQueues:
         self,
         trusted_position: int | None,
         *,
-        position: int | None = None,
         deleted_below: Mapping[str, int] = MappingProxyType({}),
+        ends_known: bool = False,
     ) -> None:
         """Opens what is on disk.
 
-        trusted_position: None after a clean stop: every unit counts. Otherwise everything below it was
-        synced and nothing else is believed: units of records at or after it are cut, and position is it.
-        position: where a clean stop said that the projection stood; without it the end of the last record
-        that has a unit.
+        trusted_position: None after a clean stop: every unit counts, and position is the end of the last
+        record that has one. Otherwise everything below it was synced and nothing else is believed: units of
+        records at or after it are cut, and position is it.
         deleted_below: by topic; files that begin with units of records below go.
+        ends_known: the caller knows how far each queue must reach, and makes them again where one does not.
         Raises TroveError STORE_SETTINGS_MISMATCH, StorageError.
         """
         for topic, queue_id in self._listed_queues():
             below = deleted_below.get(topic, 0)
             queue = self._queue(topic, queue_id)
-            queue.load(trusted_position, below)
+            # What lies behind a missing file is of no use: the queue ends there, and is replayed.
+            queue.load(trusted_position, below, drop_behind_gap=ends_known or trusted_position is not None)
             if below and not queue.file_offsets:
                 self.delete_queue(topic, queue_id)
                 continue
             if trusted_position is not None:
                 # A killed broker may have made files whose names are in the page cache only.
                 self._dirty.mark_directory(f"{ROOT_DIRECTORY}/{topic}/{queue_id}")
-        if trusted_position is not None:
-            position = trusted_position
-        elif position is None:
+        position = trusted_position
+        if position is None:
             position = max((queue.last_physical_end for queue in self._all()), default=0)
         self._position = self._synced_position = max(0, position)
 
@@ -216,6 +218,7 @@ class ConsumeQueues:
     def trim_before(self, physical_offset: int) -> None:
         for queue in self._all():
             queue.trim(physical_offset)
+        self.log_begin = physical_offset
 
     def readers(self, open_files: OpenFiles) -> list[ConsumeQueue]:
         """Every queue as it is now, for another thread to measure_trim()."""

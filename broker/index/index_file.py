@@ -51,6 +51,8 @@ _ITEM: Final = Struct(">iqii")
 _SECONDS_MAX: Final = (1 << 31) - 1
 _SCANNED_ITEMS: Final = 1 << 16
 _FEW: Final = 8
+_PAGE_SIZE: Final = 4096
+_PAGES_AT_ONCE: Final = 24  # so many pages in a row are asked for in the time of one alone
 _NO_ITEM: Final = (0, 0, 0, 0)
 
 _Header = tuple[int, int, int, int, int, int]
@@ -129,8 +131,7 @@ class IndexFile:
         if self._slots_doubtful:
             self._rebuild(self.count)
         taken = min(len(hashes), self._item_count - self.count)
-        if taken <= 0:
-            return 0
+        assert taken > 0, "a full file is put into no more"
         hashes, physical, timestamps = hashes[:taken], physical[:taken], timestamps[:taken]
         header = (
             self.begin_timestamp if self.count > 1 else int(timestamps[0]),
@@ -143,7 +144,7 @@ class IndexFile:
         chains_begun = put(hashes, physical, timestamps)
         fault_point("index.before_header")
         whole_header = (*header, self.hash_slot_count + chains_begun, self.count + taken)
-        self._map.write(0, _HEADER.pack(*whole_header))
+        self._write(0, _HEADER.pack(*whole_header))
         self._set_header(whole_header)
         self._slots_doubtful = False
         return taken
@@ -156,7 +157,7 @@ class IndexFile:
         items["phy"] = physical
         items["seconds"] = self._seconds(timestamps)
         items["previous"] = previous
-        self._map.write(self._items_at + ITEM_SIZE * self.count, items.tobytes())
+        self._write(self._items_at + ITEM_SIZE * self.count, items.tobytes())
         fault_point("index.after_items")
         self._map.scatter(HEADER_SIZE + SLOT_SIZE * slots[newest], (self.count + newest).astype(">i4"))
         return int(np.count_nonzero(previous == 0))
@@ -174,11 +175,25 @@ class IndexFile:
             items += _ITEM.pack(key_hash, phy, seconds, previous)
             slots[slot] = number
             begun += previous == 0
-        self._map.write(self._items_at + ITEM_SIZE * self.count, items)
+        self._write(self._items_at + ITEM_SIZE * self.count, items)
         fault_point("index.after_items")
         for slot, number in slots.items():
-            self._map.write(HEADER_SIZE + SLOT_SIZE * slot, number.to_bytes(SLOT_SIZE))
+            self._write(HEADER_SIZE + SLOT_SIZE * slot, number.to_bytes(SLOT_SIZE))
         return begun
+
+    def _write(self, at: int, data: bytes) -> None:
+        # Pages that are written in part are read first: one that cannot be would end the process.
+        self._map.check_readable(at, at + len(data))
+        self._map.write(at, data)
+
+    def _check_slots(self, slots: Int64s) -> None:
+        """StorageError where the disk does not give the pages that these slots (ascending) lie on."""
+        pages = (HEADER_SIZE + SLOT_SIZE * slots) // _PAGE_SIZE
+        pages = pages[np.r_[True, pages[1:] != pages[:-1]]]
+        first, last = int(pages[0]), int(pages[-1]) + 1
+        few = len(pages) * _PAGES_AT_ONCE < last - first
+        for begin, end in [(page, page + 1) for page in pages.tolist()] if few else [(first, last)]:
+            self._map.check_readable(begin * _PAGE_SIZE, min(end * _PAGE_SIZE, self._items_at))
 
     def _chained(self, hashes: Int32s) -> tuple[Int64s, Int64s, Int64s]:
         """For entries put at `count` and on: their slots, their previous items, and the indexes of those
@@ -188,6 +203,7 @@ class IndexFile:
         pairs = np.sort(slots * (1 << 32) + np.arange(len(slots)))
         order = pairs & 0xFFFFFFFF
         ordered_slots = pairs >> 32
+        self._check_slots(ordered_slots)
         begins = np.empty(len(slots), np.bool_)
         begins[0] = True
         np.not_equal(ordered_slots[1:], ordered_slots[:-1], out=begins[1:])
@@ -207,7 +223,7 @@ class IndexFile:
         return np.where(begins <= 0, 0, np.clip((timestamps - begins) // 1000, 0, _SECONDS_MAX))
 
     def _write_header(self) -> None:
-        self._map.write(0, _HEADER.pack(*self._header()))
+        self._write(0, _HEADER.pack(*self._header()))
 
     def _header(self) -> _Header:
         return (
@@ -286,7 +302,9 @@ class IndexFile:
         """One past the last item of the unbroken row of items below physical_offset."""
         lowest = 0
         for start in range(1, self.count, _SCANNED_ITEMS):
-            items = self._items[start : min(start + _SCANNED_ITEMS, self.count)]
+            end = min(start + _SCANNED_ITEMS, self.count)
+            self._map.check_readable(self._items_at + ITEM_SIZE * start, self._items_at + ITEM_SIZE * end)
+            items = self._items[start:end]
             physical = items["phy"].astype(np.int64)
             before = np.r_[lowest, physical[:-1]]
             valid = (physical >= before) & (physical < physical_offset) & (items["hash"] >= 0)
@@ -309,7 +327,7 @@ class IndexFile:
             slots[hashes % self._slot_count] = np.arange(start, start + len(hashes), dtype=np.int32)
         self._zero_items(count, max(count, self.count))
         fault_point("index.before_slots_again")
-        self._map.write(HEADER_SIZE, slots.astype(">i4").tobytes())
+        self._write(HEADER_SIZE, slots.astype(">i4").tobytes())
         fault_point("index.after_slots_again")
         self.count = count
         self.hash_slot_count = int(np.count_nonzero(slots))
@@ -320,6 +338,7 @@ class IndexFile:
         """Zeroes what may be written from item `first` on: up to `counted`, and on to where zeros begin."""
         for start in range(first, self._item_count, _SCANNED_ITEMS):
             end = min(start + _SCANNED_ITEMS, self._item_count)
+            self._map.check_readable(self._items_at + ITEM_SIZE * start, self._items_at + ITEM_SIZE * end)
             behind = self._view[self._items_at + ITEM_SIZE * start : self._items_at + ITEM_SIZE * end]
             if np.frombuffer(behind, np.uint8).any():
                 self._map.write(self._items_at + ITEM_SIZE * start, bytes(len(behind)))

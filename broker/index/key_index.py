@@ -27,6 +27,7 @@ from broker.index.index_file import IndexFile, create_index_file, file_size, rea
 from broker.projection import DispatchBatch
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
+from broker.storage.sealed_json import check_seal, seal
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -83,8 +84,10 @@ class KeyIndex:
         trusted_position: int | None,
         *,
         store_timestamp_at: Callable[[int], int | None] = lambda _: None,
+        log_begin: int = 0,
     ) -> None:
-        """Opens what is on disk.
+        """Opens what is on disk. Where a file is gone that had keys of records at or behind log_begin, the
+        whole index is made again: its files go, and position is 0.
 
         trusted_position: None after a clean stop: the files count as they are, and position is where our
         note says; where another broker wrote since, it is the start of the last indexed record, whose
@@ -100,7 +103,10 @@ class KeyIndex:
         known = self._read_note()
         foreign = known is None or self._place() != (known["file"], known["count"])
         self._resume = 0
-        if trusted_position is not None:
+        if self._lacks_files(known, log_begin):
+            self._cut(0, store_timestamp_at)
+            self._position = 0
+        elif trusted_position is not None:
             self._dirty.mark_directory(DIRECTORY)
             self._cut(trusted_position, store_timestamp_at)
             self._position = trusted_position
@@ -145,6 +151,11 @@ class KeyIndex:
                 if file.end_physical == self._position:
                     self._resume += file.count_of_last_record()
 
+    def _lacks_files(self, note: dict[str, Any] | None, log_begin: int) -> bool:
+        """Whether a file of the note is not there, though its records still are."""
+        noted = {} if note is None else note.get("files", {})
+        return any(end >= log_begin for name, end in noted.items() if name not in self.file_names)
+
     def _place(self) -> tuple[str, int]:
         """The last file and its next free item: where whoever goes on with the index does so."""
         last = self._index_files[-1:]
@@ -158,14 +169,18 @@ class KeyIndex:
         if not self._files.exists(_NOTE_PATH):
             return None
         try:
-            note: dict[str, Any] = json.loads(self._files.read_bytes(_NOTE_PATH))
+            data = self._files.read_bytes(_NOTE_PATH)
+            check_seal(data)
+            note: dict[str, Any] = json.loads(data)
             version = int(note["formatVersion"])
             if version == _NOTE_VERSION:
                 whole = all(
                     isinstance(note[name], int) for name in ("tagsFrom", "position", "resume", "count")
                 )
+                ends = note.get("files", {}).values()
+                whole = whole and all(isinstance(end, int) for end in ends)
                 return note if whole and isinstance(note["file"], str) else None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
         raise TroveError(errors.STORE_NEWER, f"{_NOTE_PATH} has format {version}")
 
@@ -178,9 +193,10 @@ class KeyIndex:
             "resume": self._resume,
             "file": file,
             "count": count,
+            "files": {file.name: file.end_physical for file in self._index_files if file.count > 1},
         }
         fault_point("index.before_note")
-        self._files.write_atomic(_NOTE_PATH, json.dumps(note).encode())
+        self._files.write_atomic(_NOTE_PATH, seal(json.dumps(note).encode()))
 
     # --- reading ------------------------------------------------------------------------------------
     def last_update(self) -> tuple[int, int]:
@@ -335,14 +351,15 @@ class KeyIndex:
         """The last file, or a new one where that is full. Raises StorageError after three attempts."""
         if self._index_files and not self._index_files[-1].full:
             return self._index_files[-1]
-        for attempt in range(CREATE_ATTEMPTS):
+        attempt = 1
+        while True:
             try:
                 return self._create()
             except StorageError:
                 self.create_failures += 1
-                if attempt == CREATE_ATTEMPTS - 1:
+                if attempt == CREATE_ATTEMPTS:
                     raise
-        raise AssertionError("unreachable")
+                attempt += 1
 
     def _create(self) -> IndexFile:
         path = f"{DIRECTORY}/{self._next_name()}"

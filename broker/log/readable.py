@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from broker.storage.files import File, StorageError
+from trovemq_proto.records.layout import MAGIC_BLANK
 
 PAGE_SIZE: Final = 4096
 HEAD_SIZE: Final = 8
+_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4)
 
 
 def readable_end(file: File, begin: int, end: int) -> int:
@@ -29,6 +31,18 @@ def readable_end(file: File, begin: int, end: int) -> int:
         else:
             bad = middle
     return max(begin, good * PAGE_SIZE)
+
+
+def run_end(file: File, begin: int, limit: int, run_bytes_max: int) -> int:
+    """How much of [begin, limit) may be looked at: about a run, and at least the first record where it can be
+    read; all of it where a blank stands at `begin`."""
+    head_end = min(begin + HEAD_SIZE, limit)
+    if readable_end(file, begin, head_end) < head_end:
+        return begin
+    if bytes(file.view()[begin + 4 : begin + HEAD_SIZE]) == _BLANK_MAGIC:
+        return limit
+    want = max(run_bytes_max, stated_size(file, begin, limit))
+    return readable_end(file, begin, min(limit, begin + want))
 
 
 def can_read_record(file: File, position: int, limit: int) -> bool:

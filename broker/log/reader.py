@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.log.commit_log import CommitLog
-from broker.log.readable import HEAD_SIZE, can_read_record, readable_end, stated_size
+from broker.log.readable import HEAD_SIZE, can_read_record, readable_end, run_end, stated_size
 from broker.log.sectors import count_whole
 from broker.log.segments import Segment
 from broker.log.tail import find_record, goes_on, search_from
@@ -23,8 +23,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run
 
-RUN_BYTES_MAX: Final = 1 << 20
-_BLANK_MAGIC: Final = bytes.fromhex("cbd43194")
+RUN_BYTES_MAX: Final = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +79,15 @@ class LogReader:
 
     def _next_run(self, segment: Segment) -> tuple[DispatchBatch | None, RecordState | None]:
         """The good records from `position` on, and what stands behind them; None: it cannot be read."""
-        view = segment.file.view()
         limit = (
             segment.file.size if self.limit is None else min(segment.file.size, self.limit - segment.start)
         )
         begin = self.position - segment.start
-        readable = self._readable_end(segment, begin, limit)
+        readable = run_end(segment.file, begin, limit, self.run_bytes_max)
         if readable <= begin:
             return None, None
         records, end, state = scan_run(
-            view,
+            segment.file.view(),
             begin,
             readable,
             physical_offset_of_data=segment.start,
@@ -108,16 +106,6 @@ class LogReader:
         self.position = segment.start + end
         return DispatchBatch(records, segment.start, self.position), state
 
-    def _readable_end(self, segment: Segment, begin: int, limit: int) -> int:
-        """How much may be looked at: about a run, and at least the first record; all of it before a blank."""
-        file = segment.file
-        if readable_end(file, begin, min(begin + HEAD_SIZE, limit)) < min(begin + HEAD_SIZE, limit):
-            return begin
-        if bytes(file.view()[begin + 4 : begin + HEAD_SIZE]) == _BLANK_MAGIC:
-            return limit
-        want = max(self.run_bytes_max, stated_size(file, begin, limit))
-        return readable_end(file, begin, min(limit, begin + want))
-
     def _pass_unreadable(self, segment: Segment) -> None:
         """The record at `position` lies on a part of the disk that cannot be read. StorageError at or behind
         the known end: it may well be a good one, so the log does not end here."""
@@ -130,7 +118,7 @@ class LogReader:
             size = stated_size(segment.file, begin, segment.file.size)
         damaged_from = self.position
         self.position = find_record(segment, damaged_from + max(1, size))
-        self.damages.append(Damage(damaged_from, self.position, RecordState.DAMAGED))
+        self.damages.append(Damage(damaged_from, self.position, RecordState.UNREADABLE))
         self.damaged_bytes += self.position - damaged_from
 
     def _goes_on(self, segment: Segment, state: RecordState) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from broker.log.checkpoint import Checkpoint
 from broker.log.commit_log import CommitLog
+from broker.log.readable import can_read_record
 from broker.log.reader import Damage, LogReader
 from broker.log.segments import Segment
 from broker.projection import DispatchBatch
@@ -68,6 +69,7 @@ def _zero_rest(files: FileSystem, segment: Segment, begin: int, size_max: int | 
     cleared = 0
     try:
         for position, size in _chunks(file, begin, size_max):
+            file.check_readable(position, position + size)
             chunk = np.frombuffer(file.view(), dtype=np.uint8, count=size, offset=position)
             if dirty := int(np.count_nonzero(chunk)):
                 fault_point("recovery.before_zero")
@@ -94,6 +96,8 @@ def _chunks(file: File, begin: int, size_max: int | None) -> Iterator[tuple[int,
 def first_store_timestamp(segment: Segment) -> int | None:
     """STORETIMESTAMP of a segment's first record; None where it has none."""
     view = segment.file.view()
+    if not can_read_record(segment.file, 0, len(view)):
+        return None
     state, _ = check_record(view, 0, len(view), physical_offset=segment.start, check_crc=False)
     if state is not RecordState.RECORD:
         return None

@@ -53,8 +53,8 @@ def _last_from(segment: Segment, begin: int) -> int | None:
             check_crc=False,
             bytes_max=RUN_BYTES_MAX,
         )
-        if len(run):
-            last = int(run.store_timestamps[-1])
+        assert len(run), "a good record begins here"
+        last = int(run.store_timestamps[-1])
         at = segment.start + position
         if state is RecordState.BLANK:
             break

@@ -104,6 +104,8 @@ class Segments:
         self.kept_ready = False
         """Whether there is a file for a full disk."""
         self.create_failures = 0
+        self.refused = False
+        """Whether the last message that needed a segment found no room for one."""
 
     def load(self, known_end: int | None = None) -> None:
         """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit.
@@ -115,6 +117,10 @@ class Segments:
         self._files.remove(NEW_PATH)
         self._find_kept()
         names = [name for name in self._files.list(DIRECTORY) if not self._is_directory(name)]
+        for name in names:
+            if not (len(name) == 20 and name.isdigit()):  # before anything goes: this is not ours to remove
+                what = f"{DIRECTORY}/{name} is no segment of a commit log"
+                raise TroveError(errors.STORE_SETTINGS_MISMATCH, what)
         if names and self._files.file_size(f"{DIRECTORY}/{names[-1]}") == 0:
             self._files.remove(f"{DIRECTORY}/{names.pop()}")  # made, never filled: RocketMQ drops it too
         for index, name in enumerate(names):
@@ -137,8 +143,6 @@ class Segments:
     def _open(self, name: str) -> None:
         path = f"{DIRECTORY}/{name}"
         size = self._files.file_size(path)
-        if not (len(name) == 20 and name.isdigit()):
-            raise TroveError(errors.STORE_SETTINGS_MISMATCH, f"{path} is no segment of a commit log")
         start = int(name)
         if size != self.file_size or start % self.file_size:
             raise TroveError(
@@ -205,6 +209,10 @@ class Segments:
     def finish_kept(self, work: SpareWork) -> None:
         self.kept_ready = work.ready
 
+    def drop_kept(self) -> None:
+        self._files.remove(KEPT_PATH)
+        self.kept_ready = False
+
     def add(self, *, internal: bool = False) -> Segment:
         """The next segment, from the spare or made now (three tries); for the broker's own records
         (`internal`) also the file that is kept for a full disk.
@@ -223,6 +231,7 @@ class Segments:
                     break
             else:
                 self._segments.append(segment)
+                self.refused = False
                 return segment
         self.create_failures += 1
         if internal and (kept := self._take_kept(path)) is not None:
@@ -230,6 +239,7 @@ class Segments:
             return self._segments[-1]
         assert failure is not None
         spec = errors.DISK_FULL if failure.disk_full else errors.CREATE_MAPPED_FILE_FAILED
+        self.refused = failure.disk_full
         advice = "" if self._segments else "; a new store may have smaller segments (commit_log_file_size)"
         reason = f"no new segment of {self.file_size} bytes: {failure}{advice}"
         raise TroveError(spec, reason) from failure

@@ -12,6 +12,9 @@
                              (a crash, or switched off since) only what is below keyIndexPosition does
     queueEnds                topic -> queue id -> max queue offset then, of records below logEnd (empty where
                              they are more than QUEUE_ENDS_MAX): no offset below it is given again
+    queueBegins, logBegin    topic -> queue id -> min queue offset of the same queues, when the log began at
+                             logBegin: while it still does, a queue that begins later lacks its first files
+    crc32                    of the file: broker/storage/sealed_json.py
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
 has covered. A store without this file was written by RocketMQ.
@@ -24,6 +27,7 @@ from typing import Final
 import msgspec
 
 from broker.storage.files import FileSystem
+from broker.storage.sealed_json import check_seal, seal
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -50,6 +54,8 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     key_index_last_offset: int = NO_INDEX
     key_index_closed: bool = False
     queue_ends: dict[str, dict[int, int]] = {}
+    queue_begins: dict[str, dict[int, int]] = {}
+    log_begin: int = 0
 
     def __post_init__(self) -> None:
         if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:
@@ -85,13 +91,14 @@ def load(files: FileSystem) -> StoreState | None:
         version = msgspec.json.decode(data, type=_Format).format
         if version > FORMAT:
             raise TroveError(errors.STORE_NEWER, f"{PATH} has format {version}, this version knows {FORMAT}")
+        check_seal(data)
         return msgspec.json.decode(data, type=StoreState)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, ValueError):
         return None
 
 
 def save(files: FileSystem, state: StoreState) -> None:
-    files.write_atomic(PATH, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+    files.write_atomic(PATH, seal(msgspec.json.format(msgspec.json.encode(state))))
 
 
 def check_sizes(state: StoreState, settings: StoreSettings) -> None:

@@ -15,6 +15,7 @@ older than the last good one brings nothing back.
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from broker.log.readable import PAGE_SIZE, can_read_record, readable_end
 from broker.log.sectors import written_until
 from broker.log.segments import Segment
+from broker.storage.files import StorageError
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK
@@ -130,11 +132,12 @@ def _has_blank(segment: Segment, begin: int, end: int) -> bool:
 
 
 def _begins_newer(segment: Segment | None, newest_ms: int) -> bool:
-    """Whether the segment begins with a good record that is not older than newest_ms."""
+    """Whether the segment begins with a good record that is not older than newest_ms. StorageError."""
     if segment is None:
         return False
     view = segment.file.view()
     if not can_read_record(segment.file, 0, len(view)):
-        return False
+        # It may well hold good records: where the log is cut before it, they go too.
+        raise StorageError("read", segment.file.path, errno.EIO)
     state, _ = check_record(view, 0, len(view), physical_offset=segment.start)
     return state is RecordState.RECORD and store_timestamp(view, 0) >= newest_ms

@@ -157,10 +157,15 @@ class _PageSearch:
         if self._is_stopped() or begin >= self.before:
             return
         hashes = self._hashes()
-        if len(hashes) == 1:
-            self._walk_chain(hashes[0], begin)
-        else:
-            self._walk_chains(hashes, begin)
+        try:
+            if len(hashes) == 1:
+                self._walk_chain(hashes[0], begin)
+            else:
+                self._walk_chains(hashes, begin)
+        except StorageError as error:  # the disk does not give a part of the index: the log has it all
+            self.notes.append(f"the log was searched: {error}")
+            self.place = None
+            self._scan(begin)
         if not self._is_stopped():
             self.before, self.place = begin, None
 

@@ -8,7 +8,7 @@ Invariant: the items before the cursor (file, item) have been compared; they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 import numpy as np
@@ -43,14 +43,19 @@ class IndexCheck:
         self._unindexed_count = self._double_count = self._tagless_count = self._damaged_count = 0
         self._unindexed_from = -1
         self._begins: dict[str, int] = {}
+        self._kept = index.kept
         self.item_count = 0
 
     # --- the files by themselves --------------------------------------------------------------------
-    def check_files(self) -> Iterator[IndexView | None]:
-        """Chains and headers. Yields a file before it is read, None after each step."""
+    def check_files(self) -> Generator[IndexView | None, bool | None, None]:
+        """Chains and headers. Yields a file before it is read, None after each step; is sent whether the
+        disk does not give it: then no items are compared with records."""
         note = not self._store.clean
         for number, file in enumerate(self._files):
-            yield file
+            unreadable = yield file
+            if unreadable:
+                self._kept = False
+                continue
             growing = self._store.live and number == len(self._files) - 1
             for _ in ChainCheck(file, self._findings, growing=growing, note=note).steps():
                 yield None
@@ -65,7 +70,7 @@ class IndexCheck:
 
     # --- items and records --------------------------------------------------------------------------
     def run(self, run: DispatchBatch) -> None:
-        if not self._index.kept or not len(run.records):
+        if not self._kept or not len(run.records):
             return
         begin = run.physical_offset + int(run.records.positions[0])
         self._pass(max(begin, self._position))  # of records that went meanwhile, or are damaged
@@ -91,7 +96,7 @@ class IndexCheck:
 
     def damage(self, begin: int, end: int) -> None:
         """Nothing is known of the records of [begin, end): they may have items."""
-        if self._index.kept:
+        if self._kept:
             self._pass(max(begin, self._position))
             self._damaged_count += sum(stop - first for _, first, stop in self._take(end))
             self._position = max(self._position, end)
@@ -116,9 +121,9 @@ class IndexCheck:
                 self._item = stop
                 self.item_count += stop - first
                 yield file, first, stop
-            elif stop < file.item_count and not self._is_stray(file, stop, end):
+            elif not self._is_stray(file, stop, end):
                 return
-            elif stop < file.item_count:
+            else:
                 self._add_wrong(file, stop)
                 self._item = stop + 1
             if self._item >= file.item_count:
@@ -195,7 +200,7 @@ class IndexCheck:
     def finish(self, end: int) -> None:
         """After the last run; `end` is the log's end. Items behind the end of a live store's checked part
         are of records that were appended meanwhile."""
-        if not self._index.kept:
+        if not self._kept:
             return
         self._pass(end)
         for file in self._files[self._file :] if not self._store.live else ():

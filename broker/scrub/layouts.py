@@ -133,12 +133,19 @@ def read_queues(files: FileSystem) -> Iterator[QueueView]:
             yield read_queue(files, topic, queue_id)
 
 
+def _readable_view(files: FileSystem, path: str) -> memoryview:
+    """The whole file. StorageError where the disk does not give all of it: a read would end the process."""
+    file = files.open(path)
+    file.check_readable(0, file.size)
+    return file.view()
+
+
 def read_queue(files: FileSystem, topic: str, queue_id: int) -> QueueView:
     directory = f"{CONSUME_QUEUE_DIRECTORY}/{topic}/{queue_id}"
     found = []
     for name in files.list(directory):
         if name.isdecimal():
-            view = files.open(f"{directory}/{name}").view()
+            view = _readable_view(files, f"{directory}/{name}")
             units = np.frombuffer(view, UNIT_DTYPE, count=len(view) // UNIT_SIZE)
             found.append(QueueFile(f"{directory}/{name}", int(name) // UNIT_SIZE, units))
     return QueueView(topic, queue_id, found)
@@ -154,8 +161,8 @@ def index_file_size(slot_count: int, item_count: int) -> int:
 
 
 def read_index(files: FileSystem, path: str, slot_count: int, item_count: int) -> IndexView:
-    """ValueError where the file is smaller than the numbers say."""
-    return view_index(path, files.open(path).view(), slot_count, item_count)
+    """ValueError where the file is smaller than the numbers say; StorageError."""
+    return view_index(path, _readable_view(files, path), slot_count, item_count)
 
 
 def view_index(path: str, view: memoryview, slot_count: int, item_count: int) -> IndexView:

@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-import numpy as np
-
 from broker.log.commit_log import CommitLog
+from broker.log.readable import PAGE_SIZE, can_read_record, readable_end, run_end
 from broker.log.reader import Damage
 from broker.log.segments import Segment
+from broker.log.tail import find_record
 from broker.projection import DispatchBatch
 from broker.scrub.checked_store import LogStep, ReadAhead
 from trovemq_proto.records import RecordState, check_record, scan_run
 
 READ_AHEAD_BYTES: Final = 1 << 20
 SEARCH_BYTES: Final = 1 << 18
-_MAGIC_AT: Final = 4
-_MAGIC_HEAD: Final = b"\xda\xa3\x20"
 
 LogSteps = Generator[LogStep, OSError | None, None]
 
@@ -60,14 +58,27 @@ class LogWalk:
         """The disk cannot read these bytes; a record that begins in them is lost."""
         begin = self.position
         self.position = min(self._read_to, limit)
-        return LogStep(damage=Damage(begin, self.position, RecordState.DAMAGED))
+        return LogStep(damage=Damage(begin, self.position, RecordState.UNREADABLE))
+
+    def _pass_unreadable(self, segment: Segment, readable: int, stop: int) -> LogStep:
+        """The record at `position` lies on pages that cannot be read, the first at or behind `readable`."""
+        begin, end = self.position, min(self._read_to - segment.start, stop)
+        at = (readable // PAGE_SIZE + 1) * PAGE_SIZE
+        while at < end and readable_end(segment.file, at, min(at + PAGE_SIZE, stop)) <= at:
+            at += PAGE_SIZE
+        self.position = segment.start + min(at, stop)
+        return LogStep(damage=Damage(begin, self.position, RecordState.UNREADABLE))
 
     def _run(self, segment: Segment, limit: int) -> LogSteps:
-        view, begin = segment.file.view(), self.position - segment.start
+        file, begin, stop = segment.file, self.position - segment.start, limit - segment.start
+        readable = run_end(file, begin, stop, self._run_bytes_max)
+        if readable <= begin or not can_read_record(file, begin, stop):
+            yield self._pass_unreadable(segment, max(readable, begin), stop)
+            return
         records, end, state = scan_run(
-            view,
+            file.view(),
             begin,
-            limit - segment.start,
+            readable,
             physical_offset_of_data=segment.start,
             check_crc=True,
             bytes_max=self._run_bytes_max,
@@ -77,6 +88,8 @@ class LogWalk:
             yield LogStep(run=DispatchBatch(records, segment.start, self.position))
         if self._is_gone(segment):
             return
+        if len(records) and readable < stop and state is not RecordState.BLANK:
+            return  # what stands there is looked at next, as far as it goes
         if state is RecordState.BLANK:
             self.position = segment.end
         elif state is not RecordState.RECORD and self.position < limit:
@@ -94,7 +107,9 @@ class LogWalk:
             at += check_record(view, at - 1, end, physical_offset=begin)[1] - 1
         found = None
         while found is None and at < end:
-            found = _find_record(segment, at, min(at + SEARCH_BYTES, end), end)
+            window_end = min(at + SEARCH_BYTES, end)
+            place = find_record(segment, segment.start + at, segment.start + window_end) - segment.start
+            found = place if place < window_end else None
             at += SEARCH_BYTES
             if found is None and at < end:
                 path, window_end = segment.file.path, min(at + SEARCH_BYTES, end)
@@ -105,18 +120,3 @@ class LogWalk:
                     return
         self.position = segment.start + (end if found is None else found)
         yield LogStep(damage=Damage(begin, self.position, state))
-
-
-def _find_record(segment: Segment, begin: int, end: int, limit: int) -> int | None:
-    """The position of the first good record that begins in [begin, end) of a segment."""
-    view = segment.file.view()
-    data = np.frombuffer(view, np.uint8)[begin + _MAGIC_AT : min(end + _MAGIC_AT, limit) + 2]
-    if len(data) < len(_MAGIC_HEAD):
-        return None
-    hits = (data[:-2] == _MAGIC_HEAD[0]) & (data[1:-1] == _MAGIC_HEAD[1]) & (data[2:] == _MAGIC_HEAD[2])
-    for hit in np.flatnonzero(hits).tolist():
-        physical_offset = segment.start + begin + hit
-        state, _ = check_record(view, begin + hit, limit, physical_offset=physical_offset, check_crc=True)
-        if state is RecordState.RECORD:
-            return begin + int(hit)
-    return None

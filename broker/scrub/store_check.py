@@ -53,11 +53,21 @@ class StoreCheck:
 
     def steps(self, log: Iterable[LogStep]) -> Steps:
         """Index files, then the log with the units and items of its records, then what is left over."""
-        for file in self._index.check_files():
-            failure = yield None if file is None else ReadAhead(file.path, 0, _used_size(file))
-            if failure is not None and file is not None:
-                self._findings.add(file.path, 0, f"cannot be read: {failure}")
+        yield from self._index_steps()
         yield from self._log_steps(log)
+
+    def _index_steps(self) -> Steps:
+        files = self._index.check_files()
+        unreadable: bool | None = None
+        while True:
+            try:
+                file = files.send(unreadable)
+            except StopIteration:
+                return
+            failure = yield None if file is None else ReadAhead(file.path, 0, _used_size(file))
+            unreadable = file is not None and failure is not None
+            if file is not None and unreadable:
+                self._findings.add(file.path, 0, f"cannot be read: {failure}")
 
     def _log_steps(self, log: Iterable[LogStep]) -> Steps:
         steps, failure = iter(log), None

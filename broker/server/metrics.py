@@ -213,7 +213,7 @@ class BrokerCollector(Collector):
             yield families.counter(name, what, value)
         yield families.gauge("trovemq_disk_used_percent", "Of the store's disk.", retention.disk_used_percent)
         yield families.gauge(
-            "trovemq_disk_full", "1 where new messages are refused for it.", int(retention.disk_full)
+            "trovemq_disk_full", "1 where new messages are refused for it.", int(self._statistics.disk_full)
         )
 
 

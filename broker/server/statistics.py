@@ -66,6 +66,11 @@ class BrokerStatistics:
         return int(getattr(self.store.key_index, "create_failures", 0))
 
     @property
+    def disk_full(self) -> bool:
+        """Whether new messages are refused, by the disk's watermark or for want of room."""
+        return self.retention.disk_full or self.store.room.is_full()
+
+    @property
     def timer_behind_ms(self) -> int:
         """How late the earliest delayed message is now."""
         due_ms = self.model.timers.next_due_ms()
@@ -132,7 +137,7 @@ class BrokerStatistics:
             "retention_dropped_messages": retention.dropped_messages,
             "retention_failures": retention.failures,
             "disk_used_percent": int(retention.disk_used_percent),
-            "disk_full": int(retention.disk_full),
+            "disk_full": int(self.disk_full),
         }
 
     def _consumer_counters(self) -> dict[str, int]:

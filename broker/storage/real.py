@@ -308,8 +308,9 @@ class RealFileSystem:
 
     def lock(self, path: str) -> None:
         absolute = self._absolute(path)
-        with storage_errors("lock", path):
+        with storage_errors("open", path):
             descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with storage_errors("lock", path):
             try:
                 # Java's FileChannel.tryLock is a POSIX record lock; flock() would not conflict with it.
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

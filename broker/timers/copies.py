@@ -68,12 +68,10 @@ def delivered_copy(
     if header[_PHYSICAL_OFFSET] != physical_offset or queue_id is None or not queue_id.isdigit():
         return None
     block = _without(block, _CRC)
-    if not block.endswith(_VALUE_END):
+    if not block.endswith(_VALUE_END) and len(block) <= PROPERTIES_SIZE_MAX:
         block += _VALUE_END  # old clients left the last one out
-    if told:
+    if told and block.endswith(_VALUE_END):
         block = _with_times(block, header[_STORE_MS], now_ms)
-    if len(block) - 1 > PROPERTIES_SIZE_MAX:
-        return None
     # A record that was stored without the CRC property may have no room for it: its copy goes without.
     append_property_crc = target.append_property_crc and len(block) - 1 <= PROPERTIES_ROOM_MAX
     queue = int(queue_id) % target.queue_count

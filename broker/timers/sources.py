@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
 from broker.timers.wheel_records import (
     WHEEL_QUEUE_ID,
     WHEEL_TOPIC,
@@ -82,7 +82,7 @@ class Sources:
             first = int(sorted_offsets[begin])
             end = min(int(np.searchsorted(sorted_offsets, first + UNITS_STEP)), last)
             here = order[begin:end]
-            window = queue.units(first, int(sorted_offsets[end - 1]) + 1 - first)
+            window = readable_units(queue, first, int(sorted_offsets[end - 1]) + 1 - first)
             units = window[offsets[here] - first]
             physical[here] = units["physical_offset"]
             sizes[here] = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"])

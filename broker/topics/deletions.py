@@ -1,6 +1,8 @@
 """Which records no longer count because their topic was deleted: `trovemq/deletions.json`, a file of our own.
 
-    {"formatVersion": 1, "deletedBelow": {"T": physical offset, …}}
+    {"formatVersion": 1, "deletedBelow": {"T": physical offset, …}, "crc32": "…"}
+
+(the CRC: broker/storage/sealed_json.py)
 
 A record of topic T that lies below its physical offset is dead: dispatch, recovery, rebuild and queries
 pass it over. So a topic that is made again starts at queue offset 0 with none of its old messages.
@@ -41,7 +43,7 @@ class TopicDeletions:
     @classmethod
     def load(cls, files: FileSystem) -> TopicDeletions:
         """TroveError STORE_NEWER for a format that we do not know, STORE_FAILED where it is damaged."""
-        file = JsonFile(files, DELETIONS_PATH, mirror=True)
+        file = JsonFile(files, DELETIONS_PATH, mirror=True, sealed=True)
         document = file.load()
         if document is None:
             return cls(file, {})

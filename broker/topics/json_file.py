@@ -15,6 +15,7 @@ from contextlib import suppress
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
 from broker.storage.paths import parent_directory
+from broker.storage.sealed_json import check_seal, seal
 from broker.topics import lax_json
 from broker.topics.lax_json import JsonObject
 from trovemq_proto import errors
@@ -22,12 +23,14 @@ from trovemq_proto.errors import TroveError
 
 
 class JsonFile:
-    """`path` and `path`.bak. With `mirror` the second copy has the same content, else the one before."""
+    """`path` and `path`.bak. With `mirror` the second copy has the same content, else the one before; with
+    `sealed` each carries its CRC (broker/storage/sealed_json.py): a file of our own, not of RocketMQ."""
 
-    def __init__(self, files: FileSystem, path: str, *, mirror: bool = False) -> None:
+    def __init__(self, files: FileSystem, path: str, *, mirror: bool = False, sealed: bool = False) -> None:
         self.path = path
         self._files = files
         self._mirror = mirror
+        self._sealed = sealed
         self._content: bytes | None = None
 
     @property
@@ -41,6 +44,8 @@ class JsonFile:
             try:
                 if (content := self._read(path)) is None:
                     continue
+                if self._sealed:
+                    check_seal(content)
                 document = lax_json.parse(content)
             except (ValueError, StorageError) as error:
                 faults.append(f"{path}: {error}")
@@ -56,7 +61,8 @@ class JsonFile:
     def save(self, document: JsonObject) -> None:
         """Durable when it returns. TroveError DISK_FULL, STORE_FAILED (its sync failed) or UNKNOWN_ERROR; the
         old content then stays."""
-        self.save_content(lax_json.render(document))
+        content = lax_json.render(document)
+        self.save_content(seal(content) if self._sealed else content)
 
     def save_content(self, content: bytes) -> None:
         """save() for a rendered document; may run in another thread, one call at a time."""

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.queues import messages_from
+from broker.queues import messages_from, queue_ids
 from broker.transactions.records import GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID, HalfMessage
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import (
@@ -49,11 +48,11 @@ def _found(store: MessageStore, half: HalfMessage, topic: str) -> Iterator[Messa
     begin = 0 if half.is_copy else half.prepared_ms
     query = KeyQuery(topic, half.transaction_id, KeyType.UNIQUE, begin=begin)
     try:
-        for page in query_pages(store, query, messages_max=1 << 30):
-            yield from map(decode_message, page.records)
-    except TroveError as error:
-        if error.spec is not errors.TOPIC_NOT_FOUND:
-            raise
+        queue_ids(store, topic)
+    except TroveError:
+        return  # there is no such topic, or none any more
+    for page in query_pages(store, query, messages_max=1 << 30):
+        yield from map(decode_message, page.records)
 
 
 def _committed_by_reading(store: MessageStore, halves: Iterable[HalfMessage]) -> set[int]:
@@ -93,9 +92,8 @@ def _written_since(
 
 
 def _is_commit_of(half: HalfMessage, message: Message) -> bool:
+    """`message` has the half's id."""
     if message.sys_flag & SYS_FLAG_TRANSACTION_MASK != SYS_FLAG_TRANSACTION_COMMIT:
-        return False
-    if message.unique_key != half.transaction_id:
         return False
     prepared = message.prepared_transaction_offset
     return prepared == half.physical_offset or (half.is_copy and prepared < half.physical_offset)

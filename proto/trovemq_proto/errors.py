@@ -224,7 +224,7 @@ MESSAGE_NOT_FOUND = _add(
 RECORD_DAMAGED = _add(
     "RECORD_DAMAGED", 204, "DATA_LOSS", False,
     "The record's bytes on disk are damaged.",
-    "Read the neighbours as usual; find the damage with `python -m broker.tools verify`.",
+    "Read the neighbours as usual; `trovemq store scrub` finds every damage.",
 )  # fmt: skip
 
 COMPRESSION_UNSUPPORTED = _add(

@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
-from isal.isal_zlib import crc32
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -343,6 +343,13 @@ class RecordBatch:
         if count == len(self):
             return self
         return RecordBatch(self.data, self.positions[:count], self.sizes[:count], self.topic)
+
+    def well_formed_head(self) -> RecordBatch:
+        """The records before the first that is not well formed."""
+        geometry = measure(self.data, self.positions, self.sizes)
+        if geometry.well_formed == len(self):
+            self.__dict__["geometry"] = geometry
+        return self.head(geometry.well_formed)
 
     def where(self, chosen: NDArray[np.bool_]) -> RecordBatch:
         """The records for which `chosen`, bool[n], is true as a batch of their own."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from isal.isal_zlib import crc32
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

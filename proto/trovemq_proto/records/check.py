@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from isal.isal_zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.layout import (
@@ -43,6 +43,8 @@ class RecordState(Enum):
     """A whole record that says that it lies elsewhere: bytes of an older use of the file."""
     DAMAGED = "damaged"
     """A well-formed record that does not have its CRC."""
+    UNREADABLE = "unreadable"
+    """The disk does not give these bytes (who reads files finds it; check_record does not)."""
 
 
 def check_record(

@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from isal.isal_zlib import crc32
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.geometry import sliding
@@ -148,9 +148,8 @@ def _wrong_body_crcs(batch: RecordBatch) -> Bools:
 
 
 def _crcs(data: memoryview, begins: Int64s, ends: Int64s) -> Int64s:
-    spans = zip(begins.tolist(), ends.tolist(), strict=True)
-    computed = np.fromiter((crc32(data[begin:end]) for begin, end in spans), np.int64, len(begins))
-    return computed & CRC_MASK
+    slices = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return np.fromiter(map(crc32, slices), np.int64, len(slices)) & CRC_MASK
 
 
 def _digits(crcs: Int64s) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from struct import Struct
 from typing import Final
 
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record, is_plausible_topic
-from trovemq_proto.records.geometry import measure
-from trovemq_proto.records.layout import MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from trovemq_proto.records.geometry import strided
+from trovemq_proto.records.layout import RECORD_SIZE_MIN
 from trovemq_proto.records.record_crc import damaged_records
 
-_SIZE_AND_MAGIC: Final = Struct(">iI")
+_TOTAL_SIZE: Final = Struct(">i")
+_ALIKE_MIN: Final = 8
+"""So many records of one size in a row, and the next ones are looked at together."""
 
 
 def scan_run(
@@ -42,26 +45,45 @@ def scan_run(
 
 
 def _walk(data: memoryview, position: int, limit: int, bytes_max: int) -> RecordBatch:
-    """What lies from `position` on and has a v1 or v2 magic and a TOTALSIZE that fits."""
+    """What lies from `position` on by its TOTALSIZEs, as far as they fit; whether these are records is not
+    looked at."""
     start = position
-    sizes: list[int] = []
-    unpack, last = _SIZE_AND_MAGIC.unpack_from, limit - RECORD_SIZE_MIN
-    end_max = start + bytes_max
-    while position <= last:
-        size, magic = unpack(data, position)
-        position += size
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN or position > limit:
-            break
-        if position > end_max and sizes:
+    sizes = array("q")
+    unpack = _TOTAL_SIZE.unpack_from
+    first_size = unpack(data, start)[0] if start <= limit - RECORD_SIZE_MIN else 0
+    end = min(limit, start + max(first_size, bytes_max))
+    before = alike = 0
+    while position <= end - RECORD_SIZE_MIN:
+        (size,) = unpack(data, position)
+        if not RECORD_SIZE_MIN <= size <= end - position:
             break
         sizes.append(size)
+        position += size
+        if size != before:
+            before, alike = size, 1
+            continue
+        alike += 1
+        if alike >= _ALIKE_MIN:
+            # Four times as many as were alike: guessing wrong costs little beside them.
+            more = _count_alike(data, position, size, min(4 * alike, (end - position) // size))
+            sizes.extend(array("q", (size,)) * more)
+            position += more * size
+            alike += more
     all_sizes = np.array(sizes, np.int64)
     return RecordBatch(data, start + np.cumsum(all_sizes) - all_sizes, all_sizes)
 
 
+def _count_alike(data: memoryview, position: int, size: int, count_max: int) -> int:
+    """How many TOTALSIZEs in a row from `position` on are `size`; count_max of them lie within the limit."""
+    if count_max <= 0:
+        return 0
+    others = strided(data, ">i4", position, count_max, size) != size
+    return int(np.argmax(others)) if others.any() else count_max
+
+
 def _good_head(batch: RecordBatch, physical_offset_of_data: int | None, check_crc: bool) -> RecordBatch:
     """The first records of a walk, as many as check_record calls good."""
-    batch = batch.head(measure(batch.data, batch.positions, batch.sizes).well_formed)
+    batch = batch.well_formed_head()
     if not len(batch):
         return batch
     bad = _implausible_topics(batch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,67 +16,10 @@ from broker.message_store import MessageStore
 from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
 from broker.tools.__main__ import _check_restored
-from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, scan_bodies, send
+from tests.support.backups import back_up, fill, queues, refuse_restore, restored
+from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-
-Between = Callable[[], None]
-
-
-def fill(store: MessageStore, count: int, first: int = 0, topic: str = "orders") -> None:
-    for number in range(first, first + count):
-        body = f"{topic} {number}".encode().ljust(300)
-        send(store, body, NOW_MS + number, topic=topic, keys=f"k{number}", queue_id=number % 4)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(root: Path) -> Iterator[MessageStore]:
-    opened = open_store(RealFileSystem(root), topics=("orders", "gone"))
-    fill(opened, 100)
-    flush(opened)
-    opened.flush_projections()
-    yield opened
-    opened.close(NOW_MS + 1_000)
-
-
-def nothing() -> None:
-    pass
-
-
-def back_up(
-    store: MessageStore,
-    root: Path,
-    target: Path,
-    *,
-    link: bool = True,
-    before_capture: Between = nothing,
-    after_capture: Between = nothing,
-) -> BackupWriter:
-    writer = BackupWriter(root, checked_target(str(target), root))
-    store.removal_holds += 1
-    writer.begin()
-    list(writer.small_files())
-    before_capture()
-    capture = capture_log(store, link=link)
-    list(queue_steps(store, capture))
-    after_capture()
-    list(writer.rest(capture, NOW_MS, "cluster", "broker"))
-    store.removal_holds -= 1
-    return writer
-
-
-def restored(tmp_path: Path) -> MessageStore:
-    restore(tmp_path / "backup", tmp_path / "restored", _check_restored)
-    return open_store(RealFileSystem(tmp_path / "restored"), topics=())
-
-
-def queues(store: MessageStore, topic: str = "orders") -> list[list[bytes]]:
-    return [[m.body for m in read_queue(store, topic, queue_id)] for queue_id in range(4)]
 
 
 # --- whole backups ----------------------------------------------------------------------------------------
@@ -245,20 +187,6 @@ def test_directories_that_are_refused(root: Path, tmp_path: Path) -> None:
 
 
 # --- restores that are refused ----------------------------------------------------------------------------
-def refuse_restore(tmp_path: Path) -> str:
-    with pytest.raises(TroveError) as caught:
-        restore(tmp_path / "backup", tmp_path / "restored", _check_restored)
-    assert not (tmp_path / "restored").exists()
-    assert not (tmp_path / "restored.restoring").exists()
-    return caught.value.message
-
-
-@pytest.fixture
-def backup(store: MessageStore, root: Path, tmp_path: Path) -> Path:
-    back_up(store, root, tmp_path / "backup", link=False)
-    return tmp_path / "backup" / STORE_NAME
-
-
 def test_a_changed_byte(backup: Path, tmp_path: Path) -> None:
     path = backup / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())

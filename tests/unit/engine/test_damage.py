@@ -189,6 +189,23 @@ def test_a_store_whose_commit_log_is_gone_does_not_start_empty() -> None:
     assert files.list("consumequeue/orders") == ["0", "1"]
 
 
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+def test_a_store_whose_last_segment_is_gone_does_not_give_its_offsets_again(stop: str) -> None:
+    files = MemoryFileSystem()
+    filled(files)
+    files = files.after_process_kill()
+    store = MessageStore.open(files, SMALL, NOW_MS)
+    if stop == "clean":
+        store.close(NOW_MS)
+    files = files.after_process_kill()
+    files.remove(f"commitlog/{files.list('commitlog')[-1]}")
+    with pytest.raises(TroveError, match="put the missing ones back") as caught:
+        MessageStore.open(files, SMALL, NOW_MS)
+    assert caught.value.spec is errors.STORE_FAILED
+    files.remove("trovemq/state.json")
+    MessageStore.open(files, SMALL, NOW_MS)
+
+
 def test_queues_of_a_log_whose_first_segments_are_gone_begin_where_the_log_does() -> None:
     files = MemoryFileSystem()
     filled(files)

@@ -14,7 +14,7 @@ from broker.storage.faulty import FaultyFileSystem, fail_at
 from broker.storage.files import StorageError
 from broker.storage.guarded import RESERVE_COUNT, GuardedFileSystem
 from broker.storage.memory import MemoryFileSystem
-from tests.support.engine import NOW_MS, SMALL, open_store, scan_bodies, send
+from tests.support.engine import NOW_MS, SMALL, flush, open_store, scan_bodies, send
 from trovemq_proto.errors import TroveError
 
 SETTINGS = replace(SMALL, commit_log_file_size=32_768)
@@ -108,7 +108,8 @@ def test_a_kept_segment_of_another_size_is_made_anew() -> None:
 
 def test_nothing_is_kept_where_the_setting_says_so_and_what_was_kept_goes() -> None:
     files = MemoryFileSystem()
-    assert keep_room(before := open_store(files, SETTINGS)) is None
+    before = open_store(files, SETTINGS)
+    assert keep_room(before) is None
     before.close(NOW_MS)
     assert files.exists(KEPT_PATH)
     store = open_store(files, replace(SETTINGS, spare_segment_enable=False))
@@ -177,3 +178,27 @@ def test_a_queues_sync_that_failed_for_room_was_believed_when_it_was_tried_again
     assert store.failed
     with pytest.raises(TroveError, match="STORE_FAILED"):
         send(store, b"two")
+
+
+def test_an_index_that_no_file_can_be_had_for_was_tried_again_all_the_time() -> None:
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files, SETTINGS)
+    files.decide = lambda operation, path: errno.ENOSPC if "index-file" in path else None
+    send(store, b"x", keys="k")
+    flush(store)
+    assert store.lagging
+    assert not store.catch_up(1 << 20), "whoever calls again at once if more is left would never rest"
+    files.decide = lambda operation, path: None
+    assert not store.catch_up(1 << 20)
+    assert not store.lagging
+
+
+def test_a_segment_that_cannot_be_had_counts_as_a_full_disk_until_there_is_room() -> None:
+    files = MemoryFileSystem()
+    store = filled(files)
+    with pytest.raises(TroveError, match="no new segment of 32768 bytes"):
+        send(store, bytes(7_000))
+    assert store.room.is_full()
+    assert not store.room.refuses, "what fits into the last segment is taken"
+    files.capacity = None
+    assert not store.room.is_full()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.events.codec import EVENTS_MAX, Event, EventKind, decode_events, encode_events
+from broker.events.codec import EVENT_DTYPE, EVENTS_MAX, Event, EventKind, decode_events, encode_events
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 UINT32 = st.integers(0, 2**32 - 1)
@@ -49,6 +49,18 @@ def test_random_bytes_are_refused_with_value_error_or_decoded(body: bytes) -> No
     except ValueError:
         return
     assert len(events) <= len(body) // 56
+
+
+@pytest.mark.parametrize("at", [2, 4, 6])
+def test_an_event_that_names_a_text_that_is_not_there_is_refused(at: int) -> None:
+    """Its group, its topic, its client."""
+    event = Event(EventKind.RECEIVED, 1, "group", "orders", client_id="client")
+    body = bytearray(encode_events([event]))
+    assert list(decode_events(bytes(body))) == [event]
+    begin = len(body) - EVENT_DTYPE.itemsize + at
+    body[begin : begin + 2] = (4).to_bytes(2, "little")
+    with pytest.raises(ValueError, match="a text that is not there"):
+        list(decode_events(bytes(body)))
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=5), st.data())

@@ -9,14 +9,19 @@ from pathlib import Path
 import pytest
 
 from broker.consume.pull import Puller, PullRequest, PullSettings
+from broker.log import checkpoint
+from broker.log.commit_log import CommitLog
+from broker.log.recovery import foreign_scan_start
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
+from broker.scrub.layouts import index_paths, read_index
+from broker.scrub.layouts import read_queue as read_layout_queue
 from broker.storage.faulty import FaultyFileSystem
 from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
-from tests.support.engine import NOW_MS, SMALL, open_store, scan_bodies, send
+from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send
 from trovemq_proto.errors import TroveError
 
 SETTINGS = replace(SMALL, commit_log_file_size=65_536, consume_queue_file_size=20_000)
@@ -119,3 +124,94 @@ def test_what_lies_behind_the_end_of_a_shortened_file_is_an_error_and_no_signal(
     assert caught.value.operation == "read"
     assert bytes(view[:4]) == b"xxxx"
     file.close()
+
+
+# --- what is written in part is read first ----------------------------------------------------------------
+@pytest.mark.parametrize("part", ["head", "slots", "items"])
+@pytest.mark.parametrize("count", [1, 20])
+def test_an_index_file_that_cannot_be_read_lags_and_its_messages_are_found_in_the_log(
+    part: str, count: int
+) -> None:
+    settings = replace(SMALL, index_slot_count=2_000, index_item_count=2_000)
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files, settings)
+    send(store, b"first", keys="first")
+    assert store.key_index is not None
+    name = f"index/{store.key_index.file_names[0]}"
+    files.unreadable[name] = {"head": (0, 40), "slots": (40, 8_040), "items": (8_040, 50_000)}[part]
+    records = [record(b"later", keys=f"k{number}") for number in range(count)]
+    append(store, *records)
+    store.dispatch()
+    assert store.key_index.position < store.end_offset
+    assert [message.body for message in read_queue(store)] == [b"first", *[b"later"] * count]
+    page = query_page(store, KeyQuery("orders", f"k{count - 1}"))
+    assert len(page.records) == 1
+    assert len(query_page(store, KeyQuery("orders", "first")).records) == 1
+    assert (part == "slots") == any("the log was searched" in note for note in page.notes)
+    files.unreadable.clear()
+    while store.catch_up(1 << 20):
+        pass
+    assert store.key_index.position == store.end_offset
+    assert len(query_page(store, KeyQuery("orders", "k0")).records) == 1
+
+
+def test_an_index_file_that_cannot_be_read_is_not_cut_at_a_start() -> None:
+    memory = MemoryFileSystem()
+    store, _ = filled(FaultyFileSystem(memory))
+    assert store.key_index is not None
+    name = f"index/{store.key_index.file_names[0]}"
+    files = FaultyFileSystem(memory.after_process_kill())
+    files.unreadable[name] = (40, 40 + 4 * SETTINGS.index_slot_count + 20 * COUNT)
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        MessageStore.open(files, SETTINGS, NOW_MS)
+    files.unreadable.clear()
+    assert len(scan_bodies(MessageStore.open(files, SETTINGS, NOW_MS))) == COUNT
+
+
+def test_what_lies_behind_the_logs_end_is_asked_for_before_it_is_zeroed() -> None:
+    """A start of a store of RocketMQ; of ours no more than one failed append can be there."""
+    memory = MemoryFileSystem()
+    store, places = filled(FaultyFileSystem(memory))
+    store.close(NOW_MS)
+    for path in [path for path in memory._files if path.startswith("trovemq/")]:
+        memory.remove(path)
+    memory.open(SEGMENT).write(50_000, b"left behind")
+    files = FaultyFileSystem(memory)
+    files.unreadable[SEGMENT] = (49_152, 53_248)
+    assert places[-1][1] < 49_152
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        MessageStore.open(files, SETTINGS, NOW_MS)
+    files.unreadable.clear()
+    assert MessageStore.open(files, SETTINGS, NOW_MS).recovery.bytes_cut == len(b"left behind")
+
+
+def test_a_first_segment_that_cannot_be_read_does_not_say_where_a_scan_begins() -> None:
+    memory = MemoryFileSystem()
+    store = open_store(memory, SMALL)
+    for number in range(60):
+        send(store, b"x" * 800, NOW_MS + 10_000 * number)
+    store.close(NOW_MS + 700_000)
+    for path in [path for path in memory._files if path.startswith("trovemq/")]:
+        memory.remove(path)
+    memory.write_atomic("abort", b"1")
+    files = FaultyFileSystem(memory)
+    log = CommitLog(files, SMALL.commit_log_file_size)
+    log.segments.load()
+    marks = checkpoint.load(files)
+    start = foreign_scan_start(log, marks)
+    files.unreadable[f"commitlog/{start:020d}"] = (0, 4_096)
+    assert foreign_scan_start(log, marks) == start - SMALL.commit_log_file_size
+
+
+def test_views_of_a_stopped_store_are_asked_for_first() -> None:
+    memory = MemoryFileSystem()
+    store, _ = filled(FaultyFileSystem(memory))
+    store.close(NOW_MS)
+    files = FaultyFileSystem(memory)
+    (index,) = index_paths(files)
+    for path in (index, "consumequeue/orders/0/" + "0" * 20):
+        files.unreadable[path] = (0, 1)
+    with pytest.raises(StorageError):
+        read_layout_queue(files, "orders", 0)
+    with pytest.raises(StorageError):
+        read_index(files, index, SETTINGS.index_slot_count, SETTINGS.index_item_count)

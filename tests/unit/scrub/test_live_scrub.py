@@ -16,6 +16,7 @@ from broker.message_store import MessageStore
 from broker.scrub.checked_store import ReadAhead
 from broker.scrub.findings import Finding, Findings
 from broker.scrub.live_store import IndexMappings, LiveScrub
+from broker.storage.faulty import FaultyFileSystem
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
@@ -314,3 +315,23 @@ def test_damage_is_found_by_its_first_thousand_and_counted_in_all(
     for _ in checking.steps:
         pass
     assert checking.findings.finding_count == len([each for each in found if not each.note]) >= 20
+
+
+@pytest.mark.parametrize("bad", [(0, 4096), (8192, 12_288)])
+def test_a_scrub_of_a_disk_with_a_bad_sector_ended_the_broker(bad: tuple[int, int]) -> None:
+    """Also one that reading ahead did not meet: in the record that goes on behind what was read ahead, or
+    of a file that somebody shortened."""
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files, replace(SMALL, commit_log_file_size=65_536))
+    results = [send(store, bytes(700), NOW_MS, keys="k") for _ in range(40)]
+    lying_there = [each for each in results if each.physical_offset < bad[1] and each.end > bad[0]]
+    assert len(lying_there) > 2
+    files.unreadable[LOG] = bad
+    checking, found = begin(store)
+    for _ in checking.steps:
+        pass
+    damages = [each for each in found if not each.note]
+    assert {each.file for each in damages} == {LOG}
+    assert min(each.offset for each in damages) == lying_there[0].physical_offset
+    assert max(each.offset for each in damages) < lying_there[-1].end
+    assert checking.progress.records == len(results) - len(lying_there)

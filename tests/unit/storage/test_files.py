@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from broker.storage.faulty import FaultyFileSystem, fail_always, fail_at
 from broker.storage.files import FileSystem, StorageError
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
+from broker.store_opening import take_lock
 
 
 @pytest.fixture(params=["real", "memory", "faulty"])
@@ -160,3 +162,30 @@ def test_injected_faults_hit_the_named_call_only(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         files.create("commitlog/1", 16, preallocate=True)
     files.create("index/1", 16, preallocate=True)
+
+
+def test_a_preallocation_without_room_took_all_the_room_there_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whoever wrote meanwhile found the disk full: it is not even begun."""
+    files = RealFileSystem(tmp_path)
+    begun: list[int] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda descriptor, offset, size: begun.append(size))
+    with pytest.raises(StorageError) as caught:
+        files.create("large", files.free_bytes() + (1 << 30), preallocate=True)
+    assert caught.value.disk_full
+    assert begun == []
+    assert not files.exists("large")
+
+
+def test_a_lock_file_of_another_user_is_not_told_as_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    files = RealFileSystem(tmp_path)
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(StorageError) as caught:
+        take_lock(files)
+    assert caught.value.operation == "open"

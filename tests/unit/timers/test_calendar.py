@@ -6,7 +6,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.timers.calendar import ENDED, HOUR_SLOTS, ROW_DTYPE, SLOT_MS, WAITS, Calendar, Rows, slot_of
+from broker.timers.calendar import (
+    ENDED,
+    HOUR_SLOTS,
+    ROW_DTYPE,
+    RUNS_MAX,
+    SLOT_MS,
+    WAITS,
+    Calendar,
+    Rows,
+    slot_of,
+)
 
 HOUR_MS = HOUR_SLOTS * SLOT_MS
 BASE_MS = 470_000 * HOUR_MS
@@ -93,6 +103,15 @@ def test_ended_rows_are_not_kept_beyond_their_time() -> None:
     assert len(calendar.take_due(BASE_MS + 5_000, 8)) == 0
     assert calendar.next_ms is None
     assert not any((block["state"] == ENDED).any() for block in calendar.blocks())
+
+
+def test_rows_that_come_into_the_second_that_runs_are_merged() -> None:
+    calendar = Calendar()
+    for number in range(40):
+        calendar.add(rows_of([BASE_MS + 940 - number], number))
+        assert len(calendar.take_due(BASE_MS + 1, 8)) == 0
+        assert len(list(calendar.blocks())) <= RUNS_MAX
+    assert calendar.take_due(BASE_MS + 1_000, 100)["offset"].tolist() == list(range(39, -1, -1))
 
 
 def test_many_small_backlogs_are_merged() -> None:

@@ -72,7 +72,8 @@ async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption 
     session.output.show(table(("broker", *counts), totals, numbers=counts))
     if any(end.damages for end in ended):
         session.output.remark(
-            "stop the broker and run `python -m broker.tools repair` to rebuild the projections"
+            "what is damaged in commitlog/ is left out of every answer (a backup may have it); all else is "
+            "made anew by `python -m broker.tools repair` on the stopped store"
         )
 
 

@@ -1,0 +1,35 @@
+"""A store in use, and a backup of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.backup.manifest import STORE_NAME
+from broker.message_store import MessageStore
+from broker.storage.real import RealFileSystem
+from tests.support.backups import back_up, fill
+from tests.support.engine import NOW_MS, flush, open_store
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[MessageStore]:
+    opened = open_store(RealFileSystem(root), topics=("orders", "gone"))
+    fill(opened, 100)
+    flush(opened)
+    opened.flush_projections()
+    yield opened
+    opened.close(NOW_MS + 1_000)
+
+
+@pytest.fixture
+def backup(store: MessageStore, root: Path, tmp_path: Path) -> Path:
+    back_up(store, root, tmp_path / "backup", link=False)
+    return tmp_path / "backup" / STORE_NAME

@@ -1,0 +1,172 @@
+"""Answers that take many steps are whole: windows of the log, merged chains, limits that are said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.message_store import MessageStore
+from broker.query import get_message as get_message_module
+from broker.query import log_windows, query_by_key
+from broker.query.cursor import Cursor
+from broker.query.get_message import get_message
+from broker.query.key_query import KeyQuery, KeyType
+from broker.query.log_windows import windows
+from broker.query.query_by_key import query_page
+from broker.storage.memory import MemoryFileSystem
+from tests.support.engine import NOW_MS, open_store, record, send
+from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import BODY_AT
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A store whose key index lags behind everything that is sent."""
+    made = Scene()
+    made.lag(True)
+    return made
+
+
+def send_some(scene: Scene, count: int) -> None:
+    for number in range(count):
+        scene.send(TOPICS[number % 3 % 2], (("k1",) if number % 4 == 0 else ()), "", f"U{number % 5}", 1)
+
+
+# --- what the index does not have yet ---------------------------------------------------------------------
+@pytest.mark.parametrize("window_bytes", [300, 1_000, 5_000])
+def test_a_log_that_is_read_window_by_window_gives_the_same_answer(
+    scene: Scene, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_some(scene, 60)
+    expected = scene.expected(KeyQuery(TOPICS[0], "k1"))
+    monkeypatch.setattr(log_windows, "WINDOW_BYTES", window_bytes)
+    cut = list(windows(scene.store.consume_queues, 0, scene.store.visible_offset))
+    assert len(cut) > 2
+    assert [begin for begin, _ in cut[:-1]] == [end for _, end in cut[1:]], "nothing lies between two windows"
+    assert (cut[-1][0], cut[0][1]) == (0, scene.store.visible_offset)
+    assert ask(scene.store, KeyQuery(TOPICS[0], "k1"))[0] == expected != []
+
+
+def test_records_of_a_deleted_topic_are_passed_over_in_the_log_too(scene: Scene) -> None:
+    send_some(scene, 40)
+    scene.delete(TOPICS[1])
+    send_some(scene, 20)
+    for topic in TOPICS:
+        query = KeyQuery(topic, "k1")
+        assert ask(scene.store, query)[0] == scene.expected(query) != []
+
+
+def test_a_window_without_messages_in_queues_is_one_with_the_next(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no consume queue names a record within reach, a window is larger rather than begun anywhere."""
+    send_some(scene, 1)
+    scene.store.topics.create("empty", queue_count=1)
+    for _ in range(10):
+        send(scene.store, b"x" * 2_000, topic=TOPICS[0])
+    last = scene.store.consume_queues.queues(TOPICS[0])[0]
+    monkeypatch.setattr(log_windows, "WINDOW_BYTES", 100)
+    starts = {begin for begin, _ in windows(scene.store.consume_queues, 0, scene.store.visible_offset)}
+    assert starts <= {last.unit(offset)[0] for offset in range(last.max_offset)}
+
+
+def test_a_page_that_did_its_work_stops_between_two_windows(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_some(scene, 60)
+    monkeypatch.setattr(log_windows, "WINDOW_BYTES", 500)
+    query = KeyQuery(TOPICS[0], "k1")
+    index = scene.store.key_index
+    assert index is not None
+    start = Cursor(scene.store.visible_offset)
+    page = query_by_key._PageSearch(scene.store, index, query, 7, start, work_left=1).run()
+    assert not page.complete
+    rest = ask(scene.store, query)[0]
+    assert page.physical_offsets == rest[: len(page.physical_offsets)]
+    later = query_page(scene.store, query, cursor=page.cursor)
+    assert page.physical_offsets + later.physical_offsets == rest[: len(page.physical_offsets) + 7]
+
+
+# --- unique keys over all topics --------------------------------------------------------------------------
+@pytest.mark.parametrize("work", [1, 20, 60])
+def test_merged_chains_go_on_where_a_page_ends(work: int) -> None:
+    scene = Scene()
+    send_some(scene, 60)
+    index = scene.store.key_index
+    assert index is not None
+    query = KeyQuery("", "U1", KeyType.UNIQUE)
+    found: list[int] = []
+    pages, before = 0, scene.store.visible_offset
+    while True:
+        start = Cursor(before)
+        page = query_by_key._PageSearch(scene.store, index, query, 3, start, work_left=work).run()
+        found += page.physical_offsets
+        pages += 1
+        assert pages < 100
+        if page.complete:
+            break
+        before = Cursor.decode(page.cursor, query).before
+    assert found == scene.expected(query)
+    assert pages > 2
+
+
+def send_one_key(store: MessageStore, count: int, size: int = 1) -> list[int]:
+    return [
+        send(
+            store, b"x" * size, topic=TOPICS[number % 2], unique_key="U", queue_id=number % 4
+        ).physical_offset
+        for number in range(count)
+    ]
+
+
+def test_a_unique_key_of_many_bytes_says_that_more_messages_have_it() -> None:
+    settings = replace(SETTINGS, query_page_bytes_max=1 << 16)
+    store = open_store(MemoryFileSystem(), settings, topics=TOPICS)
+    places = send_one_key(store, 20, 8_000)
+    found = get_message(store, "U")
+    assert not found.complete
+    assert found.physical_offsets == places[::-1][: len(found.physical_offsets)]
+    assert 4 <= len(found.records) < 20
+
+
+def test_a_unique_key_that_takes_too_much_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    for _ in range(60):
+        scene.send("BBTopic", (), "", "BB", 1)
+    monkeypatch.setattr(get_message_module, "PAGES_MAX", 1)
+    monkeypatch.setattr(query_by_key, "_WORK_OF_CANDIDATE", query_by_key.WORK_MAX)
+    with pytest.raises(TroveError, match="not found within 1 pages") as caught:
+        get_message(scene.store, "Aa", "AaTopic")  # Aa in AaTopic and BB in BBTopic have one hash
+    assert caught.value.symbol == "LIMIT_EXCEEDED"
+
+
+# --- what is said -----------------------------------------------------------------------------------------
+def test_of_many_damaged_records_the_first_are_noted() -> None:
+    scene = Scene()
+    places = send_one_key(scene.store, 20)
+    segment = scene.files.open("commitlog/00000000000000000000")
+    for place in places[:12]:
+        segment.write(place + BODY_AT, b"?")
+    found, page = ask(scene.store, KeyQuery("", "U", KeyType.UNIQUE))
+    assert found == places[:11:-1]
+    assert len(page.notes) == query_by_key._NOTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("query", "answers"),
+    [
+        (KeyQuery("orders", "k"), True),
+        (KeyQuery("orders", "k", KeyType.KEY, NOW_MS + 2), False),
+        (KeyQuery("orders", ""), False),
+        (KeyQuery("orders", "", KeyType.TAG), False),
+    ],
+)
+def test_what_a_record_answers(query: KeyQuery, answers: bool) -> None:
+    """Its time counts; and two spaces between its keys make no empty key, nor does a tag that it lacks."""
+    data = memoryview(record(b"x", keys="k  l", store_timestamp=NOW_MS + 1))
+    fields = read_fields(data, 0, len(data))
+    assert fields is not None
+    assert query.accepts(data, fields) == answers
