@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 
 import trovemq
-from bench import engine, limits, measure, recovery, rocketmq
+from bench import engine, limits, measure, recovery, rocketmq, safety
 from bench.report import Report, print_table, write_json, write_markdown
 from trovemq.testing import BrokerProcess
 
@@ -147,6 +147,10 @@ async def measure_store(report: Report, directory: Path, *, quick: bool) -> None
     await measure_async(report, directory / "async", MESSAGES_ASYNC // divisor)
     await measure_sync(report, directory / "sync", MESSAGES_SYNC // divisor)
     await measure_latency(report, directory)
+    limits.warm_memory()
+    await safety.measure_crc_cost(
+        report, directory / "safety", BROKER_SETTINGS, rounds=safety.ROUNDS // (2 if quick else 1)
+    )
     measure_engine(report, directory / "engine")
 
 

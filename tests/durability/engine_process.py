@@ -15,11 +15,14 @@ child; the child opens the store, compares it with the ledger (tests/support/ora
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -31,6 +34,7 @@ from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
 from broker.log.commit_log import FlushWork
 from broker.message_store import MessageStore
+from broker.storage.fault_points import armed
 from broker.storage.real import RealFileSystem
 from broker.store_settings import FlushMode
 from tests.support.engine import NOW_MS, SMALL
@@ -39,6 +43,8 @@ from tests.support.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be
 from tests.support.oracle_check import StoreCheck
 from trovemq_proto.records import decode_message
 
+KILLED: Final = 9
+"""The exit code of a process that ended at a fault point."""
 STEPS_MAX: Final = 20_000
 """Of a life that nobody kills: it has failed."""
 CONSUMERS: Final = ConsumerSettings(new_group_start="begin")
@@ -64,6 +70,9 @@ class Life(msgspec.Struct, kw_only=True):
     property_crc: bool = True
     steps: int = 0
     after_power_cut: bool = False
+    ends_at: str = ""
+    """A fault point at whose `ends_at_pass`-th pass the process ends, with nothing closed."""
+    ends_at_pass: int = 1
     without_sync: bool = False
     """A planted fault: group commits sync nothing, and say that they did."""
 
@@ -136,11 +145,23 @@ def drain(store: MessageStore, model: ConsumerModel, history: History, ledger: L
     assert not owed, f"never delivered: {sorted(owed)}"
 
 
+def _end(life: Life) -> Callable[[str], None]:
+    passes = itertools.count(1)
+
+    def act(name: str) -> None:
+        if name == life.ends_at and next(passes) == life.ends_at_pass:
+            os._exit(KILLED)
+
+    return act
+
+
 def child(line: str) -> int:
     """The child's exit code."""
     say("pid", os.getpid())
+    life = msgspec.json.decode(line, type=Life)
     try:
-        live(msgspec.json.decode(line, type=Life))
+        with armed(_end(life)) if life.ends_at else nullcontext():
+            live(life)
     except BaseException:
         say("failed", json.dumps(traceback.format_exc()[-6_000:]))
         return 1

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from isal.isal_zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from broker.backup.manifest import FileEntry, Manifest, load_manifest
 from broker.consumer_model import SNAPSHOT_PATH, ConsumersState

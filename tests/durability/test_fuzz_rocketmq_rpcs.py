@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,18 +15,25 @@ from broker.storage.files import FileSystem
 from broker.storage.memory import MemoryFileSystem
 from tests.support.fake_loop import run
 from tests.support.fuzzed_broker import TOPIC_COUNT_MAX, FuzzedBroker
+from tests.support.process_memory import memory_kib
 from tests.support.services_here import ROCKETMQ, faults_seen, in_process, methods_of, small_broker_settings
 from tests.support.trials import Trials
 
 INPUTS = 2_000  # of one trial
+WARM_UP = 400  # of them, until what is loaded and kept at the first use is there
+GROWN_KIB_MAX = 16 << 10
+"""What the others may leave in memory, the store's files among it."""
 METHODS = sorted(methods_of(ROCKETMQ))
 LIMITS: dict[str, Any] = {"clients_max": 40, "timers_max": 400, "transactions_max": 100, "in_flight_max": 200}
 
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """So few topics that the limit is reached."""
-    with patch("broker.topics.topics.TOPIC_COUNT_MAX", TOPIC_COUNT_MAX):
+    """So few topics that the limit is reached; and a small timer wheel: RocketMQ's has 38 MB."""
+    with (
+        patch("broker.topics.topics.TOPIC_COUNT_MAX", TOPIC_COUNT_MAX),
+        patch("broker.timers.rocketmq_files.WHEEL_SLOTS", 600),
+    ):
         yield
 
 
@@ -37,7 +45,13 @@ async def fuzz(
         broker = FuzzedBroker(files, small_broker_settings(**LIMITS), source)
         with faults_seen(broker.calls):
             async with broker.working():
-                await broker.inputs(name, INPUTS)
+                await broker.inputs(name, WARM_UP)
+                gc.collect()
+                before = memory_kib("VmRSS")
+                await broker.inputs(name, INPUTS - WARM_UP)
+                gc.collect()
+                grown = memory_kib("VmRSS") - before
+                assert grown <= GROWN_KIB_MAX, f"{grown} KiB more"
             broker.check_tables()
             broker.check_recovered(power_cut())
         return broker

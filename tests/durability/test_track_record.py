@@ -215,6 +215,103 @@ FAULTS = (
             f"{ENGINE}test_full_disk.py::test_a_queues_sync_that_failed_for_room_was_believed_when_it_was_tried_again",
         ),
     ),
+    Planted(
+        "A store whose last segment was gone went on without it, and gave its offsets to other messages",
+        "broker/store_opening.py",
+        "        if saved is not None and saved.log_end > segments.capacity_end:",
+        "        if False:",
+        (f"{DAMAGE}test_a_store_whose_last_segment_is_gone_does_not_give_its_offsets_again",),
+    ),
+    Planted(
+        "On a disk with little room left the broker took all of it, again and again, for an index file that "
+        "it never got: sends were refused",
+        "broker/storage/real.py",
+        "                        _check_room(descriptor, size)\n",
+        "",
+        ("tests/unit/storage/test_files.py::test_a_preallocation_without_room_took_all_the_room_there_was",),
+    ),
+    Planted(
+        "A broker that could make no index file tried it some hundred times a second",
+        "broker/dispatch/dispatcher.py",
+        "        return bool(self.lagging()) and before != [",
+        "        return bool(self.lagging()) or before != [",
+        (
+            f"{ENGINE}test_full_disk.py::"
+            "test_an_index_that_no_file_can_be_had_for_was_tried_again_all_the_time",
+        ),
+    ),
+    Planted(
+        "A message on a bad sector of a queue's file made every receive of its group fail",
+        "broker/queues.py",
+        "    except StorageError:\n        if count == 1:",
+        "    except ZeroDivisionError:\n        if count == 1:",
+        (
+            "tests/unit/delivery/test_unreadable.py::test_an_unreadable_part_of_a_queue_made_every_receive_fail",
+        ),
+    ),
+    Planted(
+        "One delayed message on a bad sector, and all that were due with it were forgotten",
+        "broker/timers/delivering.py",
+        "    except StorageError:",
+        "    except ZeroDivisionError:",
+        (
+            "tests/unit/delivery/test_unreadable.py::test_delayed_messages_were_forgotten_with_the_one_that_cannot_be_read",
+        ),
+    ),
+    Planted(
+        "A delivery that its client suspended twice kept every later event from the log",
+        "broker/delivery/delivery.py",
+        "            max(0, before.attempt - suspend),",
+        "            before.attempt - suspend,",
+        (
+            "tests/unit/delivery/test_rare_moments.py::test_a_delivery_that_was_suspended_twice_kept_every_later_event_from_the_log",
+        ),
+    ),
+    Planted(
+        "A classic retry that could not be read after a restart held up its group's offset for ever",
+        "broker/delivery/receiving.py",
+        "            if record is None:\n                return True\n            state.keys",
+        "            if record is None:\n                return False\n            state.keys",
+        (
+            "tests/unit/delivery/test_classic_retries.py::test_a_retry_that_cannot_be_read_after_a_restart_held_up_the_offset_for_ever",
+        ),
+    ),
+    Planted(
+        "A classic retry that names no topic was lost to RocketMQ by a clean stop",
+        "broker/delivery/retry_copies.py",
+        "    if not topic or not is_plausible_topic(name):",
+        "    if False:",
+        (
+            "tests/unit/delivery/test_classic_retries.py::test_a_retry_of_no_topic_was_lost_to_rocketmq_by_a_clean_stop",
+        ),
+    ),
+    Planted(
+        "A number out of range in `consumerOrderInfo.json` kept the broker from starting",
+        "broker/delivery/order_info.py",
+        "            if info.is_plausible:",
+        "            if True:",
+        (
+            "tests/unit/delivery/test_take_over_of_odd_files.py::test_a_number_of_the_order_info_that_no_event_can_say_kept_the_broker_from_starting",
+        ),
+    ),
+    Planted(
+        "A damaged unit of a queue that points behind the log made every receive of its group fail",
+        "broker/delivery/records.py",
+        " or not 0 <= begin <= len(data) - size",
+        "",
+        (
+            "tests/unit/delivery/test_rare_moments.py::test_a_unit_that_names_no_record_costs_no_other_message",
+        ),
+    ),
+    Planted(
+        "A delayed message of an old client, with full properties, was lost when its time came",
+        "broker/timers/copies.py",
+        " and len(block) <= PROPERTIES_SIZE_MAX:",
+        ":",
+        (
+            "tests/unit/timers/test_rare_timers.py::test_properties_that_fill_a_record_and_lack_the_last_separator_are_copied_as_they_are",
+        ),
+    ),
 )
 
 

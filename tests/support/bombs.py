@@ -24,6 +24,7 @@ from broker.topics.json_file import JsonFile
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
+from tests.support.process_memory import memory_kib, restart_peak
 from tests.support.rocketmq_parts import message, receive_request
 from tests.support.services_here import (
     BrokerServices,
@@ -199,22 +200,15 @@ def _config(content: bytes) -> object:
 
 
 # --- one process -----------------------------------------------------------------------------------------
-def _memory_kib(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1])
-    raise AssertionError(name)
-
-
 @contextmanager
 def _measured(name: str, seen: list[str], size: int = 0) -> Iterator[None]:
     """Prints what the block cost; `seen` gets in it what the client saw, `size` is the request's."""
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before, started = _memory_kib("VmRSS"), time.process_time()
+    restart_peak()
+    before, started = memory_kib("VmRSS"), time.process_time()
     yield
     took_ms = (time.process_time() - started) * 1_000
-    grown = max(0, _memory_kib("VmHWM") - before - size // 1_024)
+    grown = max(0, memory_kib("VmHWM") - before - size // 1_024)
     print(json.dumps({"name": name, "seen": seen[-1], "kib": grown, "ms": took_ms}), flush=True)
 
 

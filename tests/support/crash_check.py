@@ -18,6 +18,7 @@ from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
 from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
+from tests.support.crash_promises import Promises
 from tests.support.crash_script import (
     AUDIT,
     CONSUMERS,
@@ -29,7 +30,6 @@ from tests.support.crash_script import (
     TAGS,
     TOPICS,
     WORKERS,
-    Promises,
 )
 from tests.support.crash_seam import Logged, LogImage
 from tests.support.engine import flush, read_queue

@@ -2,16 +2,15 @@
 
 `Script` does the steps that a broker does: sends, group commits, rolls with and without a spare segment,
 flushes of projections, topics, consumer offsets, retention, deliveries and their events, delayed messages,
-transactions, clean stops, crashes. `Promises` says at every moment what must be there after a crash then;
-`tests.support.crash_check` holds a recovered store against it. Whatever may or may not be there (an append
-that no sync has covered, an acknowledgement whose event was lost) is bound to nothing.
+transactions, clean stops, crashes. Its promises (tests/support/crash_promises.py) say at every moment what
+must be there after a crash then.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -24,6 +23,7 @@ from broker.record_writer import NewRecord
 from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import OP_TOPIC
+from tests.support.crash_promises import Delayed, Half, Plain, Promises
 from tests.support.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
 from trovemq_proto.errors import TroveError
@@ -38,92 +38,6 @@ CONSUMERS: Final = ConsumerSettings(new_group_start="begin", timer_log_file_size
 LEASE_MS: Final = 10_000
 
 Boundary = Callable[["Script", str, str], None]
-Place = tuple[str, str, int]
-
-
-@dataclass
-class Plain:
-    """A message that the group `workers` is owed. `acked` counts once `ack_end` is on disk; None: nobody
-    knows.
-
-    `copied`: it was appended again; a crash may then bring both (`repeats`).
-    """
-
-    physical_offset: int
-    end: int
-    received: bool = False
-    received_end: int | None = None
-    expired: bool = False
-    copied: bool = False
-    repeats: bool = False
-    acked: bool = False
-    ack_end: int | None = None
-
-
-@dataclass
-class Delayed:
-    """Once `ended_end` is on disk it is not delivered again."""
-
-    due_ms: int
-    end: int
-    ended_end: int | None = None
-    gone: bool = False
-
-
-@dataclass
-class Half:
-    """`commit` is how it was ended, None while it is open; certain once `ended_end` is on disk."""
-
-    end: int
-    commit: bool | None = None
-    ended_end: int | None = None
-    gone: bool = False
-
-
-@dataclass
-class Promises:
-    """`durable_end`: a finished group commit covers the log up to there. Positions are of the log.
-
-    `copying`: what is owed is just being appended again. Until the events of that are on disk too, it is
-    there twice.
-    """
-
-    durable_end: int = 0
-    begins: tuple[int, ...] = (0,)
-    copying: bool = False
-    topics: set[str] = field(default_factory=set)
-    deletions: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    persisted: dict[Place, int] = field(default_factory=dict)
-    committed: dict[Place, int] = field(default_factory=dict)
-    plain: dict[bytes, Plain] = field(default_factory=dict)
-    delayed: dict[bytes, Delayed] = field(default_factory=dict)
-    halves: dict[bytes, Half] = field(default_factory=dict)
-
-    def copy_open(self) -> None:
-        """What is owed is appended again now; until that has ended it may be there twice."""
-        self.copying = True
-        for plain in self.plain.values():
-            plain.copied |= plain.received
-
-    def crashed(self, end: int) -> None:
-        """The log ends there now; what was behind it, and what was not in it, may be forgotten."""
-        self.durable_end = end
-        self.copying = False
-        self.plain = {body: plain for body, plain in self.plain.items() if plain.end <= end}
-        self.delayed = {body: delayed for body, delayed in self.delayed.items() if delayed.end <= end}
-        self.halves = {body: half for body, half in self.halves.items() if half.end <= end}
-        for plain in self.plain.values():
-            plain.repeats |= plain.copied
-            plain.received = plain.received_end is not None and plain.received_end <= end
-            plain.received_end = plain.received_end if plain.received else None
-            if plain.ack_end is None or plain.ack_end > end:
-                plain.ack_end = None
-                plain.expired |= plain.acked  # nobody knows
-        promised: list[Half | Delayed] = [*self.halves.values(), *self.delayed.values()]
-        for owed in promised:
-            if owed.ended_end is not None and owed.ended_end > end:
-                owed.ended_end = None
-        self.deletions = {topic: (min(end, at[-1]),) for topic, at in self.deletions.items()}
 
 
 class Script:

@@ -45,6 +45,8 @@ class LifeReport:
     checked: int = -1
     failure: str = ""
     killed: bool = False
+    done: bool = False
+    """It ended by itself."""
 
 
 class KilledEngine:
@@ -75,6 +77,8 @@ class KilledEngine:
                 report.acknowledged = int(rest)
             elif what == "checked":
                 report.checked = int(rest)
+            elif what == "done":
+                report.done = True
             elif what == "failed" and not report.killed:
                 report.failure = json.loads(rest)
             due = moment is not None and steps >= moment.steps and what in ("open", "step")

@@ -25,7 +25,7 @@ from trovemq_proto.records import Message, decode_message
 SETTINGS: Final = replace(
     SMALL, commit_log_file_size=32_768, body_size_max=16_384, index_item_count=64, flush_mode="sync"
 )
-CONSUMERS: Final = ConsumerSettings(new_group_start="begin")
+CONSUMERS: Final = ConsumerSettings(new_group_start="begin", timer_log_file_size=1 << 16)
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 AT_ONCE: Final = RetentionPolicy(reserved_ms=HOUR_MS, hours=frozenset(range(24)))

@@ -372,6 +372,7 @@ def small_broker_settings(path: Path = Path("/nowhere"), **values: Any) -> Broke
         "index_item_count": 1_000,
         "body_size_max": 8_192,
         "batch_size_max": 32_768,
+        "timer_log_file_size": 65_536,
         "projection_flush_interval_ms": 2_000,
         "event_interval_ms": 1_000,
         "long_poll_wait_max_ms": 1_000,

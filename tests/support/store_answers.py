@@ -1,0 +1,216 @@
+"""What a store must answer, by a plain list of messages: see tests/support/store_machine.py.
+
+Each way to a message must give what the list says: queue offset, key, unique key, tag, offsetMsgId and time.
+Of a record that was hit (tests/support/damaged_store_machine.py) all that counts is that no answer has it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from broker.message_store import MessageStore
+from broker.query.get_message import get_message, get_message_at
+from broker.query.key_query import KeyQuery, KeyType
+from broker.query.query_by_key import query_pages
+from broker.query.search_offset import search_offset
+from broker.storage.memory import MemoryFileSystem
+from broker.store_settings import StoreSettings
+from tests.support.engine import NOW_MS
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import decode_message
+
+TOPICS: Final = ("orders", "bills")
+TAGS: Final = ("", "Aa", "BB")  # the hashes of the last two are equal
+QUEUES: Final = 3
+GROUPS: Final = ("billing", "audit")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message as it was appended; in the list all stand in log order. `hit`: its record was damaged."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+    offset_msg_id: str
+    body: bytes
+    keys: str
+    tag: str
+    unique_key: str
+    hit: bool = False
+
+    def has(self, key_type: KeyType, key: str) -> bool:
+        if key_type is KeyType.TAG:
+            return self.tag == key
+        return self.unique_key == key or (key_type is KeyType.KEY and key in self.keys.split(" "))
+
+
+class StoreAnswers(RuleBasedStateMachine):
+    """`self.sent` lists the living messages, oldest first; those before `self.visible` can be read, those
+    before `self.durable` survive a power cut, and what is behind survives from the front. `self.hits` has the
+    physical offsets of damaged records, also of deleted topics: a damaged topic may read as another one.
+    `self.expired` counts what retention removed of each queue, `self.expired_whole` up to the last record of
+    it that was whole."""
+
+    settings: StoreSettings
+    store: MessageStore
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files = MemoryFileSystem()
+        self.now = NOW_MS
+        self.counter = 0
+        self.sent: list[Sent] = []
+        self.hits: set[int] = set()
+        self.visible = self.durable = 0
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self.stored: dict[tuple[str, str, int], int] = {}
+        self.asked = 0
+        self.expired: dict[tuple[str, int], int] = {}
+        self.expired_whole: dict[tuple[str, int], int] = {}
+
+    def queue(self, topic: str, queue_id: int, end: int) -> list[Sent]:
+        return [m for m in self.sent[:end] if (m.topic, m.queue_id) == (topic, queue_id)]
+
+    def queue_begin(self, topic: str, queue_id: int) -> int:
+        return self.expired.get((topic, queue_id), 0)
+
+    def queue_end(self, topic: str, queue_id: int, end: int) -> int:
+        return self.queue_begin(topic, queue_id) + len(self.queue(topic, queue_id, end))
+
+    # --- what must hold after each step ---------------------------------------------------------------
+    @invariant()
+    def queues_equal_the_model(self) -> None:
+        for topic in TOPICS:
+            for queue_id in range(QUEUES):
+                expected = self.queue(topic, queue_id, self.visible)
+                begin = self.queue_begin(topic, queue_id)
+                assert [m.queue_offset for m in expected] == list(range(begin, begin + len(expected)))
+                self.check_ends(topic, queue_id, expected)
+                for m in expected:
+                    self.check_at_its_offset(m)
+        times = [m.store_timestamp for m in self.sent]
+        assert times == sorted(times)
+
+    def check_ends(self, topic: str, queue_id: int, expected: list[Sent]) -> None:
+        queue, begin = self.store.consume_queues.get(topic, queue_id), self.queue_begin(topic, queue_id)
+        if queue is None:
+            assert not expected
+            return
+        assert queue.max_offset == begin + len(expected)
+        # A queue that is made anew begins with the first record that is whole, or behind the last before it.
+        first = next((m.queue_offset for m in expected if not m.hit), queue.max_offset)
+        assert self.expired_whole.get((topic, queue_id), 0) <= queue.min_offset <= first
+
+    def check_at_its_offset(self, message: Sent) -> None:
+        place = (self.store, message.topic, message.queue_id, message.queue_offset)
+        if message.hit:
+            with pytest.raises(TroveError) as caught:
+                get_message_at(*place)
+            assert caught.value.spec in (
+                errors.RECORD_DAMAGED,
+                errors.MESSAGE_NOT_FOUND,
+                errors.OFFSET_OUT_OF_RANGE,
+            )
+            return
+        found = decode_message(get_message_at(*place).records[0])
+        assert (found.body, found.queue_offset) == (message.body, message.queue_offset)
+        assert found.properties.get("KEYS", "") == message.keys
+
+    @invariant()
+    def a_scan_of_the_log_equals_the_model(self) -> None:
+        found = dict(self.scanned())
+        for m in self.sent:
+            if m.hit:
+                found.pop(m.physical_offset, None)
+        assert found == {m.physical_offset: m.body for m in self.sent[: self.visible] if not m.hit}
+
+    def scanned(self) -> list[tuple[int, bytes]]:
+        store, found = self.store, []
+        for begin, records, alive in store.scan(store.min_offset, store.visible_offset):
+            for i, position in enumerate(records.positions.tolist()):
+                if begin + position not in self.hits and (alive is None or alive[i]):
+                    raw = records.data[position : position + int(records.sizes[i])]
+                    found.append((begin + position, decode_message(raw).body))
+        return found
+
+    @invariant()
+    def every_way_to_a_message_leads_there(self) -> None:
+        """One of the ways after each step, in turn: all would be most of a walk's time."""
+        self.asked += 1
+        chosen = self.asked * 7 % max(1, len(self.sent))
+        unique_key = self.sent[chosen].unique_key if self.sent else "none"
+        key_type, key = (
+            (KeyType.KEY, "all"),
+            (KeyType.UNIQUE, unique_key),
+            (KeyType.KEY, f"k{chosen % 4}"),
+            (KeyType.TAG, TAGS[1 + chosen % 2]),
+        )[self.asked % 4]
+        self.check_keys(key_type, key)
+        if self.sent:
+            self.check_identifiers(self.sent[chosen], chosen < self.visible)
+            self.check_times(self.sent[chosen])
+
+    def check_keys(self, key_type: KeyType, key: str) -> None:
+        for topic in TOPICS:
+            query = KeyQuery(topic, key, key_type)
+            if self.store.topics.get(topic) is None and topic not in self.store.consume_queues.topics():
+                with pytest.raises(TroveError, match="TOPIC_NOT_FOUND"):
+                    list(query_pages(self.store, query))
+                continue
+            if not self.settings.message_index_enable:
+                with pytest.raises(TroveError, match="INDEX_DISABLED"):
+                    list(query_pages(self.store, query))
+                continue
+            pages = list(query_pages(self.store, query, messages_max=100_000))
+            assert pages[-1].complete
+            found = [physical_offset for page in pages for physical_offset in page.physical_offsets]
+            readable = [m for m in self.sent[: self.visible] if m.topic == topic and not m.hit]
+            assert found == [m.physical_offset for m in reversed(readable) if m.has(key_type, key)]
+
+    def check_identifiers(self, message: Sent, visible: bool) -> None:
+        if message.hit:
+            with pytest.raises(TroveError):
+                get_message(self.store, message.offset_msg_id)
+            return
+        place = (self.store, message.topic, message.queue_id, message.queue_offset)
+        if visible:
+            for found in (get_message(self.store, message.offset_msg_id), get_message_at(*place)):
+                assert decode_message(found.records[0]).body == message.body
+                assert found.queue_offsets == [message.queue_offset]
+            return
+        with pytest.raises(TroveError) as caught:
+            get_message(self.store, message.offset_msg_id)
+        assert caught.value.spec in (errors.MESSAGE_NOT_FOUND, errors.INDEX_DISABLED)
+        with pytest.raises(TroveError, match="OFFSET_OUT_OF_RANGE"):
+            get_message_at(*place)
+
+    def check_times(self, message: Sent) -> None:
+        queue = self.queue(message.topic, message.queue_id, self.visible)
+        if any(m.hit for m in queue):
+            return  # the time of a damaged record is anything
+        times = [m.store_timestamp for m in queue]
+        for timestamp in (message.store_timestamp - 1, message.store_timestamp, message.store_timestamp + 1):
+            lower, upper = (
+                search_offset(self.store, message.topic, message.queue_id, timestamp, upper=upper)
+                for upper in (False, True)
+            )
+            begin = self.queue_begin(message.topic, message.queue_id)
+            assert lower == begin + bisect_left(times, timestamp)
+            assert upper == begin + max(0, bisect_right(times, timestamp) - 1)
+
+    @invariant()
+    def positions_are_in_order(self) -> None:
+        store = self.store
+        assert store.min_offset <= store.flushed_offset <= store.end_offset
+        assert store.visible_offset <= store.end_offset
+        if self.settings.flush_mode == "sync":
+            assert store.visible_offset <= store.flushed_offset
