@@ -37,7 +37,7 @@ SAMPLE = (
     "events.after_append",
     "transactions.before_commit",
 )
-MISSED_MAX = 4
+MISSED_MAX = 8
 """A pass of a number by chance may not come."""
 
 

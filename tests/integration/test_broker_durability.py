@@ -13,8 +13,14 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.support.broker_process import BrokerProcess, Stubs, refused, running_broker
-from tests.support.engine import record
+from tests.support.broker_process import (
+    BrokerProcess,
+    Stubs,
+    refused,
+    running_broker,
+    send_when_there_is_room,
+)
+from tests.support.engine import sent_record
 from trovemq_proto.records import decode_message
 from trovemq_proto.v1 import admin_pb2, common_pb2, message_pb2, query_pb2
 
@@ -28,7 +34,7 @@ async def create_topic(stubs: Stubs, queue_count: int = 2) -> None:
 def frame(number: int, body: bytes) -> message_pb2.AppendFrame:
     key = f"K{number}"
     return message_pb2.AppendFrame(
-        frame_id=number, topic="orders", records=record(body, keys=key, unique_key=f"U{number}")
+        frame_id=number, topic="orders", records=sent_record(body, keys=key, unique_key=f"U{number}")
     )
 
 
@@ -137,7 +143,7 @@ async def test_a_full_disk_refuses_appends_and_reads_go_on(tmp_path: Path) -> No
             status, _ = await asyncio.to_thread(broker.get, "/healthz")
             assert status == 200
             resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
-            reply = await stubs.messages.Send(_send(b"room again"))
+            reply = await send_when_there_is_room(stubs, _send(b"room again"))
             assert reply.first_queue_offset == count
         assert await asyncio.to_thread(broker.stop) == 0
 

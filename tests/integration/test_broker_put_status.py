@@ -17,7 +17,7 @@ from broker.storage.files import Buffer, StorageError
 from broker.storage.real import RealFile
 from tests.support.broker_here import BrokerHere, broker_here
 from tests.support.broker_process import refused
-from tests.support.engine import record
+from tests.support.engine import sent_record
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import common_pb2, message_pb2, query_pb2
 
@@ -94,7 +94,7 @@ def no_new_files(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[None]
 async def test_put_ok_names_every_place(tmp_path: Path) -> None:
     async with broker_here(tmp_path) as broker:
         await broker.create_topic()
-        reply = await Sender(broker).send(record(b"one") + record(b"two"))
+        reply = await Sender(broker).send(sent_record(b"one") + sent_record(b"two"))
         assert (reply.status, reply.durability) == (common_pb2.PUT_OK, common_pb2.DISK)
         assert (reply.first_queue_offset, reply.physical_offset, reply.record_count) == (0, 0, 2)
         assert reply.store_timestamp > 0
@@ -109,7 +109,7 @@ async def test_flush_disk_timeout_says_that_the_message_is_in_the_log(
     async with broker_here(tmp_path, sync_flush_timeout_ms=50) as broker:
         await broker.create_topic()
         with slow_disk(monkeypatch):
-            framed = await Sender(broker).send(record(b"framed", unique_key="U1"))
+            framed = await Sender(broker).send(sent_record(b"framed", unique_key="U1"))
             sent = await broker.stubs.messages.Send(send_request(b"sent"))
             for reply in (framed, sent):
                 assert reply.status == common_pb2.FLUSH_DISK_TIMEOUT
@@ -142,13 +142,13 @@ async def test_os_page_cache_busy_when_too_much_waits_for_the_disk(
         sender = Sender(broker)
         with slow_disk(monkeypatch):
             for _ in range(9):
-                await sender.write(record(bytes(9_000)))
+                await sender.write(sent_record(bytes(9_000)))
             reply = await sender.read()
             assert (reply.frame_id, reply.status) == (9, common_pb2.OS_PAGE_CACHE_BUSY)
             assert (await refused(broker.stubs.messages.Send(send_request()))).symbol == "OS_PAGE_CACHE_BUSY"
             assert (await broker.counters())["appends_waiting"] == 8
         assert [(await sender.read()).status for _ in range(8)] == [common_pb2.PUT_OK] * 8
-        assert (await sender.send(record(b"room"))).first_queue_offset == 8
+        assert (await sender.send(sent_record(b"room"))).first_queue_offset == 8
 
 
 @pytest.mark.parametrize(
@@ -164,17 +164,17 @@ async def test_no_segment_can_be_had(
     async with broker_here(tmp_path) as broker:
         await broker.create_topic()
         sender = Sender(broker)
-        await sender.send(record(b"first"))  # the queue's own first file is there
+        await sender.send(sent_record(b"first"))  # the queue's own first file is there
         with no_new_files(monkeypatch, number):
             count, end = 1, 0
-            while (reply := await sender.send(record(bytes(16_000)))).status == common_pb2.PUT_OK:
+            while (reply := await sender.send(sent_record(bytes(16_000)))).status == common_pb2.PUT_OK:
                 count, end = count + 1, (await broker.counters())["log_end_offset"]
             assert (reply.status, reply.error.symbol) == (status, symbol)
             assert (await broker.counters())["log_end_offset"] == end, "nothing was written"
             assert (await refused(broker.stubs.messages.Send(send_request(bytes(16_000))))).symbol == symbol
             assert len(await bodies(broker)) == count, "reads go on"
             assert (await broker.get("/healthz"))[0] == 200
-        again = await sender.send(record(bytes(16_000)))
+        again = await sender.send(sent_record(bytes(16_000)))
         assert (again.status, again.first_queue_offset) == (common_pb2.PUT_OK, count), "no offset was used up"
 
 
@@ -193,9 +193,9 @@ async def test_unknown_error_when_the_log_cannot_be_written(
 
         with monkeypatch.context() as patch:
             patch.setattr(RealFile, "write", broken)
-            reply = await sender.send(record(b"x"))
+            reply = await sender.send(sent_record(b"x"))
             assert (reply.status, reply.error.symbol) == (common_pb2.UNKNOWN_ERROR, "UNKNOWN_ERROR")
-        assert (await sender.send(record(b"y"))).first_queue_offset == 0
+        assert (await sender.send(sent_record(b"y"))).first_queue_offset == 0
         assert await bodies(broker) == [b"y"]
 
 
@@ -206,7 +206,7 @@ async def test_service_not_available_for_a_topic_without_write_permission(tmp_pa
     )
     async with broker_here(tmp_path) as broker:
         sender = Sender(broker)
-        reply = await sender.send(record(b"x"))
+        reply = await sender.send(sent_record(b"x"))
         assert (reply.status, reply.error.symbol) == (
             common_pb2.SERVICE_NOT_AVAILABLE,
             "SERVICE_NOT_AVAILABLE",
@@ -219,21 +219,21 @@ async def test_properties_size_exceeded_and_message_illegal(tmp_path: Path) -> N
         sender = Sender(broker)
         for records, status, symbol in (
             (properties_of(40_000), common_pb2.PROPERTIES_SIZE_EXCEEDED, "PROPERTIES_SIZE_EXCEEDED"),
-            (record(bytes(16_385)), common_pb2.MESSAGE_ILLEGAL, "MESSAGE_SIZE_EXCEEDED"),
-            (record(bytes(8_000)) * 9, common_pb2.MESSAGE_ILLEGAL, "BATCH_SIZE_EXCEEDED"),
-            (record(b"x")[:-1], common_pb2.MESSAGE_ILLEGAL, "BATCH_ILLEGAL"),
+            (sent_record(bytes(16_385)), common_pb2.MESSAGE_ILLEGAL, "MESSAGE_SIZE_EXCEEDED"),
+            (sent_record(bytes(8_000)) * 9, common_pb2.MESSAGE_ILLEGAL, "BATCH_SIZE_EXCEEDED"),
+            (sent_record(b"x")[:-1], common_pb2.MESSAGE_ILLEGAL, "BATCH_ILLEGAL"),
         ):
             reply = await sender.send(records)
             assert (reply.status, reply.error.symbol) == (status, symbol)
-        reply = await sender.send(record(b"x"), topic="unknown")
+        reply = await sender.send(sent_record(b"x"), topic="unknown")
         assert (reply.status, reply.error.symbol) == (common_pb2.MESSAGE_ILLEGAL, "TOPIC_NOT_FOUND")
         assert (await broker.counters())["log_end_offset"] == 0
-        assert (await sender.send(record(b"good"))).first_queue_offset == 0
+        assert (await sender.send(sent_record(b"good"))).first_queue_offset == 0
 
 
 def properties_of(size: int) -> bytes:
     """A record that is well formed but for the size of its properties, which no encoder makes."""
-    small = record(b"x", properties={"p": "v"})
+    small = sent_record(b"x", properties={"p": "v"})
     at = small.index(b"p\x01v")
     properties = b"p\x01" + b"v" * (size - 3) + b"\x02"
     data = bytearray(small[: at - 2] + size.to_bytes(2) + properties)

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.broker_process import BrokerProcess, Stubs, error_of, refused, running_broker
-from tests.support.engine import record
+from tests.support.engine import sent_record
 from trovemq_proto.records import Message, decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import admin_pb2, common_pb2, message_pb2
 
@@ -41,7 +41,7 @@ async def stubs(broker: BrokerProcess) -> AsyncIterator[Stubs]:
 
 
 def frame(number: int, *bodies: bytes, queue_id: int = 0, **fields: Any) -> message_pb2.AppendFrame:
-    records = b"".join(record(body, queue_id=queue_id) for body in bodies)
+    records = b"".join(sent_record(body, queue_id=queue_id) for body in bodies)
     return message_pb2.AppendFrame(
         **{"frame_id": number, "topic": "orders", "queue_id": queue_id, "records": records, **fields}
     )
@@ -117,10 +117,10 @@ async def test_a_bad_frame_is_refused_alone(stubs: Stubs) -> None:
     bad: Sequence[tuple[message_pb2.AppendFrame, str, int]] = (
         (frame(1, records=b"nonsense"), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
         (frame(2, records=b""), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
-        (frame(3, records=record(b"x", body_crc=7)), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
-        (frame(4, records=record(b"x", magic=0xDAA320AB)), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
-        (frame(5, records=record(b"x", topic="others")), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
-        (frame(6, records=record(b"x", queue_id=3)), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
+        (frame(3, records=sent_record(b"x", body_crc=7)), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
+        (frame(4, records=sent_record(b"x", magic=0xDAA320AB)), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
+        (frame(5, records=sent_record(b"x", topic="others")), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
+        (frame(6, records=sent_record(b"x", queue_id=3)), "BATCH_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
         (frame(7, b"x", topic="unknown"), "TOPIC_NOT_FOUND", common_pb2.MESSAGE_ILLEGAL),
         (frame(8, b"x", topic="../x"), "TOPIC_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
         (frame(9, b"x", topic="%RETRY%g"), "TOPIC_ILLEGAL", common_pb2.MESSAGE_ILLEGAL),
@@ -326,7 +326,7 @@ async def test_a_waiting_pull_with_tags_passes_over_other_messages(stubs: Stubs)
     )
     await waiting_polls(stubs, 1)
     for number, tag in enumerate(("Aa", "x", "BB", "Aa")):
-        await exchange(stubs, frame(number, records=record(b"%d" % number, tag=tag)))
+        await exchange(stubs, frame(number, records=sent_record(b"%d" % number, tag=tag)))
     reply = await pull
     assert [message.body for message in messages(reply)] == [b"2"]
     found = await read_queue(stubs, tags=["Aa"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from trovemq_proto.errors import TroveError, from_wire
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
     common_pb2,
+    message_pb2,
     message_pb2_grpc,
     query_pb2_grpc,
     route_pb2_grpc,
@@ -154,3 +156,17 @@ async def refused(call: Any) -> TroveError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return error_of(caught.value)
+
+
+async def send_when_there_is_room(stubs: Stubs, request: message_pb2.SendRequest) -> message_pb2.AppendReply:
+    """After a disk was full: the broker looks for room every second."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                reply: message_pb2.AppendReply = await stubs.messages.Send(request)
+            except grpc.aio.AioRpcError as failure:
+                if error_of(failure).symbol != "DISK_FULL":
+                    raise
+            else:
+                return reply
+            await asyncio.sleep(0.05)

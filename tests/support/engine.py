@@ -86,6 +86,11 @@ def with_crc_property(record: bytes) -> bytes:
     return total.to_bytes(4) + record[4:end] + size.to_bytes(2) + block + CRC_PROPERTY_EMPTY
 
 
+def sent_record(body: bytes, **fields: Any) -> bytes:
+    """The same with room for the whole record's CRC, as brokers ask their producers for by default."""
+    return record(body, append_property_crc=True, **fields)
+
+
 def own_properties(message: Message) -> dict[str, str]:
     """What the message carries beside the whole record's CRC."""
     return {name: value for name, value in message.properties.items() if name != PROPERTY_CRC}
