@@ -84,6 +84,7 @@ class ReceivedMessage:
     lease_end: float | None = field(
         default=None, repr=False
     )  # in the loop's time; None: the broker renews it
+    poll: int = field(default=0, repr=False)  # which call brought it
     settlement: Settlement = field(repr=False, default_factory=lambda: NO_SETTLEMENT)
 
     async def ack(self) -> None:

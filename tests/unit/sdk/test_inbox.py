@@ -44,6 +44,26 @@ def test_a_lease_that_is_over_is_dropped_with_what_waits_behind_it() -> None:
     assert (inbox.take(15.0), inbox.count, inbox.size) == (None, 0, 0)
 
 
+def test_what_a_poll_brought_late_overtook_what_was_given_back() -> None:
+    """The rest of the poll goes back as well; what another poll brings comes behind it and stays."""
+    inbox = Inbox(8, 1_000)
+    inbox.ordered = True
+    inbox.begin_poll(1)
+    for offset in (1, 2):
+        assert inbox.put(message(offset, "a", poll=1))
+    head = inbox.take(0.0)
+    assert head is not None
+    assert [other.queue_offset for other in inbox.settled(head, done=False)] == [2]
+    assert not inbox.put(message(3, "a", poll=1))
+    assert inbox.put(message(7, "b", poll=1))
+    inbox.begin_poll(2)
+    assert inbox.put(message(1, "a", poll=2))
+    inbox.end_poll(1)
+    inbox.end_poll(2)
+    taken = [inbox.take(0.0), inbox.take(0.0), inbox.take(0.0)]
+    assert [found and found.queue_offset for found in taken] == [7, 1, None]
+
+
 @given(
     groups=st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=12),
     choices=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60),

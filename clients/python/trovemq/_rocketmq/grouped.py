@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Final
 
 from trovemq._links import Links
@@ -100,6 +101,7 @@ class GroupConsumer:
         self._inbox = inbox
         self._homes: dict[str, _Home] = {}  # by broker, of every broker that a message may have come from
         self._sessions = Sessions(links, subscription.topic, subscription.role(self._receive))
+        self._poll_numbers = count(1)
         self.refused = 0
 
     async def open(self) -> None:
@@ -162,22 +164,28 @@ class GroupConsumer:
         )
         # The broker ends the poll; the deadline is for a broker that is gone.
         timeout_ms = poll_ms + self._links.options.call_timeout_ms
-        async with aclosing(session.service().receive(receive, timeout_ms)) as messages:
-            async for message in messages:
-                self._take(message, session)
+        poll = next(self._poll_numbers)
+        self._inbox.begin_poll(poll)
+        try:
+            async with aclosing(session.service().receive(receive, timeout_ms)) as messages:
+                async for message in messages:
+                    self._take(message, session, poll)
+        finally:
+            self._inbox.end_poll(poll)
 
-    def _take(self, message: v2.Message, session: Session) -> None:
+    def _take(self, message: v2.Message, session: Session, poll: int) -> None:
         try:
             received = received_message(message, session.broker)
         except TroveError as error:
             _log.warning("a message of %s was given back: %s", self._subscription.topic, error)
             self.give_back(_without_body(message, session.broker), None, tried=True)
             return
-        received.settlement = self
+        received.settlement, received.poll = self, poll
         if self._subscription.invisible_ms is not None:
             lease_seconds = self._subscription.invisible_ms / 1000
             received.lease_end = asyncio.get_running_loop().time() + lease_seconds
-        self._inbox.put(received)
+        if not self._inbox.put(received):
+            self._release(received)
 
     # --- Settlement of the messages -------------------------------------------------------------------
 

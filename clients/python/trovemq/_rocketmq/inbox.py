@@ -52,6 +52,8 @@ class Inbox:
         self._failure: TroveError | None = None
         self._ready: deque[ReceivedMessage] = deque()
         self._lanes: dict[_LaneKey, _Lane] = {}
+        self._polls: set[int] = set()
+        self._given_back: dict[_LaneKey, int] = {}
         self._waiting: dict[_Place, ReceivedMessage] = {}
         self._takers = _Waiters()
         self._putters = _Waiters()
@@ -74,23 +76,38 @@ class Inbox:
             await self._putters.wait()
         return self.free
 
-    def put(self, message: ReceivedMessage) -> None:
-        """One more message. One that waits here already and was delivered again gets the newer lease."""
+    def begin_poll(self, poll: int) -> None:
+        """Messages whose `poll` it is are coming."""
+        self._polls.add(poll)
+
+    def end_poll(self, poll: int) -> None:
+        """No more of them come."""
+        self._polls.discard(poll)
+        self._given_back = {key: other for key, other in self._given_back.items() if other != poll}
+
+    def put(self, message: ReceivedMessage) -> bool:
+        """One more message. One that waits here already and was delivered again gets the newer lease.
+
+        False: one before it in its lane, of the same poll, was given back meanwhile; it must be, too.
+        """
+        if self.ordered and self._given_back.get(_lane_key(message)) == message.poll:
+            return False
         place = _place(message)
         known = self._waiting.get(place)
         if known is not None:
             known.receipt_handle, known.lease_end = message.receipt_handle, message.lease_end
-            known.attempt = message.attempt
-            return
+            known.attempt, known.poll = message.attempt, message.poll
+            return True
         self._waiting[place] = message
         self.size += len(message.body)
         if self.ordered:
             lane = self._lanes.get(_lane_key(message))
             if lane is not None:
                 insort(lane.behind, message, key=lambda other: other.queue_offset)
-                return
+                return True
             self._lanes[_lane_key(message)] = _Lane(message)
         self._make_ready(message)
+        return True
 
     def _make_ready(self, message: ReceivedMessage) -> None:
         self._ready.append(message)
@@ -137,6 +154,8 @@ class Inbox:
             self._make_ready(lane.head)
             return []
         del self._lanes[key]
+        if not done and message.poll in self._polls:
+            self._given_back[key] = message.poll
         self._forget(lane.behind)
         return lane.behind
 
