@@ -386,6 +386,14 @@ class MessageStore:
         the disk does not give them; with check_readable=False the caller asks, by can_read()."""
         return self._log.read(physical_offset, size, check_readable=check_readable)
 
+    def read_given(self, physical_offset: int, size: int) -> memoryview:
+        """read(); what the disk does not give is empty too, and counted as damage."""
+        try:
+            return self._log.read(physical_offset, size)
+        except StorageError:
+            self.damage.met(physical_offset, size, RecordState.UNREADABLE.value)
+            return memoryview(b"")
+
     def can_read(self, physical_offset: int, size: int) -> bool:
         """Whether the disk gives these bytes of one segment."""
         try:

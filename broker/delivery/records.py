@@ -13,7 +13,7 @@ from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE
 from broker.storage.files import StorageError
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import RecordState, parse_properties
+from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
     PHYSICAL_OFFSET_AT,
@@ -70,11 +70,7 @@ class RecordReader:
         if physical_offset < self._checked_from:
             record = self.read_at(physical_offset)
             return record if record is not None and len(record) == size else None
-        try:
-            record = self._store.read(physical_offset, size)
-        except StorageError:
-            self._store.damage.met(physical_offset, size, RecordState.UNREADABLE.value)
-            return None
+        record = self._store.read_given(physical_offset, size)
         if len(record) != size or _SIZE_AND_PHYSICAL_OFFSET.unpack_from(record) != (size, physical_offset):
             return None
         return record

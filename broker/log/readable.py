@@ -9,21 +9,17 @@ from __future__ import annotations
 from typing import Final
 
 from broker.storage.files import File, StorageError
-from trovemq_proto.records.layout import MAGIC_BLANK
+from trovemq_proto.records.layout import MAGIC_BLANK_BYTES
 
 PAGE_SIZE: Final = 4096
 HEAD_SIZE: Final = 8
-_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4)
 
 
 def readable_end(file: File, begin: int, end: int) -> int:
     """`end` where [begin, end) can be read; else the beginning of its first page that cannot, or `begin`."""
     if _can_read(file, begin, end):
         return end
-    good, bad = (
-        begin // PAGE_SIZE,
-        -(-end // PAGE_SIZE),
-    )  # pages below `good` can be read
+    good, bad = begin // PAGE_SIZE, -(-end // PAGE_SIZE)  # pages below `good` can be read
     while bad - good > 1:
         middle = (good + bad) // 2
         if _can_read(file, good * PAGE_SIZE, middle * PAGE_SIZE):
@@ -39,7 +35,7 @@ def run_end(file: File, begin: int, limit: int, run_bytes_max: int) -> int:
     head_end = min(begin + HEAD_SIZE, limit)
     if readable_end(file, begin, head_end) < head_end:
         return begin
-    if bytes(file.view()[begin + 4 : begin + HEAD_SIZE]) == _BLANK_MAGIC:
+    if bytes(file.view()[begin + 4 : begin + HEAD_SIZE]) == MAGIC_BLANK_BYTES:
         return limit
     want = max(run_bytes_max, stated_size(file, begin, limit))
     return readable_end(file, begin, min(limit, begin + want))

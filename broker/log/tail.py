@@ -26,12 +26,11 @@ from broker.log.segments import Segment
 from broker.storage.files import StorageError
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
-from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK
+from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES
 
 _CHUNK_MIN: Final = 1 << 12
 _CHUNK_MAX: Final = 1 << 20
 _MAGIC_POSITION: Final = 4
-_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4)
 
 
 def search_from(segment: Segment, physical_offset: int, state: RecordState) -> int:
@@ -122,12 +121,12 @@ def _is_broken_blank(segment: Segment, position: int) -> bool:
 def _has_blank(segment: Segment, begin: int, end: int) -> bool:
     """Whether a blank that ends the segment begins in [begin, end) of it."""
     window = bytes(segment.file.view()[begin : end + BLANK_SIZE])
-    at = window.find(_BLANK_MAGIC, _MAGIC_POSITION)
+    at = window.find(MAGIC_BLANK_BYTES, _MAGIC_POSITION)
     while at >= 0:
         size = int.from_bytes(window[at - _MAGIC_POSITION : at])
         if size == segment.file.size - (begin + at - _MAGIC_POSITION):
             return True
-        at = window.find(_BLANK_MAGIC, at + 1)
+        at = window.find(MAGIC_BLANK_BYTES, at + 1)
     return False
 
 

@@ -14,10 +14,10 @@ from broker.log.commit_log import CommitLog
 from broker.log.readable import PAGE_SIZE, can_read_record, readable_end, run_end
 from broker.log.reader import Damage
 from broker.log.segments import Segment
-from broker.log.tail import find_record
+from broker.log.tail import find_record, search_from
 from broker.projection import DispatchBatch
 from broker.scrub.checked_store import LogStep, ReadAhead
-from trovemq_proto.records import RecordState, check_record, scan_run
+from trovemq_proto.records import RecordState, scan_run
 
 READ_AHEAD_BYTES: Final = 1 << 20
 SEARCH_BYTES: Final = 1 << 18
@@ -101,10 +101,7 @@ class LogWalk:
 
     def _pass_damage(self, segment: Segment, limit: int, state: RecordState) -> LogSteps:
         begin = self.position
-        view, at, end = segment.file.view(), begin + 1 - segment.start, limit - segment.start
-        if state is RecordState.DAMAGED:
-            # Its lengths are right: what looks like a record within its body is none.
-            at += check_record(view, at - 1, end, physical_offset=begin)[1] - 1
+        at, end = search_from(segment, begin, state) - segment.start, limit - segment.start
         found = None
         while found is None and at < end:
             window_end = min(at + SEARCH_BYTES, end)

@@ -18,12 +18,11 @@ import numpy as np
 from broker.message_store import MessageStore
 from broker.record_writer import RecordWriter
 from broker.storage.fault_points import fault_point
-from broker.storage.files import StorageError
 from broker.timers.calendar import Rows
 from broker.timers.copies import Target, delivered_copy
 from broker.timers.sources import WHEEL_SOURCE, Sources
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import RecordBatch, RecordState
+from trovemq_proto.records import RecordBatch
 
 TURN_BYTES_MAX: Final = 16 << 20
 """Of the records that one turn reads, beyond the first."""
@@ -92,7 +91,7 @@ def _parts(
             turn.ended.append(index)
             turn.dropped_count += 1
             continue
-        record = _record(store, physical_offset, size)
+        record = store.read_given(physical_offset, size)
         left -= size
         copy = delivered_copy(record, physical_offset, target, now_ms, told=source == WHEEL_SOURCE)
         if copy is None:
@@ -108,15 +107,6 @@ def _parts(
         part.indexes.append(index)
         part.data += data
     return parts
-
-
-def _record(store: MessageStore, physical_offset: int, size: int) -> memoryview:
-    """Unchecked; empty where it is gone, or the disk does not give it."""
-    try:
-        return store.read(physical_offset, size)
-    except StorageError:
-        store.damage.met(physical_offset, size, RecordState.UNREADABLE.value)
-        return memoryview(b"")
 
 
 def _target(store: MessageStore, writer: RecordWriter, topic: str) -> Target | None:

@@ -19,13 +19,12 @@ from trovemq_proto.records.layout import (
     BODY_CRC_AT,
     CRC_MASK,
     CRC_PROPERTY_SIZE,
-    MAGIC_BLANK,
+    MAGIC_BLANK_BYTES,
     PHYSICAL_OFFSET_AT,
     TOPIC_SIZE_MAX_V2,
 )
 from trovemq_proto.records.record_crc import looks_like_record_crc, record_crc_property
 
-_BLANK_MAGIC_BYTES: Final = MAGIC_BLANK.to_bytes(4)
 _TOPIC_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F))) - {"/"}
 
 
@@ -107,7 +106,7 @@ def _check_no_record(data: memoryview, position: int, limit: int) -> tuple[Recor
     head = bytes(data[position : min(position + BLANK_SIZE, limit)])
     if not any(head):
         return RecordState.ZEROS, 0
-    if len(head) == BLANK_SIZE and head[4:] == _BLANK_MAGIC_BYTES:
+    if len(head) == BLANK_SIZE and head[4:] == MAGIC_BLANK_BYTES:
         size = int.from_bytes(head[:4], signed=True)
         if BLANK_SIZE <= size <= limit - position:
             return RecordState.BLANK, size

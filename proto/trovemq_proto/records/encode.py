@@ -19,7 +19,7 @@ from trovemq_proto.records.layout import (
     HEADERS,
     HOST_SIZE_IPV4,
     HOST_SIZE_IPV6,
-    MAGIC_BLANK,
+    MAGIC_BLANK_BYTES,
     MAGIC_V1,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_STORE_HOST_IPV6,
@@ -87,7 +87,7 @@ def encode_record(
 def blank_record(remaining: int) -> bytes:
     """The 8 bytes that end a segment with `remaining` bytes left."""
     assert remaining >= BLANK_SIZE, f"{remaining} bytes left"
-    return remaining.to_bytes(4) + MAGIC_BLANK.to_bytes(4)
+    return remaining.to_bytes(4) + MAGIC_BLANK_BYTES
 
 
 def host_flags(sys_flag: int, born_host_ipv6: bool, store_host_ipv6: bool) -> int:

@@ -36,6 +36,7 @@ from typing import Final
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
+MAGIC_BLANK_BYTES: Final = MAGIC_BLANK.to_bytes(4)
 MAGIC_V1_BYTES: Final = MAGIC_V1.to_bytes(4)
 MAGIC_V2_BYTES: Final = MAGIC_V2.to_bytes(4)
 
