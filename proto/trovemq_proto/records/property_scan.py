@@ -60,6 +60,13 @@ class PropertyScan:
         """Java hashes (modulo 2 ** 32) of the slices, right for those that are ASCII."""
         return slice_hashes(self._sums, slices.starts, slices.ends)
 
+    def names_and_values(self) -> tuple[Slices, Slices]:
+        """Every property: its name, and in the same place its value. A name that a record has twice is there
+        twice; the later one counts."""
+        records = self.first + np.searchsorted(self._block_starts, self._name_starts, "right") - 1
+        names = Slices(records, self._name_starts, self._name_ends)
+        return names, Slices(records, self._name_ends + 1, self._values_end)
+
     def find(self, name: bytes) -> Slices:
         """The values of this property, at most one a record (the last of its name)."""
         chosen = np.flatnonzero(self._name_ends - self._name_starts == len(name))

@@ -1,0 +1,1 @@
+"""TroveMQ on Spark: the log as a table, live and offline."""

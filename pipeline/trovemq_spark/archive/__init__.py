@@ -1,0 +1,1 @@
+"""Parquet files with a manifest of what counts."""

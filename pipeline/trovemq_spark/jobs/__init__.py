@@ -1,0 +1,1 @@
+"""The jobs of `trovemq-pipeline`, a module each."""

@@ -1,0 +1,76 @@
+"""What every job is given and gives back. A job is a function
+
+    run(session, arguments, progress) -> Report
+
+of nothing else: no globals, no clock of its own, no printing; so it runs the same from the command line, a
+notebook, a scheduler, on `local[2]` and on a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+FINDINGS_MAX: Final = 1000
+"""So many findings are listed in a report; all are counted."""
+
+
+class Progress(Protocol):
+    """Where a job says how far it is: a bar on a terminal, nothing in a test."""
+
+    def begin(self, what: str, total: int) -> None:
+        """A new step of `total` parts (0: not known)."""
+        ...
+
+    def advance(self, count: int = 1) -> None: ...
+
+
+class NoProgress:
+    """Says nothing."""
+
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def advance(self, count: int = 1) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong: `file` (relative to what was read) and byte `offset` in it; -1: no place."""
+
+    kind: str
+    what: str
+    file: str = ""
+    offset: int = -1
+
+    def to_json(self) -> dict[str, object]:
+        return {"kind": self.kind, "what": self.what, "file": self.file, "offset": self.offset}
+
+
+@dataclass(slots=True)
+class Report:
+    """What a job did. `facts`: JSON-ready counts and names in lowerCamelCase; findings make exit code 1."""
+
+    job: str
+    facts: dict[str, object] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    finding_count: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What the reader should know and is no fault: an open segment, rows that were left out by request."""
+
+    def found(self, finding: Finding) -> None:
+        """Counts it, and lists it while there are few."""
+        self.finding_count += 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+
+    def to_json(self) -> Mapping[str, object]:
+        return {
+            "job": self.job,
+            **self.facts,
+            "findingCount": self.finding_count,
+            "findings": [finding.to_json() for finding in self.findings],
+            "notes": self.notes,
+        }

@@ -1,0 +1,1 @@
+"""A commit log's segments, read without a broker."""

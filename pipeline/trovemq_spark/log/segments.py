@@ -1,0 +1,164 @@
+"""The segments of a commit log as they lie in a directory: a store, a backup, an archive of segments.
+
+A segment is a file named by the physical offset of its first byte (20 digits). They all have one size, and
+the last one may be open: its end is the last whole record. Some may be missing, at the beginning (retention)
+or in the middle (somebody's hand); what is missing in the middle is told, because rows of it are lost.
+
+Invariants
+- `segments` is in log order, without overlaps; a segment's file is exactly segment_size bytes, but the copied
+  part of an open one (a backup) may be shorter.
+- Files at the end that hold nothing yet (made ahead of need) are no segments here.
+- Nothing here writes into the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from broker.log import state
+from broker.log.segments import DIRECTORY, Segment
+from broker.storage.files import StorageError
+from broker.tools.read_only import ReadOnlyFile, ReadOnlyFileSystem
+from broker.topics.deletions import TopicDeletions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import BLANK_SIZE
+from trovemq_spark.storage import Place
+
+_NAME: Final = re.compile(r"[0-9]{20}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One file: [start, start + size) of the log. `name` is relative to the log's directory."""
+
+    start: int
+    size: int
+    name: str
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """[begin, end) of the log, of which the files are missing between others that are there."""
+
+    begin: int
+    end: int
+
+
+class LogDirectory:
+    """The segments in one place, as they were when it was opened. Pickles."""
+
+    def __init__(self, place: Place, segments: tuple[SegmentFile, ...], *, known_end: int = 0) -> None:
+        self.place: Final = place
+        """The directory that holds the segments."""
+        self.segments: Final = segments
+        self.known_end: Final = known_end
+        """What is no record below it is damage, not the end (0: not known)."""
+
+    @classmethod
+    def open(cls, text: str) -> LogDirectory:
+        """`text`: a store (it has a directory commitlog) or the directory of segments itself, a path or URI.
+
+        TroveError STORE_FAILED where there is neither, or where a file is named as no segment can be.
+        """
+        place = Place(text)
+        root = place if place.exists(DIRECTORY) else None
+        place = place.child(DIRECTORY) if root is not None else place
+        found = tuple(_segments(place))
+        if not found:
+            raise TroveError(
+                errors.STORE_FAILED,
+                f"there is no commit log in {text}: expected a store, or a directory of segments "
+                "named by 20 digits",
+                path=text,
+            )
+        _check_sizes(found, text)
+        known_end = _known_end(root)
+        return cls(place, _without_empty_end(place, found, known_end), known_end=known_end)
+
+    @property
+    def begin(self) -> int:
+        return self.segments[0].start
+
+    @property
+    def capacity_end(self) -> int:
+        """Where the last segment's file ends; the log itself ends at or before it."""
+        return self.segments[-1].end
+
+    @property
+    def gaps(self) -> list[Gap]:
+        neighbours = pairwise(self.segments)
+        return [Gap(left.end, right.start) for left, right in neighbours if left.end < right.start]
+
+    def covering(self, begin: int, end: int) -> list[SegmentFile]:
+        """The segments that have bytes of [begin, end)."""
+        return [segment for segment in self.segments if segment.start < end and segment.end > begin]
+
+    def open_segment(self, file: SegmentFile) -> Segment:
+        """The segment, mapped for reading (it stays readable when its name goes). TroveError
+        OFFSET_OUT_OF_RANGE where it has been removed since."""
+        try:
+            data = self.place.map(file.name)
+        except FileNotFoundError:
+            raise TroveError(
+                errors.OFFSET_OUT_OF_RANGE,
+                f"segment {file.name} was removed while the log was read: retention took it. "
+                "Read a backup or an archive, or start at a later offset",
+                segment=file.name,
+            ) from None
+        return Segment(file.start, ReadOnlyFile(f"{DIRECTORY}/{file.name}", data))
+
+
+def open_deletions(text: str) -> TopicDeletions | None:
+    """Which records of a local store are those of deleted topics; None where the place is no local store."""
+    place = Place(text)
+    if place.local is None or not place.exists(DIRECTORY):
+        return None
+    return TopicDeletions.load(ReadOnlyFileSystem(place.local))
+
+
+def _segments(place: Place) -> Iterator[SegmentFile]:
+    for entry in place.entries():
+        if not entry.is_directory and _NAME.fullmatch(entry.name) and entry.size:
+            yield SegmentFile(int(entry.name), entry.size, entry.name)
+
+
+def _check_sizes(segments: tuple[SegmentFile, ...], text: str) -> None:
+    for left, right in pairwise(segments):
+        if left.end > right.start:
+            raise TroveError(
+                errors.STORE_FAILED,
+                f"{left.name} ends at {left.end}, inside of {right.name}: {text} holds the segments of "
+                "two stores, or a file has grown",
+                path=text,
+            )
+
+
+def _without_empty_end(
+    place: Place, segments: tuple[SegmentFile, ...], known_end: int
+) -> tuple[SegmentFile, ...]:
+    """All but the last ones that begin with zeros; one segment always stays."""
+    count = len(segments)
+    while count > 1 and segments[count - 1].start >= known_end:
+        if any(place.head(segments[count - 1].name, BLANK_SIZE)):
+            break
+        count -= 1
+    return segments[:count]
+
+
+def _known_end(root: Place | None) -> int:
+    if root is None or root.local is None:
+        return 0
+    try:
+        saved = state.load(ReadOnlyFileSystem(root.local))
+    except (StorageError, TroveError):
+        return 0
+    return 0 if saved is None else saved.log_end

@@ -1,0 +1,77 @@
+"""The Spark session that the jobs run in, with the settings that the data sources need.
+
+Spark's own `spark-submit` is served as well: `with_settings(SparkSession.builder)` adds them to any builder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from trovemq_spark.java import find_java_home
+
+MASTER_DEFAULT: Final = "local[2]"
+LOOPBACK: Final = "127.0.0.1"
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # A store's times are epoch milliseconds; days are days of UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # Without it Spark filters after every record was read and carried over.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    # Spark would take an outer interface where the host's name is a loopback address.
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.memory": "2g",
+}
+
+
+def with_settings(builder: SparkSession.Builder, *, master: str = MASTER_DEFAULT) -> SparkSession.Builder:
+    """The builder with master and settings. On `local` masters the driver listens on loopback only."""
+    settings = dict(SETTINGS) | (dict(LOCAL_SETTINGS) if master.startswith("local") else {})
+    builder = builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def make_session(
+    name: str, *, master: str = MASTER_DEFAULT, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session of this name, or the one that is there. JavaMissingError where no Java is found."""
+    prepare_environment(master)
+    builder = with_settings(SparkSession.builder, master=master).appName(name)
+    # What Spark writes beside the working directory otherwise.
+    builder = builder.config("spark.sql.warehouse.dir", f"{tempfile.gettempdir()}/trovemq-warehouse")
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register_sources(session)
+    return session
+
+
+def prepare_environment(master: str) -> None:
+    """What the JVM and the workers take from the environment: Java, and this very Python."""
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+
+
+def register_sources(session: SparkSession) -> None:
+    """Makes the formats `trovemq` and `trovemq-log` known by name, also where the packages that Spark looks
+    for by itself (`pyspark_trovemq…`) are not installed."""

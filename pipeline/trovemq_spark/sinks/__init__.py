@@ -1,0 +1,1 @@
+"""Writing from Spark: to a topic, to tables."""

@@ -1,0 +1,1 @@
+"""Spark's formats `trovemq` and `trovemq-log` for reading."""
