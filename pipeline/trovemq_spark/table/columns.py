@@ -1,9 +1,5 @@
 """Records to Arrow: the columns of table/schema.py made of a RecordBatch, without Spark and without a loop
 over messages where there can be none.
-
-Bytes are not copied in Python: a column of parts of the buffer (bodies, topics, property names and values) is
-an Arrow array over the buffer itself whose odd elements are the gaps, and one `take` of the even ones copies
-them together. Offsets of such an array are 32 bits, so a batch's buffer is below 2 GiB.
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
     BORN_HOST_AT,
-    CRC_PROPERTY_PREFIX,
     HOST_SIZE_EXTRA,
     HOST_SIZE_IPV4,
     PROPERTY_KEYS,
@@ -31,7 +26,8 @@ from trovemq_proto.records.layout import (
     STORE_HOST_AT,
     SYS_FLAG_COMPRESSED,
 )
-from trovemq_proto.records.property_scan import PropertyScan, Slices
+from trovemq_spark.table.parts import fixed_texts, parts, texts
+from trovemq_spark.table.property_columns import PropertyColumns
 from trovemq_spark.table.schema import (
     ALL_COLUMNS,
     DAMAGE_COLUMN,
@@ -42,9 +38,6 @@ from trovemq_spark.table.schema import (
 
 Int64s = NDArray[np.int64]
 _US_PER_MS: Final = 1000
-_CRC_NAME: Final = CRC_PROPERTY_PREFIX[:-1]
-_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_NIBBLE_SHIFTS: Final = np.arange(60, -4, -4, dtype=np.uint64)
 _MS_MAX: Final = (1 << 63) // _US_PER_MS - 1
 
 Undecodable = Callable[[int, TroveError], None]
@@ -66,6 +59,7 @@ def arrow_batch(
     right. A body that cannot be decompressed: TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or
     `undecodable` is told. The column `damage` is null; text that is not UTF-8 has U+FFFD in it.
     """
+    scans = [PropertyColumns(scan) for scan in batch.property_scans] if _has_properties(names) else []
     makers: dict[str, Callable[[], pa.Array]] = {
         "topic": lambda: _topics(batch),
         "brokerName": lambda: _constant(broker_name, len(batch)),
@@ -73,12 +67,12 @@ def arrow_batch(
         "queueOffset": lambda: pa.array(batch.queue_offsets if queue_offsets is None else queue_offsets),
         "physicalOffset": lambda: pa.array(batch.physical_offsets),
         "size": lambda: pa.array(batch.sizes.astype(np.int32)),
-        "keys": lambda: _property(batch, PROPERTY_KEYS),
-        "tags": lambda: _property(batch, PROPERTY_TAGS),
-        "uniqueKey": lambda: _property(batch, PROPERTY_UNIQ_KEY),
+        "keys": lambda: _joined([scan.values(PROPERTY_KEYS) for scan in scans], pa.string()),
+        "tags": lambda: _joined([scan.values(PROPERTY_TAGS) for scan in scans], pa.string()),
+        "uniqueKey": lambda: _joined([scan.values(PROPERTY_UNIQ_KEY) for scan in scans], pa.string()),
         "msgId": lambda: _offset_msg_ids(batch),
         "body": lambda: _bodies(batch, body_size_max, undecodable),
-        "properties": lambda: _property_maps(batch),
+        "properties": lambda: _joined([scan.maps() for scan in scans], PROPERTIES_TYPE),
         "bornTimestamp": lambda: _times(batch.born_timestamps),
         "storeTimestamp": lambda: _times(batch.store_timestamps),
         "bornHost": lambda: _hosts(batch, _born_hosts(batch)),
@@ -97,113 +91,32 @@ def arrow_batch(
     return pa.RecordBatch.from_arrays([makers[name]() for name in names], schema=schema)
 
 
+def _has_properties(names: Sequence[str]) -> bool:
+    return not {"keys", "tags", "uniqueKey", "properties"}.isdisjoint(names)
+
+
+def _joined(parts_made: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    if len(parts_made) == 1:
+        return parts_made[0]
+    return pa.concat_arrays(parts_made) if parts_made else pa.array([], kind)
+
+
 def _constant(value: str | None, count: int) -> pa.Array:
     return pa.nulls(count, pa.string()) if value is None else pa.repeat(pa.scalar(value), count)
 
 
 def _times(milliseconds: Int64s) -> pa.Array:
     """A time out of the range of microseconds (a client's nonsense) becomes the nearest that is in it."""
-    clipped = np.clip(milliseconds, -_MS_MAX, _MS_MAX)
-    return pa.array(clipped * _US_PER_MS).view(TIMESTAMP)
+    if int(milliseconds.min()) < -_MS_MAX or int(milliseconds.max()) > _MS_MAX:
+        milliseconds = np.clip(milliseconds, -_MS_MAX, _MS_MAX)
+    return pa.array(milliseconds * _US_PER_MS).view(TIMESTAMP)
 
 
 def _topics(batch: RecordBatch) -> pa.Array:
     if batch.only_topic is not None:
         return pa.repeat(pa.scalar(batch.only_topic), len(batch))
     starts = batch.topic_positions
-    return _texts(memoryview(batch.data), starts, starts + batch.topic_sizes)
-
-
-# --- parts of a buffer as an array ----------------------------------------------------------------------
-
-
-def _parts(data: memoryview | bytes, starts: Int64s, ends: Int64s, kind: pa.DataType) -> pa.Array:
-    """data[starts[i]:ends[i]] for each i; the parts are in ascending order and do not overlap."""
-    count = len(starts)
-    if not count:
-        return pa.array([], kind)
-    first = int(starts[0])
-    cuts = np.empty(2 * count, np.int32)
-    cuts[0::2] = starts - first
-    cuts[1::2] = ends - first
-    window = pa.py_buffer(memoryview(data)[first : int(ends[-1])])
-    pieces = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(cuts), window])
-    return pieces.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-
-
-def _texts(data: memoryview | bytes, starts: Int64s, ends: Int64s) -> pa.Array:
-    """_parts as strings; bytes that are no UTF-8 are replaced, as everywhere else."""
-    raw = _parts(data, starts, ends, pa.binary())
-    try:
-        return raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], pa.string())
-
-
-# --- properties -----------------------------------------------------------------------------------------
-
-
-def _property(batch: RecordBatch, name: str) -> pa.Array:
-    """The value of this property in each record; null where it has none."""
-    parts = []
-    for scan in batch.property_scans:
-        found = scan.find(name.encode())
-        values = _texts(scan.joined, found.starts, found.ends)
-        places = np.full(scan.count, -1, np.int64)
-        places[found.records - scan.first] = np.arange(len(found.records))
-        parts.append(values.take(pa.array(places, mask=places < 0)))
-    return _joined(parts, pa.string())
-
-
-def _property_maps(batch: RecordBatch) -> pa.Array:
-    return _joined([_scan_maps(scan) for scan in batch.property_scans], PROPERTIES_TYPE)
-
-
-def _scan_maps(scan: PropertyScan) -> pa.Array:
-    names, values = scan.names_and_values()
-    kept = ~_are(scan, names.starts, names.ends, _CRC_NAME)
-    kept &= _is_last_of_its_name(scan, names.records, names.starts, names.ends)
-    if not kept.all():
-        names, values = names.where(kept), values.where(kept)
-    offsets = np.searchsorted(names.records, scan.first + np.arange(scan.count + 1)).astype(np.int32)
-    keys = _texts(scan.joined, names.starts, names.ends)
-    items = _texts(scan.joined, values.starts, values.ends)
-    return pa.MapArray.from_arrays(pa.array(offsets), keys, items)
-
-
-def _are(scan: PropertyScan, starts: Int64s, ends: Int64s, name: bytes) -> NDArray[np.bool_]:
-    """Whether each slice is this name."""
-    same: NDArray[np.bool_] = ends - starts == len(name)
-    candidates = np.flatnonzero(same)
-    for i, byte in enumerate(name):
-        candidates = candidates[scan.flat[starts[candidates] + i] == byte]
-    same[:] = False
-    same[candidates] = True
-    return same
-
-
-def _is_last_of_its_name(
-    scan: PropertyScan, records: Int64s, starts: Int64s, ends: Int64s
-) -> NDArray[np.bool_]:
-    """False for a property that its record has once more behind it: no key is twice in a map."""
-    hashes = scan.hashes(Slices(records, starts, ends)).astype(np.int64)
-    marks = (records << 32) | hashes
-    if len(np.unique(marks)) == len(marks):
-        return np.ones(len(marks), np.bool_)
-    last: dict[tuple[int, bytes], int] = {}
-    for i, (record, start, end) in enumerate(
-        zip(records.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    ):
-        last[record, scan.joined[start:end]] = i
-    kept = np.zeros(len(marks), np.bool_)
-    kept[list(last.values())] = True
-    return kept
-
-
-def _joined(parts: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    if len(parts) == 1:
-        return parts[0]
-    return pa.concat_arrays(parts) if parts else pa.array([], kind)
+    return texts(batch.data, starts, starts + batch.topic_sizes)
 
 
 # --- bodies, hosts, ids ---------------------------------------------------------------------------------
@@ -211,7 +124,7 @@ def _joined(parts: list[pa.Array], kind: pa.DataType) -> pa.Array:
 
 def _bodies(batch: RecordBatch, body_size_max: int, undecodable: Undecodable | None) -> pa.Array:
     starts = batch.body_positions
-    stored = _parts(memoryview(batch.data), starts, starts + batch.body_sizes, pa.binary())
+    stored = parts(batch.data, starts, starts + batch.body_sizes)
     compressed = np.flatnonzero(batch.sys_flags & SYS_FLAG_COMPRESSED)
     if not len(compressed):
         return stored
@@ -247,14 +160,16 @@ def _hosts(batch: RecordBatch, places: tuple[Int64s, Int64s]) -> pa.Array:
 
 def _numbered(batch: RecordBatch, places: tuple[Int64s, Int64s]) -> tuple[pa.Array, list[bytes]]:
     """(int32[n], the different hosts)."""
-    encoded = _parts(memoryview(batch.data), *places, pa.binary()).dictionary_encode()
+    encoded = parts(batch.data, *places).dictionary_encode()
     return encoded.indices, encoded.dictionary.to_pylist()
 
 
 def _offset_msg_ids(batch: RecordBatch) -> pa.Array:
     numbers, hosts = _numbered(batch, _store_hosts(batch))
-    prefixes = pa.array([host.hex().upper() for host in hosts], pa.string()).take(numbers)
-    digits = _HEX[batch.physical_offsets.astype(np.uint64)[:, None] >> _NIBBLE_SHIFTS & np.uint64(15)]
-    cuts = np.arange(len(batch) + 1, dtype=np.int32) * 16
-    offsets = pa.Array.from_buffers(pa.string(), len(batch), [None, pa.py_buffer(cuts), pa.py_buffer(digits)])
-    return pc.binary_join_element_wise(prefixes, offsets, "")
+    offsets = np.frombuffer(batch.physical_offsets.astype(">i8").tobytes().hex().upper().encode(), np.uint8)
+    digits = offsets.reshape(len(batch), 16)
+    if len(hosts) > 1:
+        prefixes = pa.array([host.hex().upper() for host in hosts], pa.string()).take(numbers)
+        return pc.binary_join_element_wise(prefixes, fixed_texts(digits), "")
+    prefix = np.frombuffer(hosts[0].hex().upper().encode(), np.uint8)
+    return fixed_texts(np.hstack((np.broadcast_to(prefix, (len(batch), len(prefix))), digits)))

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record, is_plausible_topic
 from trovemq_proto.records.geometry import strided
-from trovemq_proto.records.layout import RECORD_SIZE_MIN
+from trovemq_proto.records.layout import RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V2
 from trovemq_proto.records.record_crc import damaged_records
 
 _TOTAL_SIZE: Final = Struct(">i")
+_DOUBTFUL: Final = np.array([byte == ord(".") or not is_plausible_topic(chr(byte)) for byte in range(256)])
+"""Bytes that a topic's name has nowhere, and the dot, which it may not be made of alone."""
 _ALIKE_MIN: Final = 8
 """So many records of one size in a row, and the next ones are looked at together."""
 
@@ -96,10 +98,19 @@ def _good_head(batch: RecordBatch, physical_offset_of_data: int | None, check_cr
 
 
 def _implausible_topics(batch: RecordBatch) -> NDArray[np.bool_]:
+    """is_plausible_topic of each record, negated; names become text only where a byte is doubtful."""
     if batch.only_topic is not None:
         return np.full(len(batch), not is_plausible_topic(batch.only_topic))
-    plausible = {topic: is_plausible_topic(topic) for topic in set(batch.topics)}
-    return np.array([not plausible[topic] for topic in batch.topics])
+    sizes, ends = batch.topic_sizes, np.cumsum(batch.topic_sizes)
+    places = np.arange(int(ends[-1])) + np.repeat(batch.topic_positions - (ends - sizes), sizes)
+    doubtful_bytes = np.flatnonzero(_DOUBTFUL[batch.array[places]])
+    doubtful = (sizes == 0) | (sizes > TOPIC_SIZE_MAX_V2)
+    doubtful[np.searchsorted(ends, doubtful_bytes, "right")] = True
+    bad = np.zeros(len(batch), np.bool_)
+    for index in np.flatnonzero(doubtful).tolist():
+        at, size = int(batch.topic_positions[index]), int(sizes[index])
+        bad[index] = not is_plausible_topic(str(batch.data[at : at + size], "utf-8", "replace"))
+    return bad
 
 
 def _before_first(batch: RecordBatch, bad: NDArray[np.bool_]) -> RecordBatch:

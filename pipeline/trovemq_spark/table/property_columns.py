@@ -1,0 +1,95 @@
+"""The properties of many records as Arrow columns: single values, and the map of all.
+
+The names of a scan are numbered once (there are few different ones), so that a value is found by its number
+and a record that has a name twice is seen by adding bits.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from trovemq_proto.records.layout import PROPERTY_CRC
+from trovemq_proto.records.property_scan import PropertyScan, Slices
+from trovemq_spark.table.parts import parts, texts
+from trovemq_spark.table.schema import PROPERTIES_TYPE
+
+_BITS: Final = 62
+Bools = NDArray[np.bool_]
+
+
+class PropertyColumns:
+    """Of one scan's records."""
+
+    def __init__(self, scan: PropertyScan) -> None:
+        self._scan: Final = scan
+        self._ascii: Final = scan.high_bytes is None
+        names, self._values = scan.names_and_values()
+        self._records: Final = names.records - scan.first
+        numbered = parts(scan.joined, names.starts, names.ends).dictionary_encode()
+        self._numbers: Final[NDArray[np.int32]] = numbered.indices.to_numpy()
+        self._names: Final[list[bytes]] = numbered.dictionary.to_pylist()
+
+    def values(self, name: str) -> pa.Array:
+        """The value of this property in each record, the last of that name; null where it has none."""
+        encoded = name.encode()
+        if encoded not in self._names:
+            return pa.nulls(self._scan.count, pa.string())
+        chosen = np.flatnonzero(self._numbers == self._names.index(encoded))
+        records, found = self._records[chosen], self._texts(self._values.where(chosen))
+        if len(chosen) == self._scan.count and (records == np.arange(len(chosen))).all():
+            return found
+        places = np.full(self._scan.count, -1, np.int64)
+        places[records] = np.arange(len(chosen))
+        return found.take(pa.array(places, mask=places < 0))
+
+    def maps(self) -> pa.Array:
+        """All properties of each record but the CRC of the record; no name is twice in a map."""
+        kept = self._counting
+        values, records, numbers = self._values, self._records, self._numbers
+        if not kept.all():
+            values, records, numbers = values.where(kept), records[kept], numbers[kept]
+        cuts = np.searchsorted(records, np.arange(self._scan.count + 1)).astype(np.int32)
+        names = pa.array([name.decode("utf-8", "replace") for name in self._names], pa.string())
+        keys = names.take(pa.array(numbers))
+        return pa.MapArray.from_arrays(pa.array(cuts), keys, self._texts(values)).cast(PROPERTIES_TYPE)
+
+    def _texts(self, values: Slices) -> pa.Array:
+        return texts(self._scan.joined, values.starts, values.ends, ascii_only=self._ascii)
+
+    @cached_property
+    def _counting(self) -> Bools:
+        """The properties that are in the map."""
+        crc = PROPERTY_CRC.encode()
+        kept = np.ones(len(self._numbers), np.bool_)
+        if crc in self._names:
+            kept = self._numbers != self._names.index(crc)
+        if self._maybe_twice():
+            kept &= self._is_last_of_its_name()
+        return kept
+
+    def _maybe_twice(self) -> bool:
+        """Whether a record may have a name twice: a bit for each name, added up, is then not their union."""
+        if not len(self._numbers):
+            return False
+        if len(self._names) > _BITS or not self._ascii:
+            return True
+        bits = np.int64(1) << self._numbers.astype(np.int64)
+        begins = np.flatnonzero(np.diff(self._records, prepend=-1))
+        added, united = np.add.reduceat(bits, begins), np.bitwise_or.reduceat(bits, begins)
+        return bool((added != united).any())
+
+    def _is_last_of_its_name(self) -> Bools:
+        # Names that differ only in bytes that are no UTF-8 become one name.
+        spelled = [name.decode("utf-8", "replace") for name in self._names]
+        first_of = {name: number for number, name in reversed(list(enumerate(spelled)))}
+        same = np.array([first_of[name] for name in spelled], np.int64)[self._numbers]
+        marks = self._records * len(spelled) + same
+        last = len(marks) - 1 - np.unique(marks[::-1], return_index=True)[1]
+        kept = np.zeros(len(marks), np.bool_)
+        kept[last] = True
+        return kept
