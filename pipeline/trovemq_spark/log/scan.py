@@ -16,7 +16,7 @@ from broker.log.segments import Segment
 from broker.log.tail import find_record, search_from
 from trovemq_proto.records import RecordBatch, RecordState, scan_run
 
-RUN_BYTES_MAX: Final = 1 << 21
+RUN_BYTES_MAX: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)

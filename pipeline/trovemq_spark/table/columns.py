@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, format_host
 from trovemq_proto.records.compression import inflate_body
+from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
     BORN_HOST_AT,
@@ -27,7 +28,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_COMPRESSED,
 )
 from trovemq_spark.table.parts import fixed_texts, parts, texts
-from trovemq_spark.table.property_columns import PropertyColumns
+from trovemq_spark.table.property_columns import property_columns
 from trovemq_spark.table.schema import (
     ALL_COLUMNS,
     DAMAGE_COLUMN,
@@ -59,7 +60,7 @@ def arrow_batch(
     right. A body that cannot be decompressed: TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or
     `undecodable` is told. The column `damage` is null; text that is not UTF-8 has U+FFFD in it.
     """
-    scans = [PropertyColumns(scan) for scan in batch.property_scans] if _has_properties(names) else []
+    scans = property_columns(batch) if _has_properties(names) else []
     makers: dict[str, Callable[[], pa.Array]] = {
         "topic": lambda: _topics(batch),
         "brokerName": lambda: _constant(broker_name, len(batch)),
@@ -160,6 +161,11 @@ def _hosts(batch: RecordBatch, places: tuple[Int64s, Int64s]) -> pa.Array:
 
 def _numbered(batch: RecordBatch, places: tuple[Int64s, Int64s]) -> tuple[pa.Array, list[bytes]]:
     """(int32[n], the different hosts)."""
+    starts, ends = places
+    if (ends - starts == HOST_SIZE_IPV4).all():
+        hosts = sliding(batch.data, ">i8")[starts]
+        if (hosts == hosts[0]).all():
+            return pa.array(np.zeros(len(batch), np.int32)), [bytes(batch.data[starts[0] : ends[0]])]
     encoded = parts(batch.data, *places).dictionary_encode()
     return encoded.indices, encoded.dictionary.to_pylist()
 

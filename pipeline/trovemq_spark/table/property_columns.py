@@ -13,13 +13,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trovemq_proto.records.layout import PROPERTY_CRC
+from trovemq_proto.records import RecordBatch
+from trovemq_proto.records.layout import PROPERTY_CRC, VALUE_END
 from trovemq_proto.records.property_scan import PropertyScan, Slices
 from trovemq_spark.table.parts import parts, texts
 from trovemq_spark.table.schema import PROPERTIES_TYPE
 
 _BITS: Final = 62
 Bools = NDArray[np.bool_]
+
+
+def property_columns(batch: RecordBatch) -> list[PropertyColumns]:
+    """Of all records, in as many parts as the codec makes of them."""
+    sizes = batch.property_sizes
+    ends = batch.property_positions + sizes
+    if len(batch) and int(sizes.min()) > 0 and (batch.array[ends - 1] == VALUE_END).all():
+        # Every block ends with its own mark: one copy of the blocks is what a scan wants.
+        blocks = parts(batch.data, batch.property_positions, ends)
+        joined = blocks.buffers()[2].to_pybytes()
+        return [PropertyColumns(PropertyScan(joined, np.cumsum(sizes) - sizes, 0))]
+    return [PropertyColumns(scan) for scan in batch.property_scans]
 
 
 class PropertyColumns:

@@ -63,7 +63,9 @@ class PropertyScan:
     def names_and_values(self) -> tuple[Slices, Slices]:
         """Every property: its name, and in the same place its value. A name that a record has twice is there
         twice; the later one counts."""
-        records = self.first + np.searchsorted(self._block_starts, self._name_starts, "right") - 1
+        begins = np.searchsorted(self._name_starts, self._block_starts)
+        counts = np.diff(begins, append=len(self._name_starts))
+        records = np.repeat(np.arange(self.first, self.first + self.count), counts)
         names = Slices(records, self._name_starts, self._name_ends)
         return names, Slices(records, self._name_ends + 1, self._values_end)
 
