@@ -179,9 +179,12 @@ class MessageStore:
         OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
         """
         self._check_writable()
-        physical_offset = self._place(batch.nbytes, internal)
+        try:
+            physical_offset = self._place(batch.nbytes, internal)
+            first = self._next_queue_offset(topic, queue_id)
+        except StorageError as error:  # before anything was written: see ARCHITECTURE.md, disk errors
+            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         timestamp = max(now_ms, self.last_store_timestamp)
-        first = self._next_queue_offset(topic, queue_id)
         buffer = data if isinstance(data, bytearray) else bytearray(data)
         patched = patch_batch(
             buffer,

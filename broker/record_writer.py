@@ -15,9 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.message_store import AppendResult, MessageStore
-from broker.storage.files import StorageError
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
     Message,
     RecordBatch,
@@ -158,12 +155,9 @@ class RecordWriter:
 
         TroveError as MessageStore.append.
         """
-        try:
-            result = self._store.append(
-                data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None, internal=internal
-            )
-        except StorageError as error:  # before anything was written: no segment could be opened
-            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
+        result = self._store.append(
+            data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None, internal=internal
+        )
         self._appended()
         return result
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from trovemq_daemon.varints import read_varint
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -68,7 +69,7 @@ def _walk(data: bytes, position: int, end: int, descriptor: Descriptor, left: in
     inner = _inner(descriptor)
     while position < end and left >= 0:
         left -= 1
-        tag, position = _varint(data, position)
+        tag, position = read_varint(data, position)
         match tag & 7:
             case 0:  # a number
                 while data[position] >= 0x80:
@@ -79,7 +80,7 @@ def _walk(data: bytes, position: int, end: int, descriptor: Descriptor, left: in
             case 5:  # 32 bits
                 position += 4
             case 2:  # text, bytes, a message, a packed list
-                size, position = _varint(data, position)
+                size, position = read_varint(data, position)
                 if position + size > end:
                     raise ValueError("a field is cut")
                 if tag >> 3 in inner:
@@ -89,18 +90,3 @@ def _walk(data: bytes, position: int, end: int, descriptor: Descriptor, left: in
             case _:
                 raise ValueError("a group, or an unknown form")
     return left
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = data[position]
-    position += 1
-    if value < 0x80:
-        return value, position
-    value &= 0x7F
-    for shift in range(7, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a number has more than 10 bytes")

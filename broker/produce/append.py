@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from broker.message_store import AppendResult, MessageStore
 from broker.produce.group_commit import GroupCommit, Grown
-from broker.storage.files import Buffer, StorageError
+from broker.storage.files import Buffer
 from broker.store_settings import StoreSettings
 from broker.topics.names import check_topic_name
 from broker.topics.topics import TopicConfig
@@ -140,8 +140,6 @@ class Appender:
             result = self._store.append(
                 data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
             )
-        except StorageError as error:  # before anything was written: see ARCHITECTURE.md, disk errors
-            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         except TroveError as error:
             if error.spec is errors.STORE_FAILED:
                 self._group_commit.fail(error)

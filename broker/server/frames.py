@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from trovemq_daemon.varints import read_varint
 from trovemq_proto.v1 import message_pb2
 
 RECORDS_TAG: Final = b"\x1a"
@@ -57,10 +58,10 @@ def _read_fields(frame: AppendFrame, data: bytes) -> None:
     view = memoryview(data)
     position, end = 0, len(data)
     while position < end:
-        tag, position = _read_varint(data, position)
+        tag, position = read_varint(data, position)
         field, wire_type = tag >> 3, tag & 7
         if wire_type == _BYTES:
-            size, position = _read_varint(data, position)
+            size, position = read_varint(data, position)
             if size > end - position:
                 raise ValueError(f"field {field} is cut")
             if field == 4:
@@ -69,7 +70,7 @@ def _read_fields(frame: AppendFrame, data: bytes) -> None:
                 frame.topic = str(view[position : position + size], "utf-8", "replace")
             position += size
         elif wire_type == _VARINT:
-            value, position = _read_varint(data, position)
+            value, position = read_varint(data, position)
             _set_number(frame, field, value)
         elif wire_type in (_FIXED64, _FIXED32):
             position += 8 if wire_type == _FIXED64 else 4
@@ -87,21 +88,6 @@ def _set_number(frame: AppendFrame, field: int, value: int) -> None:
         frame.queue_id = value - (1 << 32) if value >> 31 else value
     elif field == 5:
         frame.one_way = bool(value)
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = data[position]
-    position += 1
-    if value < 0x80:
-        return value, position
-    value &= 0x7F
-    for shift in range(7, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, position
-    raise ValueError("a number has more than 10 bytes")
 
 
 def write_fetch_reply(head: message_pb2.FetchReply, slices: Iterable[memoryview], byte_count: int) -> bytes:

@@ -115,7 +115,7 @@ def test_delayed_messages_were_forgotten_where_the_log_could_not_be_written(
         raise StorageError("open", "consumequeue/orders/0", errno.EMFILE)
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker.store, "append", refuse)
+        patch.setattr(broker.store.consume_queues, "next_offset", refuse)
         with pytest.raises(TroveError, match="UNKNOWN_ERROR"):
             broker.timers.deliver_due(NOW_MS + 100)
     assert broker.timers.pending_count == 2

@@ -1,0 +1,19 @@
+"""Protobuf's variable-length numbers: seven bits a byte, lowest first, a set top bit: more follow."""
+
+from __future__ import annotations
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """(the number, 0..2**64-1, the position behind it). IndexError: cut; ValueError: over 10 bytes."""
+    value = data[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position
+    raise ValueError("a number has more than 10 bytes")
