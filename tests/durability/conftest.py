@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.timers import rocketmq_files
+
 
 @pytest.fixture(autouse=True)
 def untraced() -> Iterator[None]:
@@ -15,3 +17,9 @@ def untraced() -> Iterator[None]:
     sys.settrace(None)
     yield
     sys.settrace(trace)
+
+
+@pytest.fixture
+def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ's has 38 MB, which each clean stop would write."""
+    monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 600)

@@ -14,21 +14,16 @@ from collections.abc import Iterator
 import pytest
 
 from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
-from broker.timers import rocketmq_files
 from tests.support.crash_check import Recovered
 from tests.support.crash_script import Script
 from tests.support.trials import Trials
+
+pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 STEPS = 30
 SCRIPTS = 40
 USUAL = 8
 PARTS = 8
-
-
-@pytest.fixture(autouse=True)
-def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocketMQ's has 38 MB, which each tree would have to copy."""
-    monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 600)
 
 
 class CrashEverywhere:

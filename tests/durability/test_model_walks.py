@@ -8,11 +8,12 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings
 
-from broker.timers import rocketmq_files
 from tests.support.crash_check import Recovered
 from tests.support.crash_script import Script
 from tests.support.damaged_store_machine import DamagedStoreMachine, walk
 from tests.support.trials import Trials
+
+pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 STEPS = 60
 TOTAL = 400
@@ -23,8 +24,7 @@ LOOK_EVERY = 12
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_walk_agrees_with_the_models(trials: Trials, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 600)  # the whole one has 38 MB
+def test_a_walk_agrees_with_the_models(trials: Trials, part: int) -> None:
     done = 0
     for number in trials.numbers(TOTAL, usual=USUAL, part=part, parts=PARTS):
         with trials.one(number) as source:

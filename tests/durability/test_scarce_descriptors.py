@@ -6,19 +6,12 @@ import errno
 
 import pytest
 
-from broker.timers import rocketmq_files
 from tests.support.failing_calls import changes, fail_each
 from tests.support.trials import Trials
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_timer_wheel")]
 
 PARTS = 4
-
-
-@pytest.fixture(autouse=True)
-def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocketMQ's has 38 MB, which each clean stop writes."""
-    monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 600)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -28,6 +28,7 @@ from tests.support.broker_process import (
     send_when_there_is_room,
 )
 from tests.support.engine import NOW_MS, open_store, send
+from tests.support.small_disks import mounted_disk
 from trovemq_proto.records import decode_message
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2
 
@@ -140,23 +141,12 @@ async def test_a_unique_key_of_very_many_messages_is_cut_and_the_reply_says_so(t
 
 # --- the disk -------------------------------------------------------------------------------------------
 @contextmanager
-def small_disk(path: Path, size: str) -> Iterator[Path]:
+def small_disk(path: Path, size: int) -> Iterator[Path]:
     """A file system of its own, of that size."""
-    path.mkdir()
-    mounted = (
-        os.geteuid() == 0
-        and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
-            capture_output=True,
-            check=False,
-        ).returncode
-    )
-    if not mounted:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with mounted_disk("tmpfs", path, size) as disk:
+        if disk is None:
+            pytest.skip("no file system can be mounted here")
+        yield disk
 
 
 @pytest.mark.asyncio
@@ -164,7 +154,7 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
 async def test_a_file_system_that_is_really_full(tmp_path: Path, flush_mode: str) -> None:
     kept = ("disk_warning_percent=100", "clean_forcibly_enable=false")  # the file system itself has to say it
     settings = ("mappedFileSizeCommitLog=262144", f"flush_mode={flush_mode}", *kept)
-    with small_disk(tmp_path / "disk", "3m") as disk, running_broker(disk, *settings) as broker:
+    with small_disk(tmp_path / "disk", 3 << 20) as disk, running_broker(disk, *settings) as broker:
         async with Stubs(broker.address) as stubs:
             await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=1))
             sent = await send_until_full(stubs)

@@ -18,27 +18,35 @@ def _run(*command: str) -> bool:
 
 
 @contextmanager
-def small_disk(kind: str, place: Path, trials: Trials) -> Iterator[Path]:
-    """A file system of DISK_BYTES, mounted; the test is skipped where there is none. kind: ext4, tmpfs."""
+def mounted_disk(kind: str, place: Path, size: int) -> Iterator[Path | None]:
+    """A file system of `size` bytes, mounted below the directory `place`; None where it cannot be had.
+    kind: ext4, tmpfs."""
     mounted, image = place / "disk", place / "image"
-    mounted.mkdir()
+    mounted.mkdir(parents=True)
     if kind == "tmpfs":
-        made = _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(mounted))
+        made = _run("mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(mounted))
     else:
         image.write_bytes(b"")
         with image.open("r+b") as file:
-            file.truncate(DISK_BYTES)
+            file.truncate(size)
         made = _run("mkfs.ext4", "-q", "-F", "-m", "0", str(image)) and _run(
             "mount", "-o", "loop", str(image), str(mounted)
         )
-    if not made:
-        trials.skip("R8", WHAT, f"no {kind} can be mounted here")
     try:
-        yield mounted
+        yield mounted if made else None
     finally:
-        if not _run("umount", str(mounted)):  # its loop device goes with it
+        if made and not _run("umount", str(mounted)):  # its loop device goes with it
             _run("umount", "-l", str(mounted))
         image.unlink(missing_ok=True)
+
+
+@contextmanager
+def small_disk(kind: str, place: Path, trials: Trials) -> Iterator[Path]:
+    """mounted_disk() of DISK_BYTES; the trial is skipped where there is none."""
+    with mounted_disk(kind, place, DISK_BYTES) as disk:
+        if disk is None:
+            trials.skip("R8", WHAT, f"no {kind} can be mounted here")
+        yield disk
 
 
 def fill_up(disk: Path) -> Path:
