@@ -21,6 +21,7 @@ from trovemq_proto.records import Message, decode_message
 
 UNITS_STEP: Final = 1_024
 BLANK_UNIT_SIZE: Final = 0x7FFFFFFF  # spec 3.3: filler where a queue's first offset is not 0
+UNREADABLE_UNIT_SIZE: Final = 0  # what readable_units() puts in: no record is that small
 
 
 def queue_ids(store: MessageStore, topic: str) -> list[int]:
@@ -62,13 +63,13 @@ def topic_not_found(topic: str) -> TroveError:
 
 
 def readable_units(queue: ConsumeQueue, offset: int, count: int) -> NDArray[np.void]:
-    """queue.units(), with units of size 0 (no record is that small) where the disk does not give them."""
+    """queue.units(), with units of UNREADABLE_UNIT_SIZE where the disk does not give them."""
     count = min(count, queue.max_offset - offset)
     try:
         return queue.units(offset, count)
     except StorageError:
         if count == 1:
-            return np.array([(-1, 0, 0)], UNIT_DTYPE)
+            return np.array([(-1, UNREADABLE_UNIT_SIZE, 0)], UNIT_DTYPE)
         half = count // 2
         parts = readable_units(queue, offset, half), readable_units(queue, offset + half, count - half)
         return np.concatenate(parts)
@@ -85,10 +86,13 @@ def messages_from(
     last = queue.max_offset if end is None else min(end, queue.max_offset)
     offset = max(begin, queue.min_offset)
     while offset < last:
-        units = queue.units(offset, min(last - offset, UNITS_STEP))
+        units = readable_units(queue, offset, min(last - offset, UNITS_STEP))
         places = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
         for index, (physical_offset, size) in enumerate(places):
             if size == BLANK_UNIT_SIZE:
+                continue
+            if size == UNREADABLE_UNIT_SIZE:
+                store.damage.met_unit(topic, queue_id, offset + index)
                 continue
             try:
                 record = store.record_at(physical_offset)

@@ -33,7 +33,11 @@ def log_recovery(logger: Any, store: MessageStore) -> None:
         if next(met) <= LINES_MAX:
             log_damage("store.damage_met", physical_offset, size, state)
 
-    store.damage.on_new = log_met
+    def log_met_unit(topic: str, queue_id: int, queue_offset: int) -> None:
+        if next(met) <= LINES_MAX:
+            logger.warning("store.unit_unreadable", topic=topic, queue_id=queue_id, queue_offset=queue_offset)
+
+    store.damage.on_new, store.damage.on_new_unit = log_met, log_met_unit
     for damage in report.damages[:LINES_MAX]:
         at, end = damage.physical_offset, damage.end
         log_damage("store.damage", at, end - at, damage.state.value)

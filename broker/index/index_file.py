@@ -280,6 +280,20 @@ class IndexFile:
         key_hash, physical, _, _ = self.item(self._item_count - 1)
         return physical < physical_offset and (physical > 0 or key_hash > 0)
 
+    def expect_count(self, count: int) -> None:
+        """The caller knows the next free item number better than the header, which may be damaged; taken only
+        if the last item that it counts is there."""
+        if count == self.count or not 1 < count <= self._item_count:
+            return
+        with suppress(StorageError):
+            if self.item(count - 1)[:2] != _NO_ITEM[:2]:
+                self._slots_doubtful = count < self._item_count and self.item(count) != _NO_ITEM
+                self.count = count
+
+    def expect_full(self) -> None:
+        """Others were begun after it, or its last item is known to be good: see expect_count()."""
+        self.expect_count(self._item_count)
+
     def truncate_to(self, physical_offset: int, end_timestamp: int | None) -> None:
         """Cuts the items of records at or after physical_offset; slots and header are made new from the rest.
 

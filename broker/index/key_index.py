@@ -95,12 +95,17 @@ class KeyIndex:
         else is believed: items of records at or after it are cut, slots and header made new, and
         position is it.
         store_timestamp_at: the store time of a record of the log, for the headers of files that are cut.
+        A header that counts fewer items than are known to be there is damaged, and not believed.
         Raises TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER, StorageError.
         """
         self._files.remove(_TEMPORARY_PATH)
         for path in self._listed_files():
             self._index_files.append(self._open(path))
+        for file in self._index_files[:-1]:
+            file.expect_full()
         known = self._read_note()
+        if known is not None and trusted_position is None:
+            self._expect_count(known)
         foreign = known is None or self._place() != (known["file"], known["count"])
         self._resume = 0
         if self._lacks_files(known, log_begin):
@@ -156,10 +161,22 @@ class KeyIndex:
         noted = {} if note is None else note.get("files", {})
         return any(end >= log_begin for name, end in noted.items() if name not in self.file_names)
 
+    @property
+    def last_item_count(self) -> int | None:
+        """The next free item number of the last file; None where there is no file."""
+        return self._index_files[-1].count if self._index_files else None
+
     def _place(self) -> tuple[str, int]:
         """The last file and its next free item: where whoever goes on with the index does so."""
         last = self._index_files[-1:]
         return (last[0].name, last[0].count) if last else ("", 0)
+
+    def _expect_count(self, note: dict[str, Any]) -> None:
+        """Nobody has put anything into the last file since our clean stop: its count is the note's."""
+        for file in self._index_files[-1:]:
+            noted_end = note.get("files", {}).get(file.name)
+            if (file.name, file.end_physical) == (note["file"], noted_end):
+                file.expect_count(note["count"])
 
     def _read_note(self) -> dict[str, Any] | None:
         """Our own note beside the index: how far we were, and from where on tags are indexed for certain.
@@ -392,6 +409,9 @@ class KeyIndex:
                 self._dirty.mark(files[-1].path)
                 break
             self._remove(files.pop())
+        else:
+            for file in files[-1:]:
+                file.expect_full()
 
     def _remove(self, file: IndexFile) -> None:
         path = file.path

@@ -13,16 +13,20 @@ from typing import Final
 from broker.log.reader import Damage
 
 PLACES_MAX: Final = 4096
+UNIT_UNREADABLE: Final = "unit-unreadable"
 
 
 class DamageCounts:
-    """ranges, bytes: by the state of RecordState.value. `on_new` is told of each place that reading meets."""
+    """ranges, bytes: by the state of RecordState.value; ranges also by UNIT_UNREADABLE. `on_new` and
+    `on_new_unit` are told of each place that reading meets."""
 
     def __init__(self, found: Iterable[Damage] = ()) -> None:
         self.ranges: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.on_new: Callable[[int, int, str], None] = lambda physical_offset, size, state: None
         self._places: set[int] = set()
+        self.on_new_unit: Callable[[str, int, int], None] = lambda topic, queue_id, queue_offset: None
+        self._units: set[tuple[str, int, int]] = set()
         for damage in found:
             self._count(damage.physical_offset, damage.end - damage.physical_offset, damage.state.value)
 
@@ -31,6 +35,14 @@ class DamageCounts:
         if physical_offset not in self._places and len(self._places) < PLACES_MAX:
             self._count(physical_offset, size, state)
             self.on_new(physical_offset, size, state)
+
+    def met_unit(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """The disk does not give a unit of a consume queue: its message is passed over."""
+        unit = (topic, queue_id, queue_offset)
+        if unit not in self._units and len(self._units) < PLACES_MAX:
+            self._units.add(unit)
+            self.ranges[UNIT_UNREADABLE] += 1
+            self.on_new_unit(*unit)
 
     def _count(self, physical_offset: int, size: int, state: str) -> None:
         if len(self._places) < PLACES_MAX:

@@ -145,16 +145,19 @@ class Segments:
         size = self._files.file_size(path)
         start = int(name)
         if size != self.file_size or start % self.file_size:
-            raise TroveError(
-                errors.STORE_SETTINGS_MISMATCH,
-                f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}",
-                path=path,
-                size=size,
-            )
+            what = f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}"
+            if size < self.file_size and start % self.file_size == 0:
+                what += (
+                    ". If the setting is right, somebody cut the file short: put it back from a backup; or "
+                    f"give it its size again (fallocate -l {self.file_size} FILE): what is left in it is "
+                    "then served, and what is not is reported as damage"
+                )
+            raise TroveError(errors.STORE_SETTINGS_MISMATCH, what, path=path, size=size)
         if self._segments and self._segments[-1].end != start:
             raise TroveError(
                 errors.STORE_SETTINGS_MISMATCH,
-                f"segments are missing between {file_name(self._segments[-1].start)} and {name}",
+                f"segments are missing between {file_name(self._segments[-1].start)} and {name}: "
+                "put them back, or make the store anew from a backup (python -m broker.tools restore)",
             )
         self._segments.append(Segment(start, self._files.open(path)))
 

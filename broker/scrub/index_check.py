@@ -51,6 +51,8 @@ class IndexCheck:
         """Chains and headers. Yields a file before it is read, None after each step; is sent whether the
         disk does not give it: then no items are compared with records."""
         note = not self._store.clean
+        for file in self._index.files:
+            self._check_count(file)
         for number, file in enumerate(self._files):
             unreadable = yield file
             if unreadable:
@@ -60,6 +62,12 @@ class IndexCheck:
             for _ in ChainCheck(file, self._findings, growing=growing, note=note).steps():
                 yield None
             self._check_header(file)
+
+    def _check_count(self, file: IndexView) -> None:
+        """Of one beyond what the file can hold ChainCheck tells; 0 reads as 1."""
+        counted = int(file.header["item_count"])
+        if max(counted, int(counted == 0)) != file.item_count and counted <= len(file.items):
+            self._findings.add(file.path, 36, f"names {counted} items, has {file.item_count}")
 
     def _check_header(self, file: IndexView) -> None:
         first, last = file.items["physical_offset"][[1, file.item_count - 1]].tolist()

@@ -17,7 +17,7 @@ index item, 20 bytes: i32 hash, i64 physical offset, i32 seconds after beginTime
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -109,7 +109,8 @@ class IndexView:
     slots: NDArray[Any]
     items: Records
     item_count: int
-    """The next free item number when the file was opened; what the header says, within what it can hold."""
+    """The next free item number when the file was opened: what the header says, within what it can hold, or
+    what is known otherwise."""
     view: memoryview
 
     @property
@@ -123,6 +124,21 @@ class IndexView:
 
     def item_offset(self, item: int) -> int:
         return HEADER_SIZE + SLOT_SIZE * len(self.slots) + ITEM_SIZE * item
+
+
+def with_known_counts(files: list[IndexView], last_count: int | None = None) -> list[IndexView]:
+    """Index files, oldest first, with the item counts that are known whatever their headers say: all but the
+    last are full, and `last_count` is the last one's."""
+    counts: list[int | None] = [*(len(file.items) for file in files[:-1]), *[last_count] * len(files[-1:])]
+    return [
+        file if count is None or not _is_put(file, count - 1) else replace(file, item_count=count)
+        for file, count in zip(files, counts, strict=True)
+    ]
+
+
+def _is_put(file: IndexView, number: int) -> bool:
+    item = file.items[number]
+    return number > 0 and (int(item["physical_offset"]) > 0 or int(item["hash"]) > 0)
 
 
 def read_queues(files: FileSystem) -> Iterator[QueueView]:

@@ -139,6 +139,7 @@ class IndexMappings:
             )
             for name, view in zip(self._names, self._views, strict=True)
         ]
+        files = layouts.with_known_counts(files, index.last_item_count)
         return OpenIndex(files, min(index.position, end))
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
+from broker.storage.files import StorageError
 from broker.timers.wheel_records import (
     WHEEL_QUEUE_ID,
     WHEEL_TOPIC,
@@ -61,11 +62,15 @@ class Sources:
         return self._store.consume_queues.get(*queue_of(source))
 
     def unit(self, source: int, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) of a message that is still in its queue."""
+        """(physical offset, size, tags code) of a message that is still in its queue, and can be read."""
         queue = self.queue(source)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
-        unit = queue.unit(offset)
+        try:
+            unit = queue.unit(offset)
+        except StorageError:
+            self._store.damage.met_unit(queue.topic, queue.queue_id, offset)
+            return None
         return None if unit[1] == BLANK_UNIT_SIZE else unit
 
     def places(self, source: int, offsets: Int64s) -> tuple[Int64s, Int64s]:

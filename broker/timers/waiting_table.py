@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
 from broker.timers.calendar import ROW_DTYPE, WAITS, Calendar, Mask, Rows, slot_of
 from broker.timers.recalled import RecalledKeys
-from broker.timers.sources import Sources
+from broker.timers.sources import Sources, queue_of
 from broker.timers.wheel_records import Waiting
 
 _Row = tuple[int, int, int, int, int, int]
@@ -40,6 +40,7 @@ class WaitingTable:
 
     def __init__(self, store: MessageStore) -> None:
         self.sources = Sources(store)
+        self._damage = store.damage
         self.calendar = Calendar()
         self.recalled = RecalledKeys()
         self.positions: dict[int, int] = {}
@@ -59,13 +60,13 @@ class WaitingTable:
 
     # --- reading --------------------------------------------------------------------------------------
     def catch_up(self) -> None:
-        """Reads every visible record that is new."""
+        """Reads every visible record that is new; those that the disk does not give are passed over."""
         for source in self.sources.numbers():
             queue = self.sources.queue(source)
             assert queue is not None
             offset = max(self.positions.get(source, 0), queue.min_offset)
             while offset < queue.max_offset:
-                units = queue.units(offset, UNITS_STEP)
+                units = readable_units(queue, offset, UNITS_STEP)
                 self._read(source, offset, units)
                 offset += len(units)
             self.positions[source] = offset
@@ -75,12 +76,15 @@ class WaitingTable:
         queue = self.sources.queue(source)
         for offset in offsets if queue is not None else ():
             assert queue is not None
-            self._read(source, offset, queue.units(offset, 1))
+            self._read(source, offset, readable_units(queue, offset, 1))
 
     def _read(self, source: int, first_offset: int, units: Rows) -> None:
         rows: list[_Row] = []
         for offset, (physical_offset, size, tags_code) in enumerate(units.tolist(), first_offset):
             if size == BLANK_UNIT_SIZE:
+                continue
+            if size == UNREADABLE_UNIT_SIZE:
+                self._damage.met_unit(*queue_of(source), offset)
                 continue
             waiting = self.sources.waiting_at(source, physical_offset, tags_code)
             if waiting is None:

@@ -71,4 +71,5 @@ def open_index(view: StoreView, findings: Findings) -> OpenIndex:
             findings.add(path, 0, f"has {size} bytes, {slots} slots and {items} items take {wanted}")
         else:
             files.append(layouts.read_index(view.files, path, slots, items))
+    files = layouts.with_known_counts(files)
     return OpenIndex(files, complete_below(files))

@@ -11,6 +11,7 @@ RocketMQ keeps the content before the last change in `X.bak` (ConfigManager) and
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
@@ -20,6 +21,11 @@ from broker.topics import lax_json
 from broker.topics.lax_json import JsonObject
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+ADVICE: Final = (
+    "put it back from a backup of the store, or move it and its .bak away: the broker then starts without "
+    "what it said, and keeps every message"
+)
 
 
 class JsonFile:
@@ -53,9 +59,8 @@ class JsonFile:
             self._content = content
             return document
         if faults:
-            raise TroveError(
-                errors.STORE_FAILED, f"{self.path} cannot be read ({'; '.join(faults)})", file=self.path
-            )
+            what = f"{self.path} cannot be read ({'; '.join(faults)}): {ADVICE}"
+            raise TroveError(errors.STORE_FAILED, what, file=self.path)
         return None
 
     def save(self, document: JsonObject) -> None:

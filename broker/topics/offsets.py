@@ -21,7 +21,7 @@ from typing import Final
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.topics import lax_json
-from broker.topics.json_file import JsonFile
+from broker.topics.json_file import ADVICE, JsonFile
 from broker.topics.lax_json import JsonObject
 from broker.topics.names import check_group_name
 from trovemq_proto import errors
@@ -81,7 +81,8 @@ class ConsumerOffsets:
         try:
             return cls(file, file.load() or {}, group_count_max=group_count_max)
         except ValueError as error:
-            raise TroveError(errors.STORE_FAILED, f"{OFFSETS_PATH}: {error}", file=OFFSETS_PATH) from error
+            what = f"{OFFSETS_PATH}: {error}: {ADVICE}"
+            raise TroveError(errors.STORE_FAILED, what, file=OFFSETS_PATH) from error
 
     @property
     def dirty(self) -> bool:

@@ -23,7 +23,7 @@ from typing import Final
 
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
-from broker.topics.json_file import JsonFile
+from broker.topics.json_file import ADVICE, JsonFile
 from broker.topics.lax_json import JsonObject, integer_member, object_member
 from broker.topics.names import check_user_group_name, is_system_group
 from broker.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
@@ -180,7 +180,8 @@ class SubscriptionGroups:
         try:
             return cls(file, document)
         except ValueError as error:
-            raise TroveError(errors.STORE_FAILED, f"{path}: {error}", file=path) from error
+            what = f"{path}: {error}: {ADVICE}"
+            raise TroveError(errors.STORE_FAILED, what, file=path) from error
 
     @property
     def data_version(self) -> int:

@@ -19,7 +19,7 @@ from typing import Final
 
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
-from broker.topics.json_file import JsonFile
+from broker.topics.json_file import ADVICE, JsonFile
 from broker.topics.lax_json import JsonObject, integer_member, object_member
 from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
 from trovemq_proto import errors
@@ -156,7 +156,8 @@ class TopicTable:
         try:
             return cls(file, document, reserved=reserved)
         except ValueError as error:
-            raise TroveError(errors.STORE_FAILED, f"{TOPICS_PATH}: {error}", file=TOPICS_PATH) from error
+            what = f"{TOPICS_PATH}: {error}: {ADVICE}"
+            raise TroveError(errors.STORE_FAILED, what, file=TOPICS_PATH) from error
 
     @property
     def data_version(self) -> int:

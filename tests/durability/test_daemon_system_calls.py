@@ -1,18 +1,23 @@
 """System calls of a real daemon that fail, by strace's fault injection (R7).
 
-After a failed fdatasync nothing is acknowledged any more, the process ends with its exit code, and the next
-start has everything that was acknowledged. After any other failed call the answer is an error or none is
-needed, the daemon goes on, and no descriptor is left open.
+After a failed fdatasync or fsync nothing is acknowledged any more, the process ends with its exit code, and
+the next start has everything that was acknowledged. After any other failed call the answer is an error or
+none is needed, the daemon goes on, and no descriptor is left open. So it is after a sync for which there was
+no room, of a file that is only being made: nothing that was acknowledged is in it, and it is given up.
+
+Messages are sent until the failing call was reached: strace writes down which one it was, and of which file.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -46,26 +51,51 @@ WHAT = "failing system calls of the daemon"
 MOMENTS = 5
 USUAL = 12
 SENDS = 60
+SENDS_MAX = 600
 SEGMENT = 131_072
-RARE = ("fsync", "fallocate", "rename", "unlink", "write")
+RARE_WHEN_MAX = {"fsync": 6, "fallocate": 3, "rename": 6, "unlink": 3, "write": 4}
+"""About so many of these calls are made in the time of SENDS messages; of the others there are many more."""
+WHEN_MAX = 11
+MADE = tuple(f"trovemq/{name}" for name in ("spare-segment", "new-segment", "index-file.new"))
+TEMPORARY = tuple(f"{name}.tmp" for name in ("trovemq/state.json", "checkpoint"))
+"""Files that are being made: they get their own names, or are given up."""
 RESUMES_WITHIN_S = 5.0
 DESCRIPTORS_MORE_MAX = 12
 """Files that a daemon has open for good reason, and had not before: a segment, a queue, an index file."""
 
 
+@dataclass(frozen=True)
+class Failing:
+    """A call that is to fail; strace writes every one of its kind to `log`."""
+
+    log: Path
+    store: Path
+
+    def file(self) -> str | None:
+        """The file (its path in the store) or directory whose call has failed; None as long as none has."""
+        unfinished: dict[str, str] = {}
+        for line in self.log.read_text(errors="replace").splitlines():
+            task, _, call = line.partition(" ")
+            path = re.search(rf'[<"]{re.escape(str(self.store))}/?([^>"]*)[>"]', call)
+            if path is not None:
+                unfinished[task] = path[1]
+            if line.endswith("(INJECTED)"):
+                return unfinished[task]
+        return None
+
+
 @contextmanager
 def failing(
     broker: BrokerProcess, call: str, error: str, when: int, store: Path, trials: Trials
-) -> Iterator[None]:
+) -> Iterator[Failing]:
     """The `when`-th call on files of the store from now on fails, once. Skips the test without strace."""
     if shutil.which("strace") is None:
         trials.skip("R7", WHAT, "strace is not installed")
     # Without -P calls on sockets and the interpreter's own files would be hit as well.
-    made = [f"trovemq/{name}" for name in ("spare-segment", "new-segment", "index-file.new")]
-    made += [f"{name}.tmp" for name in ("trovemq/state.json", "checkpoint")]
-    made += [f"commitlog/{number * SEGMENT:020d}" for number in range(12)]
+    made = [*MADE, *TEMPORARY, *(f"commitlog/{number * SEGMENT:020d}" for number in range(60))]
     paths = sorted({*map(str, (store, *store.rglob("*"))), *(str(store / name) for name in made)})
-    command = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}"]
+    log = store.with_name(f"{store.name}.strace")
+    command = ["strace", "-f", "-qq", "-y", "-o", str(log), "-e", f"trace={call}"]
     for path in paths:
         command += ["-P", path]
     command += ["-e", f"inject={call}:error={error}:when={when}", "-p", str(broker.process.pid)]
@@ -78,7 +108,7 @@ def failing(
                 assert tracer.stderr is not None
                 trials.skip("R7", WHAT, f"strace cannot trace here: {tracer.stderr.read().decode()[:200]}")
             time.sleep(0.02)
-        yield
+        yield Failing(log, store)
     finally:
         if tracer.poll() is None:
             tracer.terminate()
@@ -134,11 +164,13 @@ def run_case(store: Path, call: str, error: str, when: int, trials: Trials) -> N
         create_topics(broker.address, {"orders": "NORMAL"}, queue_count=1)
         assert send_all(client, acknowledged, 0, 20)
         before = descriptors(broker)
-        with failing(broker, call, error, when, store, trials):
-            went_on = send_all(client, acknowledged, 20, SENDS)
-        fatal = call in FATAL and (not went_on or _ends(broker))
-        assert fatal or call != "fdatasync", "a failed sync has ended nothing"
-        if fatal:
+        with failing(broker, call, error, when, store, trials) as failed:
+            went_on = send_until_failed(client, acknowledged, failed)
+        file = failed.file()
+        assert file is not None, f"the daemon made fewer than {when} calls: nothing has failed"
+        given_up = error == "ENOSPC" and (file in MADE or file.endswith(".tmp"))
+        if call in FATAL and not given_up:
+            assert not went_on or _ends(broker), f"the failed sync of {file} has ended nothing"
             assert broker.wait() == ExitCode.STORE_FAILED
         else:
             assert went_on, broker.process.poll()
@@ -148,6 +180,16 @@ def run_case(store: Path, call: str, error: str, when: int, trials: Trials) -> N
             assert broker.stop() == ExitCode.CLEAN
     with running_broker(store, *settings) as broker:
         check_all(broker.address, acknowledged)
+
+
+def send_until_failed(client: RawClient, acknowledged: list[bytes], failed: Failing) -> bool:
+    """At least SENDS messages, and as many as it takes. False once the broker is gone."""
+    for begin in range(20, 20 + SENDS_MAX, SENDS):
+        if not send_all(client, acknowledged, begin, SENDS):
+            return False
+        if failed.file() is not None:
+            return True
+    return True
 
 
 def is_taken_again(client: RawClient, acknowledged: list[bytes]) -> bool:
@@ -176,7 +218,7 @@ def test_a_system_call_of_the_daemon_fails(trials: Trials, part: int, tmp_path: 
     for number in trials.numbers(total, usual=USUAL, part=part, parts=4):
         with trials.one(number) as source:
             call, error = CASES[number // MOMENTS]
-            when = source.randrange(1, 3 if call in RARE else 12)
+            when = source.randint(1, RARE_WHEN_MAX.get(call, WHEN_MAX))
             run_case(tmp_path / f"{number}", call, error, when, trials)
         done += 1
     trials.count("R7", WHAT, done)

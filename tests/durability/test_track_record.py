@@ -252,8 +252,8 @@ FAULTS = (
     Planted(
         "One delayed message on a bad sector, and all that were due with it were forgotten",
         "broker/timers/delivering.py",
-        "    except StorageError:",
-        "    except ZeroDivisionError:",
+        "        record = store.read_given(physical_offset, size)",
+        "        record = store.read(physical_offset, size)",
         (
             "tests/unit/delivery/test_unreadable.py::test_delayed_messages_were_forgotten_with_the_one_that_cannot_be_read",
         ),
@@ -318,6 +318,33 @@ FAULTS = (
         "        if not done and message.poll in self._polls:",
         "        if False:",
         ("tests/unit/sdk/test_inbox.py::test_what_a_poll_brought_late_overtook_what_was_given_back",),
+    ),
+    Planted(
+        "A flipped bit in an index file's count hid the keys of the whole file, and no scrub said where",
+        "broker/index/key_index.py",
+        "        for file in self._index_files[:-1]:\n            file.expect_full()\n",
+        "",
+        (
+            "tests/unit/scrub/test_index_counts.py::"
+            "test_a_flipped_bit_of_an_index_files_count_hid_its_keys_and_was_not_reported",
+        ),
+    ),
+    Planted(
+        "A query with a cursor that somebody made up ended with a KeyError",
+        "clients/python/trovemq/_query_cursor.py",
+        "    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:",
+        "    except ZeroDivisionError as error:",
+        ("tests/unit/sdk/test_query_cursor.py::test_a_made_up_cursor_raised_a_key_error",),
+    ),
+    Planted(
+        "A page of the queue of delayed messages that could not be read kept the broker from starting",
+        "broker/timers/waiting_table.py",
+        "units = readable_units(queue, offset, UNITS_STEP)",
+        "units = queue.units(offset, UNITS_STEP)",
+        (
+            "tests/unit/timers/test_rare_timers.py::"
+            "test_an_unreadable_page_of_the_queue_of_delayed_messages_stopped_the_broker",
+        ),
     ),
 )
 

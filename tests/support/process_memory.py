@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 from pathlib import Path
+from typing import Final
+
+_TRIM: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the GNU C library alone has it
 
 
 def memory_kib(name: str, process: int | str = "self") -> int:
@@ -15,3 +21,18 @@ def memory_kib(name: str, process: int | str = "self") -> int:
 
 def restart_peak(process: int | str = "self") -> None:
     Path(f"/proc/{process}/clear_refs").write_text("5")
+
+
+def kept_kib() -> int:
+    """What this process has in memory for certain: without garbage, and without what the allocator keeps for
+    later (after one large reply tens of MiB, until some later call happens to give them back)."""
+    gc.collect()
+    if _TRIM is not None:
+        _TRIM(0)
+    return memory_kib("VmRSS")
+
+
+def kept_blocks() -> int:
+    """The number of memory blocks that Python's objects take up, without garbage: exact."""
+    gc.collect()
+    return sys.getallocatedblocks()

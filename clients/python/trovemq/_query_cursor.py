@@ -68,7 +68,19 @@ def decode_cursor(text: str, digest: int) -> dict[str, Place]:
     body = raw[5:]
     if raw[:1] != _VERSION or raw[1:5] != zlib.crc32(body).to_bytes(4, "big"):
         raise TroveError(errors.CURSOR_ILLEGAL, "the cursor is damaged, or of another version")
-    found = json.loads(body)
-    if found["query"] != digest:
+    try:
+        found = json.loads(body)
+        query, places = found["query"], {name: _place(*place) for name, place in found["brokers"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise TroveError(errors.CURSOR_ILLEGAL, "the cursor is none of a query") from error
+    if query != digest:
         raise TroveError(errors.CURSOR_ILLEGAL, "the cursor belongs to another query")
-    return {name: Place(*place) for name, place in found["brokers"].items()}
+    return places
+
+
+def _place(cursor: str, last: int | None, page_size: int, done: bool) -> Place:
+    """TypeError where one of them is something else: whoever can count a CRC can make a cursor."""
+    last_is_right = last is None or type(last) is int
+    if not (type(cursor) is str and last_is_right and type(page_size) is int and type(done) is bool):
+        raise TypeError("no place of a query")
+    return Place(cursor, last, page_size, done)

@@ -15,6 +15,7 @@ from broker.log.recovery import foreign_scan_start
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
+from broker.queues import messages_from
 from broker.scrub.layouts import index_paths, read_index
 from broker.scrub.layouts import read_queue as read_layout_queue
 from broker.storage.faulty import FaultyFileSystem
@@ -124,6 +125,49 @@ def test_what_lies_behind_the_end_of_a_shortened_file_is_an_error_and_no_signal(
     assert caught.value.operation == "read"
     assert bytes(view[:4]) == b"xxxx"
     file.close()
+
+
+def can_find(store: MessageStore, physical_offset: int) -> bool:
+    try:
+        return store.record_at(physical_offset) is not None
+    except TroveError:
+        return False
+
+
+def test_a_start_with_a_shortened_segment_did_not_say_what_to_do(tmp_path: Path) -> None:
+    """What the error says helps: with its size the file has again what is left in it."""
+    store = open_store(RealFileSystem(tmp_path), SETTINGS)
+    places = [send(store, bytes([i]) * 900, keys="k") for i in range(100)]  # in two segments
+    store.close(NOW_MS)
+    cut_at = 20_000
+    os.truncate(tmp_path / SEGMENT, cut_at)
+    with pytest.raises(TroveError, match=rf"{SEGMENT}.*backup.*fallocate -l 65536 FILE") as refused:
+        MessageStore.open(RealFileSystem(tmp_path), SETTINGS, NOW_MS)
+    assert refused.value.symbol == "STORE_SETTINGS_MISMATCH"
+    os.truncate(tmp_path / SEGMENT, 65_536)
+    store = MessageStore.open(RealFileSystem(tmp_path), SETTINGS, NOW_MS)
+    for result in places:
+        if result.end <= cut_at or result.physical_offset >= 65_536:
+            assert store.record_at(result.physical_offset) is not None
+        else:
+            assert not can_find(store, result.physical_offset)
+    assert places[-1].physical_offset > 65_536
+    store.close(NOW_MS)
+
+
+def test_an_unreadable_page_of_a_queue_of_the_brokers_own_stopped_what_reads_it() -> None:
+    """Delayed, half and other records of the broker: those of the page are passed over, and counted."""
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files, SETTINGS, topics=("orders",))
+    for i in range(450):
+        send(store, bytes([i % 256]))
+    files.unreadable["consumequeue/orders/0/" + "0" * 20] = (4_096, 8_192)
+    lost = range(4_096 // 20, -(-8_192 // 20))
+    found = [offset for offset, _ in messages_from(store, "orders", 0, 0)]
+    assert found == [offset for offset in range(450) if offset not in lost]
+    assert store.damage.ranges == {"unit-unreadable": len(lost)}
+    assert len(list(messages_from(store, "orders", 0, 0))) == len(found)
+    assert store.damage.ranges == {"unit-unreadable": len(lost)}, "each once"
 
 
 # --- what is written in part is read first ----------------------------------------------------------------

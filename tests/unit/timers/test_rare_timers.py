@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.events.codec import Event, EventKind
 from broker.record_writer import NewRecord
+from broker.storage.faulty import FaultyFileSystem
 from broker.storage.memory import MemoryFileSystem
 from broker.timers import delivering, rocketmq_files, timers
 from broker.timers.calendar import ROW_DTYPE, WAITS, Calendar
@@ -18,10 +19,10 @@ from broker.timers.copies import delivered_copy
 from broker.timers.ended import EndedOffsets
 from broker.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
 from broker.timers.sources import SCHEDULE_QUEUES_MAX
-from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC
+from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
 from broker.timers.wheel_records import PROPERTIES_ROOM_MAX, read_record, read_waiting
 from tests.support.engine import NOW_MS
-from tests.unit.timers.engine import ROOMY, Broker, message
+from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from tests.unit.timers.test_copies import PLACE, copied, target, waiting
 from tests.unit.timers.test_timers import rocketmq_record
 from trovemq_proto import errors
@@ -233,3 +234,22 @@ def test_rows_of_times_far_apart_come_in_their_order() -> None:
     assert len(calendar.take_due(NOW_MS + hour, 8)) == 0
     taken = [calendar.take_due(NOW_MS + 400_000 * hour, 8)["offset"].tolist() for _ in range(2)]
     assert taken == [[3, 2, 0], []]
+
+
+def test_an_unreadable_page_of_the_queue_of_delayed_messages_stopped_the_broker() -> None:
+    """Those of the page are passed over, and counted; the others come."""
+    count, page = 500, (4_096, 8_192)
+    roomy = replace(ROOMY, consume_queue_file_size=20_000)
+    broker = Broker(MemoryFileSystem(), store_settings=roomy)
+    for number in range(count):
+        broker.schedule(b"%d" % number, NOW_MS + 5_000)
+    files = FaultyFileSystem(broker.files.after_process_kill())
+    again = Broker(files, store_settings=roomy)  # type: ignore[arg-type]
+    files.unreadable[f"consumequeue/{WHEEL_TOPIC}/0/{0:020d}"] = page
+    again.timers = Timers(again.store, again.writer, again.events, SETTINGS)
+    again.timers.settle()
+    lost = range(page[0] // 20, -(-page[1] // 20))
+    while again.deliver(NOW_MS + 5_000):
+        pass
+    assert again.bodies() == [b"%d" % number for number in range(count) if number not in lost]
+    assert again.store.damage.ranges == {"unit-unreadable": len(lost)}

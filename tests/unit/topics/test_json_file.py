@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.message_store import MessageStore
 from broker.storage.faulty import FaultyFileSystem, fail_at
 from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
 from broker.topics.json_file import JsonFile
+from tests.support.engine import NOW_MS, SMALL, open_store, scan_bodies, send
 from trovemq_proto.errors import TroveError
 
 PATH = "config/x.json"
@@ -128,3 +130,23 @@ def test_equal_content_is_not_written_again(files: MemoryFileSystem) -> None:
     file.save({"n": 1})
     with pytest.raises(StorageError):
         faulty.write_atomic(PATH, b"")
+
+
+def test_a_start_with_unreadable_topics_did_not_say_what_to_do(files: MemoryFileSystem) -> None:
+    files.write_atomic("config/topics.json", b"{")
+    files.write_atomic("config/topics.json.bak", b"[]")
+    with pytest.raises(TroveError, match=r"config/topics\.json cannot be read .*from a backup") as refused:
+        open_store(files)
+    assert refused.value.symbol == "STORE_FAILED"
+
+
+def test_the_broker_starts_again_once_unreadable_topics_were_moved_away(files: MemoryFileSystem) -> None:
+    """As the error says."""
+    store = open_store(files)
+    for body in (b"a", b"b"):
+        send(store, body)
+    store.close(NOW_MS)
+    for path in ("config/topics.json", "config/topics.json.bak"):
+        if files.exists(path):
+            files.remove(path)
+    assert scan_bodies(MessageStore.open(files, SMALL, NOW_MS)) == [b"a", b"b"]

@@ -9,6 +9,7 @@ import typer
 
 from trovemq.cli.arguments import BrokerOption
 from trovemq.cli.session import Session, verb
+from trovemq.cli.sizes import parse_size
 
 if TYPE_CHECKING:
     from trovemq import BackupProgress, ScrubProgress, StoreFinding
@@ -19,14 +20,22 @@ RATE_MIN: Final = 1024
 RATE_MAX: Final = 1 << 40
 PROGRESS_S: Final = 5.0
 
+
+def parse_rate(text: str | int) -> int:
+    """Within RATE_MIN … RATE_MAX. Raises typer.BadParameter (usage)."""
+    rate = parse_size(text)
+    if not RATE_MIN <= rate <= RATE_MAX:
+        raise typer.BadParameter(f"{text} is outside {RATE_MIN} … {RATE_MAX} bytes")
+    return rate
+
+
 RateOption = Annotated[
     int | None,
     typer.Option(
         "--rate",
         metavar="BYTES",
-        min=RATE_MIN,
-        max=RATE_MAX,
-        help="Bytes a second that may be read for it (64 MiB).",
+        parser=parse_rate,
+        help="Bytes a second that may be read for it, also as 512KiB or 1GiB (64MiB).",
         show_default=False,
     ),
 ]
