@@ -38,7 +38,9 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+EVENTS_TOPIC: Final = "rmq_sys_trovemq_delivery"
 FORMAT: Final = 1
 EVENTS_MAX: Final = 4_096
 """Of one record."""
@@ -138,13 +140,24 @@ def encode_events(events: Iterable[Event]) -> bytes:
     return head + bytes(-len(head) % 8) + np.array(rows, EVENT_DTYPE).tobytes()
 
 
-def decode_events(body: bytes | memoryview) -> Iterator[Event]:
-    """The events of one record, in order. ValueError where the body is not one that encode_events makes."""
+def read_events(body: bytes | memoryview) -> tuple[list[str], NDArray[np.void]]:
+    """(texts, EVENT_DTYPE events) of one record, as they are stored; kinds are not checked. ValueError where
+    the body is not one that encode_events makes."""
     data = memoryview(body)
     texts, at, count = _read_head(data)
     if len(data) - at != count * EVENT_DTYPE.itemsize:
         raise ValueError(f"{len(data) - at} bytes are not {count} events")
-    for row in np.frombuffer(data[at:], EVENT_DTYPE).tolist():
+    events = np.frombuffer(data[at:], EVENT_DTYPE)
+    named = [int(events[name].max(initial=0)) for name in ("group", "topic", "client")]
+    if max(named) >= len(texts):
+        raise ValueError("an event names a text that is not there")
+    return texts, events
+
+
+def decode_events(body: bytes | memoryview) -> Iterator[Event]:
+    """The events of one record, in order. ValueError where the body is not one that encode_events makes."""
+    texts, events = read_events(body)
+    for row in events.tolist():
         (
             kind,
             flags,
@@ -160,8 +173,6 @@ def decode_events(body: bytes | memoryview) -> Iterator[Event]:
             attempt,
             lease,
         ) = row
-        if max(group, topic, client) >= len(texts):
-            raise ValueError("an event names a text that is not there")
         yield Event(
             EventKind(kind),
             time_ms,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.events.codec import EVENTS_MAX, Event, decode_events, encode_events
+from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, decode_events, encode_events
 from broker.message_store import MessageStore
 from broker.queues import messages_from
 from broker.record_writer import NewRecord, RecordWriter
@@ -23,7 +23,6 @@ from broker.storage.fault_points import fault_point
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-EVENTS_TOPIC: Final = "rmq_sys_trovemq_delivery"
 EVENTS_QUEUE_ID: Final = 0
 PENDING_MAX: Final = 32 * EVENTS_MAX
 """Events that may wait (for a full disk) before nothing more is handed out."""

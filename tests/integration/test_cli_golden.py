@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from broker.events.event_log import EVENTS_TOPIC
+from broker.events.codec import EVENTS_TOPIC
 from tests.support.command_line import run_here
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, unpack
 from trovemq.testing import BrokerProcess

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from broker.events.codec import EVENTS_MAX, Event, EventKind
-from broker.events.event_log import EVENTS_QUEUE_ID, EVENTS_TOPIC, EventLog
+from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, EventKind
+from broker.events.event_log import EVENTS_QUEUE_ID, EventLog
 from broker.events.snapshot import SnapshotFile
 from broker.record_writer import NewRecord, RecordWriter
 from broker.storage.memory import MemoryFileSystem

@@ -1,0 +1,1 @@
+"""The checks of the job `audit`, and the reading of delivery events; nothing here knows Spark."""

@@ -1,0 +1,90 @@
+"""The delivery events of a log (topic rmq_sys_trovemq_delivery), segment by segment, by group and queue.
+
+A block is an array of EVENT_DTYPE in log order. Event times are those of the broker's clock at the moment of
+the event, in milliseconds; the record that holds them may be up to 100 ms later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.events import codec
+from broker.events.codec import EVENTS_TOPIC, EventKind
+from broker.log.reader import Damage
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import RecordBatch
+from trovemq_spark.log.scan import ScanBounds, scan_segment
+from trovemq_spark.log.segments import LogDirectory, SegmentFile
+
+EVENT_DTYPE: Final = np.dtype(
+    [
+        ("order", "i8"),
+        ("kind", "u1"),
+        ("count", "u4"),
+        ("offset", "i8"),
+        ("time_ms", "i8"),
+        ("until", "i8"),
+        ("attempt", "u4"),
+    ]
+)
+"""order: place in the log, of the event's record and of the event in it; the rest as the codec has it."""
+_EVENTS_A_RECORD: Final = codec.EVENTS_MAX
+SETTLED: Final = (EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.RETRIED)
+
+Subscription = tuple[str, str, int]
+"""(group, topic, queue id); of a deleted group the topic may be empty."""
+
+
+def events_of_segment(log: LogDirectory, file: SegmentFile) -> Iterator[tuple[Subscription, bytes]]:
+    """Blocks of this segment's events by subscription. A record that cannot be read is passed over."""
+    blocks: dict[Subscription, list[NDArray[np.void]]] = {}
+    segment = log.open_segment(file)
+    bounds = ScanBounds(segment.start, segment.end, log.known_end, file == log.segments[-1])
+    for step in scan_segment(segment, bounds, check_crc=False):
+        if isinstance(step, Damage):
+            continue
+        for body, physical in _bodies(step.records, step.segment_start):
+            for subscription, events in _decode(body, physical):
+                blocks.setdefault(subscription, []).append(events)
+    for subscription, parts in blocks.items():
+        yield subscription, np.concatenate(parts).tobytes()
+
+
+def joined(blocks: list[bytes]) -> NDArray[np.void]:
+    """All events of one subscription in log order."""
+    events = np.concatenate([np.frombuffer(block, EVENT_DTYPE) for block in blocks])
+    return events[np.argsort(events["order"], kind="stable")]
+
+
+def _bodies(records: RecordBatch, segment_start: int) -> Iterator[tuple[bytes, int]]:
+    for topic, indexes in records.topic_groups():
+        if topic == EVENTS_TOPIC:
+            for index in indexes.tolist():
+                try:
+                    body = records.message(index).body
+                except TroveError:
+                    continue
+                yield body, segment_start + int(records.positions[index])
+
+
+def _decode(body: bytes, physical_offset: int) -> Iterator[tuple[Subscription, NDArray[np.void]]]:
+    """The record's events by subscription; nothing where it is of a newer format or damaged."""
+    try:
+        texts, raw = codec.read_events(body)
+    except ValueError:
+        return
+    events = np.empty(len(raw), EVENT_DTYPE)
+    # A record is longer than it has events, so that no two events of the log have one number.
+    events["order"] = physical_offset + np.arange(len(raw))
+    for name in ("kind", "count", "offset", "time_ms", "until", "attempt"):
+        events[name] = raw[name]
+    owners = raw["group"].astype(np.int64) << 48 | raw["topic"].astype(np.int64) << 32
+    owners |= raw["queue_id"].astype(np.int64) & 0xFFFF_FFFF
+    for owner in np.unique(owners).tolist():
+        group, topic = texts[owner >> 48 & 0xFFFF], texts[owner >> 32 & 0xFFFF]
+        if group:
+            yield (group, topic, owner & 0xFFFF_FFFF), events[owners == owner]

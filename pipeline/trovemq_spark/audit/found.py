@@ -1,0 +1,56 @@
+"""What the checks find, by kind, file and byte offset, and how much of it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.scrub.findings import Finding as ScrubFinding
+from broker.scrub.findings import Findings
+from trovemq_spark.jobs.job import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something at byte `offset` of `file`. `note`: no fault, or recovery puts it right by itself."""
+
+    kind: str
+    what: str
+    file: str
+    offset: int
+    note: bool = False
+
+    def finding(self) -> Finding:
+        return Finding(self.kind, self.what, self.file, self.offset)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.file} at {self.offset}: {self.what}"
+
+
+class FoundList(Findings):
+    """Collects what one task finds: all is counted, the first 1,000 are kept. It passes for the Findings of
+    broker.scrub, whose checks do not know kinds: `kind` is that of whatever is added next."""
+
+    def __init__(self, kind: str = "") -> None:
+        super().__init__(self._keep)
+        self.kind = kind
+        self.kept: list[Found] = []
+
+    def of(self, kind: str) -> FoundList:
+        self.kind = kind
+        return self
+
+    def _keep(self, finding: ScrubFinding) -> None:
+        self.kept.append(Found(self.kind, finding.what, finding.file, finding.offset, finding.note))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A FoundList as a task gives it back."""
+
+    kept: tuple[Found, ...] = ()
+    finding_count: int = 0
+    note_count: int = 0
+
+    @classmethod
+    def of(cls, found: FoundList) -> Counted:
+        return cls(tuple(found.kept), found.finding_count, found.note_count)

@@ -1,0 +1,140 @@
+"""Which messages a consumer group never acknowledged.
+
+The committed offset of a group and queue is the next one to consume: everything from there to the queue's end
+is open, but for what our broker's delivery events say was settled out of order (acknowledged, copied to a
+retry or dead-letter topic, or passed over by the group's filter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.events.codec import EventKind
+from broker.storage.files import StorageError
+from broker.topics.offsets import OFFSETS_PATH, ConsumerOffsets
+from trovemq_proto.errors import TroveError
+from trovemq_spark.audit.delivery_events import SETTLED, Subscription, events_of_segment, joined
+from trovemq_spark.audit.found import FoundList
+from trovemq_spark.audit.place_files import as_file_system
+from trovemq_spark.audit.runner import Runner
+from trovemq_spark.audit.store import AuditedStore
+
+FIRST_OFFSETS_MAX: Final = 10
+_WINDOW_MAX: Final = 1 << 24
+"""So many offsets behind the committed one are looked for in the events; those behind count as open."""
+_RESTARTS: Final = (EventKind.RESET, EventKind.FORGOTTEN)
+_HANDED_OUT: Final = (EventKind.RECEIVED, EventKind.HELD)
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Unacknowledged:
+    """Of one group and queue: how many messages of [committed, end) it did not settle, and the first ones."""
+
+    group: str
+    topic: str
+    queue_id: int
+    committed: int
+    end: int
+    count: int
+    first_offsets: tuple[int, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "group": self.group,
+            "topic": self.topic,
+            "queueId": self.queue_id,
+            "committed": self.committed,
+            "end": self.end,
+            "count": self.count,
+            "firstOffsets": list(self.first_offsets),
+        }
+
+
+def unacknowledged(
+    store: AuditedStore, runner: Runner, groups: frozenset[str], found: FoundList
+) -> list[Unacknowledged]:
+    """groups: only these; all where it is empty. A committed offset behind the queue's end is found."""
+    spans = _spans(store, groups, found)
+    if not spans:
+        return []
+    reduce = partial(_open_of, spans)
+    read = partial(events_of_segment, store.log)
+    with_events = runner.shuffle("delivery events", read, store.log.segments, reduce)
+    told = {(one.group, one.topic, one.queue_id): one for one in with_events}
+    for key, (committed, end) in spans.items():
+        if key not in told and committed < end:
+            told[key] = _open(
+                key, committed, end, np.zeros(min(end - committed, FIRST_OFFSETS_MAX), np.bool_)
+            )
+    return [told[key] for key in sorted(told) if told[key].count]
+
+
+def _spans(
+    store: AuditedStore, groups: frozenset[str], found: FoundList
+) -> dict[Subscription, tuple[int, int]]:
+    """(committed, end) by group, topic and queue."""
+    try:
+        offsets = ConsumerOffsets.load(as_file_system(store.files))
+    except (TroveError, StorageError):
+        return {}  # told where the small files are checked
+    spans = {}
+    for group, topic, queue_id, committed in offsets.entries():
+        queue = store.queues.get((topic, queue_id))
+        if (groups and group not in groups) or queue is None:
+            continue
+        if committed > queue.end:
+            what = (
+                f"group {group} has committed offset {committed} of queue {queue_id} of topic {topic}, "
+                f"which ends at {queue.end}"
+            )
+            found.of("committedOffset").add(OFFSETS_PATH, 0, what, note=not store.clean)
+        spans[group, topic, queue_id] = (committed, queue.end)
+    return spans
+
+
+def _open_of(
+    spans: Mapping[Subscription, tuple[int, int]], key: Subscription, blocks: list[bytes]
+) -> Iterable[Unacknowledged]:
+    """What of its span the events of a subscription leave open."""
+    if key not in spans:
+        return []
+    committed, end = spans[key]
+    events = joined(blocks)
+    restarts = np.flatnonzero(np.isin(events["kind"], _RESTARTS))
+    events = events[restarts[-1] + 1 :] if len(restarts) else events
+    size = min(max(end - committed, 0), _WINDOW_MAX)
+    looked_at = np.arange(committed, committed + size) < _looked_to(events)
+    handed_out = _covered(events[np.isin(events["kind"], _HANDED_OUT)], committed, size)
+    settled = _covered(events[np.isin(events["kind"], SETTLED)], committed, size)
+    return [_open(key, committed, end, settled | (looked_at & ~handed_out))]
+
+
+def _looked_to(events: NDArray[np.void]) -> int:
+    """The group read so far: what it was not handed of it, its filter passed over."""
+    ends = np.where(events["kind"] == EventKind.ADVANCED, events["until"], events["offset"] + events["count"])
+    known = np.isin(events["kind"], (EventKind.ADVANCED, EventKind.DEAD_LETTERED, *_HANDED_OUT))
+    return int(ends[known].max(initial=0))
+
+
+def _covered(events: NDArray[np.void], begin: int, size: int) -> Bools:
+    """Which of [begin, begin + size) the events' offsets name."""
+    steps = np.zeros(size + 1, np.int64)
+    np.add.at(steps, np.clip(events["offset"] - begin, 0, size), 1)
+    np.add.at(steps, np.clip(events["offset"] + events["count"] - begin, 0, size), -1)
+    return np.cumsum(steps)[:size] > 0
+
+
+def _open(key: Subscription, committed: int, end: int, settled: Bools) -> Unacknowledged:
+    group, topic, queue_id = key
+    offsets = np.flatnonzero(~settled) + committed
+    count = max(end - committed, 0) - int(np.count_nonzero(settled))
+    first = tuple(offsets[:FIRST_OFFSETS_MAX].tolist())
+    return Unacknowledged(group, topic, queue_id, committed, end, count, first)

@@ -1,0 +1,113 @@
+"""One index file by itself: its header, its hash table, and items that name places outside of the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from broker.scrub import layouts
+from broker.scrub.index_chains import ChainCheck
+from broker.scrub.layouts import IndexView
+from broker.storage.files import StorageError
+from trovemq_proto.records import RECORD_SIZE_MIN, RecordState, check_record, scan_run
+from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.item_check import open_view
+from trovemq_spark.audit.store import AuditedStore, IndexFacts
+
+_UNKNOWN = IndexFacts("", 0, 0, 0, 0)
+
+
+def index_paths(store: AuditedStore) -> list[tuple[str, bool]]:
+    """(path, whether it is the newest) of every index file, oldest first."""
+    names = [name for name in store.files.list(layouts.INDEX_DIRECTORY) if name.isdecimal()]
+    return [(f"{layouts.INDEX_DIRECTORY}/{name}", name == names[-1]) for name in names]
+
+
+def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts | None, Counted]:
+    """What an index file says; None, and found, where its size is wrong or it cannot be read."""
+    path, is_newest = item
+    found = FoundList("indexFileSize")
+    slots, items = store.sizes.index_slot_count, store.sizes.index_item_count
+    try:
+        size, wanted = store.files.file_size(path), layouts.index_file_size(slots, items)
+        if size != wanted:
+            found.add(path, 0, f"has {size} bytes, {slots} slots and {items} items take {wanted}")
+            return None, Counted.of(found)
+        view = open_view(store, replace(_UNKNOWN, path=path))
+    except (StorageError, ValueError) as error:
+        found.add(path, 0, f"cannot be read: {error}")
+        return None, Counted.of(found)
+    # All files but the newest are full, whatever their headers say.
+    view = layouts.with_known_counts([view] if is_newest else [view, view])[0]
+    physical = view.used["physical_offset"].astype(np.int64)
+    if not len(physical):
+        return IndexFacts(path, view.item_count, 0, 0, -1), Counted.of(found)
+    begin = record_time(store, int(physical[0]))
+    begin = int(view.header["begin_timestamp"]) if begin is None else begin
+    bounds = int(physical.min()), int(physical.max())
+    return IndexFacts(path, view.item_count, begin, *bounds), Counted.of(found)
+
+
+def check_index(store: AuditedStore, log_end: int, facts: IndexFacts) -> Counted:
+    """The file's chains and header, and the items behind the log's end."""
+    found = FoundList()
+    view = replace(open_view(store, facts), item_count=facts.item_count)
+    counted = int(view.header["item_count"])
+    if max(counted, int(counted == 0)) != view.item_count and counted <= len(view.items):
+        found.of("indexHeader").add(view.path, 36, f"names {counted} items, has {view.item_count}")
+    if facts.item_count > 1:
+        found.kind = "indexChain"
+        for _ in ChainCheck(view, found, growing=False, note=not store.clean).steps():
+            pass
+        _check_header(store, view, found.of("indexHeader"))
+        _check_outside(store, view, log_end, found.of("indexItem"))
+    return Counted.of(found)
+
+
+def _check_header(store: AuditedStore, view: IndexView, found: FoundList) -> None:
+    is_note = not store.clean
+    first, last = view.items["physical_offset"][[1, view.item_count - 1]].tolist()
+    begin, end = record_time(store, first), record_time(store, last)
+    started = int(view.header["begin_timestamp"]) if begin is None else begin
+    # A recovery that cannot read the last record takes the time from its item.
+    estimate = started + 1000 * int(view.items["seconds"][view.item_count - 1])
+    for name, at, expected in (
+        ("begin_timestamp", 0, (begin,)),
+        ("end_timestamp", 8, (end, estimate) if end is not None else (None,)),
+        ("begin_physical_offset", 16, (first,)),
+        ("end_physical_offset", 24, (last,)),
+    ):
+        there = int(view.header[name])
+        if expected[0] is not None and there not in expected:
+            found.add(view.path, at, f"{name} is {there}, its record says {expected[0]}", note=is_note)
+
+
+def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: FoundList) -> None:
+    physical = view.used["physical_offset"].astype(np.int64)
+    behind = np.flatnonzero(physical >= log_end) + 1
+    if len(behind):
+        first = int(behind[0])
+        what = f"{len(behind)} items from item {first} on lie behind the log's end"
+        is_tail = len(behind) == view.item_count - first
+        found.add(view.path, view.item_offset(first), what, note=is_tail)
+
+
+def record_time(store: AuditedStore, physical_offset: int) -> int | None:
+    """Store time of the good record that begins there, epoch ms; None where there is none."""
+    for file in store.log.covering(physical_offset, physical_offset + 1):
+        segment = store.log.open_segment(file)
+        view, position = segment.file.view(), physical_offset - segment.start
+        found, _ = check_record(view, position, len(view), physical_offset=physical_offset)
+        if found is not RecordState.RECORD:
+            return None
+        records, _, _ = scan_run(
+            view,
+            position,
+            len(view),
+            physical_offset_of_data=segment.start,
+            check_crc=False,
+            bytes_max=RECORD_SIZE_MIN,
+        )
+        return int(records.store_timestamps[0]) if len(records) else None
+    return None

@@ -1,0 +1,74 @@
+"""A store in any place (a path, an object store) as the file system that the broker's format readers take.
+
+Only what reading needs is there; every write is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+from broker.storage.files import File, StorageError
+from broker.tools.read_only import ReadOnlyFile, ReadOnlyFileSystem
+from trovemq_spark.storage import Place
+
+
+class PlaceFiles:
+    """Pickles. A file that is not there: StorageError, as of the broker's own."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def open(self, path: str) -> File:
+        try:
+            return cast("File", ReadOnlyFile(path, self.place.map(path)))
+        except OSError as error:
+            raise StorageError("open", path, error.errno or errno.EIO) from error
+
+    def list(self, directory: str) -> list[str]:
+        return [posixpath.basename(entry.name) for entry in self.place.entries(directory)]
+
+    def walk(self, directory: str = "") -> Iterator[str]:
+        for entry in self.place.entries(directory, recursive=True):
+            if not entry.is_directory:
+                yield entry.name
+
+    def is_directory(self, path: str) -> bool:
+        parent, name = posixpath.split(path)
+        return any(
+            entry.is_directory
+            for entry in self.place.entries(parent)
+            if posixpath.basename(entry.name) == name
+        )
+
+    def exists(self, path: str) -> bool:
+        return self.place.exists(path)
+
+    def file_size(self, path: str) -> int:
+        parent, name = posixpath.split(path)
+        for entry in self.place.entries(parent):
+            if posixpath.basename(entry.name) == name:
+                return entry.size
+        raise StorageError("stat", path, errno.ENOENT)
+
+    def read_bytes(self, path: str) -> bytes:
+        try:
+            return self.place.read(path)
+        except OSError as error:
+            raise StorageError("read", path, error.errno or errno.EIO) from error
+
+
+if TYPE_CHECKING:
+    from broker.storage.files import FileSystem
+
+
+def as_file_system(files: PlaceFiles) -> FileSystem:
+    """For code that takes a whole FileSystem and reads only."""
+    return cast("FileSystem", files)
+
+
+def as_read_only(files: PlaceFiles) -> ReadOnlyFileSystem:
+    """For code that takes the tools' file system."""
+    return cast("ReadOnlyFileSystem", files)

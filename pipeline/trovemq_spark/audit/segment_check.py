@@ -1,0 +1,174 @@
+"""One segment of the log: its records, and the consume-queue units and index items that they should have.
+
+The comparison goes from record to unit and to item here, and from item to record; what no record asked for
+(units of no record, holes) is seen when the runs of all segments are together: queue_check.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.log.reader import Damage
+from broker.log.segments import DIRECTORY as LOG_DIRECTORY
+from broker.log.segments import Segment
+from broker.projection import DispatchBatch
+from broker.scrub.findings import EACH_MAX
+from broker.scrub.layouts import Records
+from broker.scrub.queue_check import by_queue, units_of
+from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.item_check import ItemCheck, ItemCounts
+from trovemq_spark.audit.store import AuditedStore, QueueKey, QueueReader
+from trovemq_spark.log.scan import ScanBounds, scan_segment
+from trovemq_spark.log.segments import SegmentFile
+
+Int64s = NDArray[np.int64]
+RUN_DTYPE: Final = np.dtype([("first", "i8"), ("end", "i8"), ("physical", "i8"), ("last", "i8")])
+"""Queue offsets [first, end) one after another in the log; physical offsets of the first and last record."""
+_TAIL_BYTES_AT_ONCE: Final = 1 << 24
+
+
+@dataclass(slots=True)
+class SegmentResult:
+    """What one segment holds. `end`: where its records end; `runs`: by queue, in log order."""
+
+    segment: SegmentFile
+    end: int = 0
+    records: int = 0
+    dead_records: int = 0
+    units: int = 0
+    last_store_timestamp: int = 0
+    damages: list[tuple[int, int]] = field(default_factory=list)
+    runs: dict[QueueKey, NDArray[np.void]] = field(default_factory=dict)
+    bytes_behind: int = 0
+    """Bytes behind the last segment's records that are not zero."""
+    items: ItemCounts = field(default_factory=ItemCounts)
+    found: Counted = field(default_factory=Counted)
+
+
+def check_segment(store: AuditedStore, checks: frozenset[str], file: SegmentFile) -> SegmentResult:
+    """Reads one segment. checks: of "log", "queues", "index"; the log is read for each of them."""
+    return _SegmentCheck(store, checks, file).run()
+
+
+class _SegmentCheck:
+    def __init__(self, store: AuditedStore, checks: frozenset[str], file: SegmentFile) -> None:
+        self._store = store
+        self._checks = checks
+        self._found = FoundList()
+        self._result = SegmentResult(file, end=file.start)
+        self._readers: dict[QueueKey, QueueReader] = {}
+        self._runs: dict[QueueKey, list[NDArray[np.void]]] = {}
+        has_items = "index" in checks and store.index_is_readable
+        self._items = ItemCheck(store, file, self._found) if has_items else None
+
+    def run(self) -> SegmentResult:
+        store, result = self._store, self._result
+        segment = store.log.open_segment(result.segment)
+        is_last = result.segment == store.log.segments[-1]
+        bounds = ScanBounds(segment.start, segment.end, store.known_end, is_last)
+        for step in scan_segment(segment, bounds, check_crc="log" in self._checks):
+            if isinstance(step, Damage):
+                self._damage(step)
+            else:
+                self._run(DispatchBatch(step.records, step.segment_start, step.end))
+        if is_last:
+            result.bytes_behind = _bytes_behind(segment, result.end)
+        if self._items is not None:
+            result.items = self._items.finish(result.end, result.damages, is_last=is_last)
+        result.runs = {key: _merged(np.concatenate(runs)) for key, runs in self._runs.items()}
+        result.found = Counted.of(self._found)
+        return result
+
+    def _damage(self, damage: Damage) -> None:
+        begin, end = damage.physical_offset, damage.end
+        self._result.damages.append((begin, end))
+        self._result.end = end
+        if "log" in self._checks:
+            path = f"{LOG_DIRECTORY}/{self._result.segment.name}"
+            what = f"{end - begin} bytes are {damage.state.value}"
+            self._found.of("log").add(path, begin - self._result.segment.start, what)
+
+    def _run(self, run: DispatchBatch) -> None:
+        result, records = self._result, run.records
+        alive = self._store.deletions.alive_mask(records, run.physical_offset)
+        run = DispatchBatch(records, run.physical_offset, run.end, alive)
+        result.records += len(records)
+        result.dead_records += 0 if alive is None else int((~alive).sum())
+        result.end = run.end
+        result.last_store_timestamp = max(result.last_store_timestamp, int(records.store_timestamps.max()))
+        if "queues" in self._checks:
+            self._compare_units(run)
+        if self._items is not None:
+            self._items.run(run)
+
+    # --- units ----------------------------------------------------------------------------------------
+    def _compare_units(self, run: DispatchBatch) -> None:
+        expected = units_of(run)
+        for key, indexes in by_queue(run):
+            offsets, units = run.records.queue_offsets[indexes], expected[indexes]
+            self._runs.setdefault(key, []).append(
+                _runs_of(offsets, units["physical_offset"].astype(np.int64))
+            )
+            facts = self._store.queues.get(key)
+            if facts is None:
+                continue  # a queue without files: told once, where the runs are together
+            reader = self._readers.setdefault(key, self._store.reader(key))
+            within = (offsets >= 0) & (offsets < facts.end)
+            within &= reader.has_file(offsets)
+            self._compare(reader, offsets[within], units[within])
+
+    def _compare(self, reader: QueueReader, offsets: Int64s, expected: Records) -> None:
+        actual = reader.at(offsets)
+        self._result.units += len(offsets)
+        wrong = np.flatnonzero(actual != expected)
+        for i in wrong[:EACH_MAX].tolist():
+            path, at = reader.place(int(offsets[i]))
+            what = f"unit {offsets[i]} is {unit_text(actual[i])}, the log says {unit_text(expected[i])}"
+            self._found.of(_kind_of(actual[i], expected[i])).add(path, at, what)
+        if len(wrong) > EACH_MAX:
+            path, at = reader.place(int(offsets[wrong[EACH_MAX]]))
+            what = f"{len(wrong) - EACH_MAX} more units from here on are not those of the log"
+            self._found.of("unitPlace").add(path, at, what)
+
+
+def unit_text(unit: np.void) -> str:
+    return f"({unit['physical_offset']}, {unit['size']} bytes, tags code {unit['tags_code']})"
+
+
+def _kind_of(actual: np.void, expected: np.void) -> str:
+    """What of the unit is wrong: the first field that is."""
+    for name, kind in (("physical_offset", "unitPlace"), ("size", "unitSize")):
+        if actual[name] != expected[name]:
+            return kind
+    return "unitTagsCode"
+
+
+def _runs_of(offsets: Int64s, physical: Int64s) -> NDArray[np.void]:
+    """The runs of consecutive queue offsets among these, in log order."""
+    begins = np.flatnonzero(np.r_[True, np.diff(offsets) != 1])
+    lasts = np.r_[begins[1:], len(offsets)] - 1
+    runs = np.empty(len(begins), RUN_DTYPE)
+    runs["first"], runs["end"] = offsets[begins], offsets[lasts] + 1
+    runs["physical"], runs["last"] = physical[begins], physical[lasts]
+    return runs
+
+
+def _merged(runs: NDArray[np.void]) -> NDArray[np.void]:
+    """The same with those in one that follow each other."""
+    begins = np.flatnonzero(np.r_[True, runs["first"][1:] != runs["end"][:-1]])
+    lasts = np.r_[begins[1:], len(runs)] - 1
+    merged = runs[begins].copy()
+    merged["end"], merged["last"] = runs["end"][lasts], runs["last"][lasts]
+    return merged
+
+
+def _bytes_behind(segment: Segment, end: int) -> int:
+    array = np.frombuffer(segment.file.view(), np.uint8)
+    return sum(
+        int(np.count_nonzero(array[begin : begin + _TAIL_BYTES_AT_ONCE]))
+        for begin in range(max(end - segment.start, 0), len(array), _TAIL_BYTES_AT_ONCE)
+    )

@@ -1,0 +1,188 @@
+"""All checks of a store in their order: queues and index files by themselves, the segments in parallel, then
+each queue and index file against what the segments hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.log.segments import DIRECTORY as LOG_DIRECTORY
+from broker.log.segments import file_name
+from broker.scrub.layouts import INDEX_DIRECTORY
+from trovemq_spark.audit.config_check import check_small_files
+from trovemq_spark.audit.found import Counted, FoundList
+from trovemq_spark.audit.groups import unacknowledged
+from trovemq_spark.audit.index_check import check_index, index_facts, index_paths
+from trovemq_spark.audit.queue_check import LogBounds, check_queue
+from trovemq_spark.audit.runner import Runner
+from trovemq_spark.audit.segment_check import SegmentResult, check_segment
+from trovemq_spark.audit.store import (
+    AuditedStore,
+    QueueKey,
+    Sizes,
+    is_locked,
+    open_store,
+    queue_facts,
+    queue_keys,
+)
+from trovemq_spark.audit.unique_keys import find_twice, keys_of_segment
+from trovemq_spark.jobs.job import Report
+
+CHECKS: Final = ("log", "queues", "index", "uniqueKeys", "groups", "files")
+
+_OF_SEGMENTS_ALONE: Final = frozenset({"log", "uniqueKeys"})
+NOTES_MAX: Final = 1000
+"""So many notes are listed."""
+
+
+class Audit:
+    """One audit; run() once."""
+
+    def __init__(
+        self, runner: Runner, checks: frozenset[str], groups: frozenset[str], report: Report
+    ) -> None:
+        self._runner = runner
+        self._checks = checks
+        self._groups = groups
+        self._report = report
+
+    def run(self, text: str, sizes: Sizes) -> None:
+        """Fills the report. TroveError STORE_FAILED where there is no store."""
+        found = FoundList()
+        store = open_store(text, sizes, found)
+        if not store.place.exists(LOG_DIRECTORY):
+            self._checks &= _OF_SEGMENTS_ALONE
+            self._report.notes.append(f"{text} is no whole store: only its segments are checked")
+        store = self._look(store, found)
+        results = self._check_segments(store)
+        end = max((result.end for result in results), default=store.log.begin)
+        gaps = [(gap.begin, gap.end) for gap in store.log.gaps]
+        if "log" in self._checks:
+            self._check_log(store, results, end, found)
+        if "queues" in self._checks:
+            unknown = gaps + [damage for result in results for damage in result.damages]
+            self._check_queues(store, LogBounds(store.log.begin, end, unknown), results)
+        if "index" in self._checks:
+            self._take(self._runner.map("index files", partial(check_index, store, end), store.index_files))
+        if "uniqueKeys" in self._checks:
+            read = partial(keys_of_segment, store)
+            self._take(
+                self._runner.shuffle("unique keys", read, store.log.segments, partial(find_twice, store))
+            )
+        if "files" in self._checks:
+            last = max((result.last_store_timestamp for result in results), default=0)
+            check_small_files(store, last, found)
+        if "groups" in self._checks:
+            open_messages = unacknowledged(store, self._runner, self._groups, found)
+            self._report.facts["unacknowledged"] = [one.to_json() for one in open_messages]
+        self._take([Counted.of(found)])
+        self._report.findings.sort(key=lambda finding: (finding.file, finding.offset, finding.kind))
+        self._tell(store, results, end)
+
+    # --- the steps --------------------------------------------------------------------------------------
+    def _look(self, store: AuditedStore, found: FoundList) -> AuditedStore:
+        """The store with what its queue and index files say of themselves."""
+        looked = self._runner.map("queue files", partial(queue_facts, store), queue_keys(store))
+        queues = {key: facts for key, facts, _ in looked if facts.files}
+        if "queues" in self._checks:
+            self._take(Counted.of(each) for _, _, each in looked)
+        index_files = []
+        if store.index_is_readable and "index" in self._checks:
+            told = self._runner.map("index files", partial(index_facts, store), index_paths(store))
+            index_files = [facts for facts, _ in told if facts is not None]
+            self._take(counted for _, counted in told)
+        known_end = store.known_end
+        if not store.own_state and store.clean:
+            known_end = max([known_end, *(facts.last_record_end for facts in queues.values())])
+        return replace(
+            store,
+            queues=queues,
+            index_files=tuple(index_files),
+            known_end=min(known_end, store.log.capacity_end),
+        )
+
+    def _check_segments(self, store: AuditedStore) -> list[SegmentResult]:
+        if not self._checks & {"log", "queues", "index"}:
+            return []
+        check = partial(check_segment, store, self._checks)
+        results = self._runner.map("segments", check, store.log.segments)
+        self._take(result.found for result in results)
+        return results
+
+    def _check_log(
+        self, store: AuditedStore, results: list[SegmentResult], end: int, found: FoundList
+    ) -> None:
+        for gap in store.log.gaps:
+            path = f"{LOG_DIRECTORY}/{file_name(gap.begin)}"
+            found.of("segmentMissing").add(path, 0, f"the log from {gap.begin} to {gap.end} is missing")
+        size = store.log.segments[0].size
+        for file in store.log.segments:
+            if file.size != size:
+                path = f"{LOG_DIRECTORY}/{file.name}"
+                found.of("segmentSize").add(path, 0, f"has {file.size} bytes, the first segment {size}")
+        if behind := sum(result.bytes_behind for result in results):
+            path, at = store.log_place(end)
+            what = f"the log ends at {end}; {behind} bytes behind it are not zero"
+            found.of("logTail").add(path, at, what, note=not store.clean or not store.own_state)
+
+    def _check_queues(self, store: AuditedStore, log: LogBounds, results: list[SegmentResult]) -> None:
+        runs: dict[QueueKey, list[NDArray[np.void]]] = {key: [] for key in store.queues}
+        for result in results:
+            for key, part in result.runs.items():
+                runs.setdefault(key, []).append(part)
+        self._take(
+            self._runner.map("queues", partial(check_queue, store, log), sorted(runs.items(), key=_key))
+        )
+
+    # --- the report ---------------------------------------------------------------------------------------
+    def _take(self, counted: Iterable[Counted]) -> None:
+        for one in counted:
+            for found in one.kept:
+                if not found.note:
+                    self._report.found(found.finding())
+                elif len(self._report.notes) < NOTES_MAX:
+                    self._report.notes.append(str(found))
+            kept = sum(not found.note for found in one.kept)
+            self._report.finding_count += one.finding_count - kept
+
+    def _tell(self, store: AuditedStore, results: list[SegmentResult], end: int) -> None:
+        self._report.facts["shutdown"] = "clean" if store.clean else "killed"
+        if is_locked(store):
+            self._report.notes.append(
+                "another process has the store open: of what it writes wrong things may be told"
+            )
+        if not results:
+            return
+        items = [result.items for result in results]
+        self._report.facts |= {
+            "commitLogMinOffset": store.log.begin,
+            "commitLogMaxOffset": end,
+            "segments": len(store.log.segments),
+            "records": sum(result.records for result in results),
+            "recordsOfDeletedTopics": sum(result.dead_records for result in results),
+            "damagedBytes": sum(stop - begin for result in results for begin, stop in result.damages),
+            "queues": len(store.queues),
+            "unitsCompared": sum(result.units for result in results),
+            "indexFiles": len(store.index_files),
+            "itemsCompared": sum(one.compared for one in items),
+        }
+        unindexed_from = min((one.unindexed_from for one in items if one.unindexed_from >= 0), default=-1)
+        for count, what in (
+            (sum(one.unindexed for one in items), f"records from {unindexed_from} on are not indexed yet"),
+            (sum(one.double for one in items), "items stand twice"),
+            (sum(one.tagless for one in items), "tags have no item, as in stores of RocketMQ before 5.4"),
+            (sum(one.damaged for one in items), "items are of damaged records"),
+        ):
+            if count:
+                self._report.notes.append(f"{INDEX_DIRECTORY}: {count} {what}")
+        if store.log.segments[-1].end > end and not store.clean:
+            self._report.notes.append(f"the store was not closed: its log is read up to {end}")
+
+
+def _key(item: tuple[QueueKey, list[NDArray[np.void]]]) -> QueueKey:
+    return item[0]

@@ -1,0 +1,68 @@
+"""The job `audit`: a stopped store, or a backup of one, against itself.
+
+The log's records are read segment by segment, in parallel, and compared with the consume queues and index
+files in the same tasks, so that nothing is carried from worker to worker but runs of queue offsets and, for
+unique keys, 16 bytes a message.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.audit.runner import Runner, SparkTasks
+from trovemq_spark.audit.store import Sizes
+from trovemq_spark.audit.whole import CHECKS, Audit
+from trovemq_spark.jobs.job import Progress, Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class AuditArguments:
+    """What to check."""
+
+    store: str
+    """The store: a directory or a URI; not one that a broker has open."""
+    checks: tuple[str, ...] = ()
+    """Some of log, queues, index, uniqueKeys, groups, files; none: all of them."""
+    groups: tuple[str, ...] = ()
+    """The consumer groups whose unacknowledged messages are told; none: all of them."""
+    consume_queue_file_size: int = 0
+    """mappedFileSizeConsumeQueue in bytes; 0: as the store's files say."""
+    index_slot_count: int = 0
+    """maxHashSlotNum of the index files; 0: as the store's files say."""
+    index_item_count: int = 0
+    """maxIndexNum of the index files; 0: as the store's files say."""
+
+
+def run(session: SparkSession, arguments: AuditArguments, progress: Progress) -> Report:
+    """Findings by file and byte offset; facts: counts, and `unacknowledged` by group, topic and queue.
+
+    TroveError STORE_FAILED where there is no store, OPTION_ILLEGAL.
+    """
+    return audit(SparkTasks(session, progress), arguments)
+
+
+def audit(runner: Runner, arguments: AuditArguments) -> Report:
+    """The same where the runner says."""
+    report = Report("audit")
+    sizes = Sizes(arguments.consume_queue_file_size, arguments.index_slot_count, arguments.index_item_count)
+    Audit(runner, _checks(arguments.checks), frozenset(arguments.groups), report).run(arguments.store, sizes)
+    return report
+
+
+def _checks(names: tuple[str, ...]) -> frozenset[str]:
+    chosen = frozenset(names or CHECKS)
+    for name in sorted(chosen - set(CHECKS)):
+        nearest = difflib.get_close_matches(name, CHECKS, 1, 0.0)[0]
+        raise TroveError(
+            errors.OPTION_ILLEGAL,
+            f"checks: there is no check {name!r}; did you mean {nearest!r}? ({', '.join(CHECKS)})",
+            field="checks",
+        )
+    return chosen

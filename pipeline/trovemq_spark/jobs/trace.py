@@ -1,0 +1,115 @@
+"""The job `trace`: how long messages were on their way, by topic, group and hour (UTC), from the log alone.
+
+Born and store times are those of the records. Deliveries and acknowledgements are the delivery events of our
+broker, which hold the broker's clock at that moment in whole milliseconds; RocketMQ's stores have none, so
+there only bornToStored, retries and dead letters are known. A segment is a task; 24 bytes a message go to the
+task that has the events of its queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.events.codec import EVENTS_TOPIC
+from broker.index.consume_queue import ROOT_DIRECTORY
+from trovemq_spark.audit.runner import Runner, SparkTasks
+from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.jobs.trace_latency import put_together, reduce_times
+from trovemq_spark.jobs.trace_times import TracedLog, times_of_segment
+from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.storage import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OUT_FILE: Final = "trace.parquet"
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("stage", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("group", pa.string()),
+        pa.field("hour", pa.string()),
+        pa.field("count", pa.int64()),
+        pa.field("p50Ms", pa.int64()),
+        pa.field("p90Ms", pa.int64()),
+        pa.field("p99Ms", pa.int64()),
+        pa.field("maxMs", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceArguments:
+    """What to trace."""
+
+    store: str
+    """A store, a backup, or a directory of segments: a path or URI."""
+    out: str = ""
+    """Where trace.parquet, the latencies as a table, is written to: a path or URI; empty: nowhere."""
+    topics: tuple[str, ...] = ()
+    """Only these topics; none: all but the system's own."""
+    groups: tuple[str, ...] = ()
+    """Only these consumer groups; none: all of them."""
+
+
+def run(session: SparkSession, arguments: TraceArguments, progress: Progress) -> Report:
+    """Facts: `latencies` (rows as _SCHEMA has them; exact quantiles, nearest rank), `deliveries` (attempts by
+    topic and group) and `copies` (messages in retry and dead-letter topics). No findings.
+
+    TroveError STORE_FAILED where there is no log, OFFSET_OUT_OF_RANGE where it is removed meanwhile.
+    """
+    return trace(SparkTasks(session, progress), arguments)
+
+
+def trace(runner: Runner, arguments: TraceArguments) -> Report:
+    """The same where the runner says."""
+    log = LogDirectory.open(arguments.store)
+    has_events = _has_events(Place(arguments.store))
+    traced = TracedLog(
+        log,
+        open_deletions(arguments.store),
+        has_events,
+        frozenset(arguments.topics),
+        frozenset(arguments.groups),
+    )
+    told = runner.shuffle("segments", partial(times_of_segment, traced), log.segments, reduce_times)
+    latencies, deliveries, copies = put_together(told)
+    report = Report("trace", {"latencies": latencies, "deliveries": deliveries, "copies": copies})
+    report.facts["quantiles"] = "exact, nearest rank; whole milliseconds"
+    _note(report, log, has_events=has_events)
+    if arguments.out:
+        _write(Place(arguments.out), latencies)
+        report.facts["outFile"] = OUT_FILE
+    return report
+
+
+def _has_events(place: Place) -> bool:
+    """A mere directory of segments has no consume queues to tell: then the log is looked through."""
+    if not place.exists(ROOT_DIRECTORY):
+        return True
+    return place.exists(f"{ROOT_DIRECTORY}/{EVENTS_TOPIC}")
+
+
+def _note(report: Report, log: LogDirectory, *, has_events: bool) -> None:
+    if not has_events:
+        report.notes.append(
+            "the log has no delivery events (RocketMQ writes none): "
+            "deliveries and acknowledgements are not known"
+        )
+    report.notes += [
+        f"segments from {gap.begin} to {gap.end} are missing: their messages are not counted"
+        for gap in log.gaps
+    ]
+    if any(int(str(row["p50Ms"])) < 0 for row in report.facts["latencies"]):  # type: ignore[attr-defined]
+        report.notes.append("some times are negative: the clients' clocks are ahead of the broker's")
+
+
+def _write(place: Place, rows: list[dict[str, object]]) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), sink)
+    place.write(OUT_FILE, sink.getvalue().to_pybytes())
