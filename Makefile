@@ -23,8 +23,8 @@ PROTO_OUT ?= proto
 
 .PHONY: help
 help: ## List the commands
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
-	  printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+	  printf '  make %-18s %s\n' "$$name" "$$text"; done
 
 # --- the environment --------------------------------------------------------------------------------
 # Bytecode is compiled ahead, also where PYTHONDONTWRITEBYTECODE is set: daemons and command line start in half the time.
@@ -62,6 +62,14 @@ run: setup ## Start nameserver and broker, load the demo data, answer five look-
 bench: setup ## Measure the store and both protocols; prints a table and writes JSON (ARGS="rocketmq": one part)
 	@GRPC_VERBOSITY=ERROR exec $(RUN) -m bench.run $(ARGS)
 
+.PHONY: pipeline-demo
+pipeline-demo: setup ## The flights archived, searched by tail number, delays by carrier as a table and a picture
+	@exec $(RUN) -m deploy.pipeline_demo $(ARGS)
+
+.PHONY: bench-pipeline
+bench-pipeline: setup ## Measure the pipeline beside plain Python and Spark's own parts (ARGS="--quick")
+	@exec $(RUN) -m bench.run pipeline $(ARGS)
+
 # --- tests ------------------------------------------------------------------------------------------
 # A run of everything also says how much of the engine it went through, and fails where that is too little.
 .PHONY: test
@@ -80,6 +88,10 @@ quick: setup ## The fast tests, under 2 minutes
 .PHONY: soak
 soak: setup ## Every trial of durability, about half an hour; writes docs/soak.md
 	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability
+
+.PHONY: test-pipeline-long
+test-pipeline-long: setup ## The proofs of the Spark pipeline in full: every kill, the whole flights data
+	@PIPELINE_LONG=1 $(PYTEST) --timeout 1800 tests/pipeline tests/unit/pipeline $(ARGS)
 
 .PHONY: conformance
 conformance: setup ## The official RocketMQ 5 clients against a broker (ARGS="python": one language)

@@ -4,6 +4,7 @@
     make bench ARGS="store"         the store and the native protocol
     make bench ARGS="rocketmq"      RocketMQ's protocol, with the official clients that this machine can run
     make bench ARGS="recovery"      how soon a killed broker acknowledges again
+    make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
 Client and broker share the processors. `--quick` sends a tenth of the messages, or measures half as long.
@@ -38,6 +39,7 @@ PARTS = {
     "rocketmq": "RocketMQ's protocol",
     "recovery": "Recovery after a kill",
 }
+PIPELINE = "pipeline"
 BROKER_SETTINGS: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 6_000_000,
@@ -154,18 +156,27 @@ async def measure_store(report: Report, directory: Path, *, quick: bool) -> None
     measure_engine(report, directory / "engine")
 
 
+async def measure_pipeline(report: Report, directory: Path, *, quick: bool) -> None:
+    """Spark is imported where it is asked for only."""
+    from bench.pipeline.run import measure_all
+
+    measure_all(report, directory, quick=quick)
+
+
 MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "store": (measure_store, ""),
     "rocketmq": (rocketmq.measure_protocol, rocketmq.ABOUT),
     "recovery": (recovery.measure_recovery, recovery.ABOUT),
+    PIPELINE: (measure_pipeline, ""),
 }
+TITLES = PARTS | {PIPELINE: "The data pipeline on Spark"}
 
 
 async def run(arguments: argparse.Namespace) -> list[Report]:
     reports = []
     for part in PARTS if arguments.part is None else (arguments.part,):
         measured, about = MEASURED[part]
-        report = Report(PARTS[part], about)
+        report = Report(TITLES[part], about)
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
             await measured(report, Path(scratch), quick=arguments.quick)
         reports.append(report)
@@ -177,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=tuple(PARTS), help="one part only")
+    parser.add_argument("part", nargs="?", choices=tuple(TITLES), help="one part only")
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, half of the time")
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
