@@ -18,22 +18,26 @@ from trovemq.fetched import FetchedBatch
 
 # Ask for a little less than fitted, or every answer would fall short of its end by a record.
 FILL = 0.95
+NO_END = (1 << 63) - 1
+_MESSAGES_MAX = (1 << 31) - 1  # that a request can name
 
 
 @dataclass(slots=True)
 class Fetch:
-    """One fetch. end None: it takes what it gets; what lies behind it is not known before its answer."""
+    """One fetch. end None: it takes what it gets, `limit` messages at most (0: as many as fit); what lies
+    behind it is not known before its answer."""
 
     fetch_id: int
     start: int
     end: int | None
+    limit: int = 0
     sent: bool = False
     batch: FetchedBatch | None = None
 
     @property
     def messages_max(self) -> int:
         """0 = as many as fit."""
-        return 0 if self.end is None else self.end - self.start
+        return self.limit if self.end is None else self.end - self.start
 
     @property
     def next_start(self) -> int | None:
@@ -51,14 +55,27 @@ class FetchPlan:
         bytes_max: Bytes of one answer.
         fetches_max: Answers in flight or waiting to be handed out.
         foretell: Whether offsets may be foretold (not with a tag filter: it leaves unknown gaps).
+        end: The queue offset to stop before.
+        messages_max: Messages of one answer; 0 = as many as fit.
     """
 
-    def __init__(self, offset: int, *, bytes_max: int, fetches_max: int, foretell: bool) -> None:
+    def __init__(
+        self,
+        offset: int,
+        *,
+        bytes_max: int,
+        fetches_max: int,
+        foretell: bool,
+        end: int = NO_END,
+        messages_max: int = 0,
+    ) -> None:
         self.position = offset  # the next offset to hand out
         self.max_offset = offset  # the end of the queue as last heard
         self._bytes_max = bytes_max
         self._fetches_max = fetches_max
         self._foretell = foretell
+        self._end = end
+        self._messages_max = messages_max
         self._count = 0  # messages to ask for; 0 = not known yet
         self._fetches: deque[Fetch] = deque()
         self._next_id = 1
@@ -76,18 +93,22 @@ class FetchPlan:
 
     def _append_fetch(self) -> Fetch | None:
         start = self._fetches[-1].next_start if self._fetches else self.position
-        if start is None or (self._fetches and start >= self.max_offset):
+        known_end = min(self.max_offset, self._end)
+        if start is None or (self._fetches and start >= known_end):
             return None
         end = None
-        if self._count and self._foretell and start < self.max_offset:
-            end = min(start + self._count, self.max_offset)
+        if self._count and self._foretell and start < known_end:
+            end = min(start + self._count, known_end)
         fetch = self._made(start, end)
         self._fetches.append(fetch)
         return fetch
 
     def _made(self, start: int, end: int | None) -> Fetch:
         self._next_id += 1
-        return Fetch(self._next_id, start, end)
+        limit = self._messages_max
+        if self._end != NO_END:
+            limit = min(limit or _MESSAGES_MAX, max(self._end - start, 1))
+        return Fetch(self._next_id, start, end, limit)
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -103,6 +124,8 @@ class FetchPlan:
             self._count = max(1, int(covered * FILL))
         elif batch.nbytes * 2 <= self._bytes_max and covered >= self._count:
             self._count *= 2
+        if self._messages_max:
+            self._count = min(self._count, self._messages_max)
         if found.end is not None and found.start < batch.next_offset < found.end:
             rest = self._made(batch.next_offset, found.end)
             self._fetches.insert(self._fetches.index(found) + 1, rest)
@@ -115,7 +138,7 @@ class FetchPlan:
         assert fetch.batch is not None
         batch = fetch.batch if fetch.start >= self.position else _from(fetch.batch, self.position)
         self.position = max(self.position, batch.next_offset)
-        return batch
+        return batch if batch.next_offset <= self._end else _until(batch, self._end)
 
     def restart(self) -> None:
         """The stream broke: what was not handed out is asked for again."""
@@ -131,3 +154,14 @@ def _from(batch: FetchedBatch, offset: int) -> FetchedBatch:
     queue_offsets = None if batch.queue_offsets is None else batch.queue_offsets[first:]
     data = memoryview(batch.data)[int(batch.records.positions[first]) :]
     return replace(batch, data=data, queue_offsets=queue_offsets, damaged_offsets=damaged)
+
+
+def _until(batch: FetchedBatch, offset: int) -> FetchedBatch:
+    """The part of a batch below a queue offset."""
+    damaged = tuple(damaged for damaged in batch.damaged_offsets if damaged < offset)
+    count = int(np.searchsorted(batch.offsets, offset)) if len(batch) else 0
+    data = memoryview(batch.data)
+    if count < len(batch):
+        data = data[: int(batch.records.positions[count])]
+    queue_offsets = None if batch.queue_offsets is None or not count else batch.queue_offsets[:count]
+    return replace(batch, data=data, next_offset=offset, queue_offsets=queue_offsets, damaged_offsets=damaged)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from trovemq._fetch_plan import Fetch, FetchPlan
+from trovemq._fetch_plan import NO_END, Fetch, FetchPlan
 from trovemq._links import Links
 from trovemq._wire.connection import Stream
 from trovemq._wire.convert import FetchAnswer, fetch_request
@@ -28,6 +28,8 @@ class PullRequest:
     follow: bool
     wait_ms: int
     broker: str | None
+    end: int = NO_END
+    messages_max: int = 0
 
 
 class Puller:
@@ -46,6 +48,8 @@ class Puller:
             bytes_max=request.bytes_max,
             fetches_max=request.prefetch,
             foretell=not request.tags,
+            end=request.end,
+            messages_max=request.messages_max,
         )
         self._broker = ""
         self._failures = 0
@@ -58,6 +62,8 @@ class Puller:
         self._broker = self._links.routes.broker_of_queue(
             request.topic, request.queue_id, request.broker
         ).name
+        if request.offset >= request.end:
+            return
         while True:
             try:
                 async with aclosing(self._one_stream()) as stream:
@@ -109,6 +115,8 @@ class Puller:
         self._plan.answered(answer.fetch_id, answer.batch)
 
     def _at_end(self, batch: FetchedBatch) -> bool:
+        if batch.next_offset >= self._request.end:
+            return True
         return not self._request.follow and batch.next_offset >= batch.max_offset
 
     async def _send_fetches(self, stream: Stream) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
+from trovemq._fetch_plan import NO_END
 from trovemq._links import Links, parse_servers
 from trovemq._outgoing import Keys
 from trovemq._puller import Puller, PullRequest
@@ -378,7 +379,9 @@ class Client:
         *,
         queue_id: int = 0,
         offset: int = 0,
+        end: int | None = None,
         bytes_max: int = 4 << 20,
+        messages_max: int = 0,
         tags: Sequence[str] | None = None,
         prefetch: int = 3,
         follow: bool = False,
@@ -393,7 +396,9 @@ class Client:
             topic: The topic.
             queue_id: The queue.
             offset: The first queue offset wanted.
+            end: The queue offset to stop before; the end of the queue, as `follow` says, where None.
             bytes_max: Bytes of one batch; it has one record at least.
+            messages_max: Messages of one batch; 0 for as many as fit.
             tags: Only records with one of these tags.
             prefetch: Batches that are in flight or waiting for the reader (with `tags` one is in flight).
             follow: Go on at the end of the queue; else it ends there.
@@ -404,10 +409,21 @@ class Client:
             TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_NOT_FOUND,
                 QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, BROKER_UNREACHABLE, …
         """
-        if prefetch < 1 or bytes_max < 1:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"prefetch={prefetch}, bytes_max={bytes_max}")
+        if prefetch < 1 or bytes_max < 1 or not 0 <= messages_max < 1 << 31:
+            text = f"prefetch={prefetch}, bytes_max={bytes_max}, messages_max={messages_max}"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
         request = PullRequest(
-            topic, queue_id, offset, bytes_max, tuple(tags or ()), prefetch, follow, wait_ms, broker
+            topic,
+            queue_id,
+            offset,
+            bytes_max,
+            tuple(tags or ()),
+            prefetch,
+            follow,
+            wait_ms,
+            broker,
+            end=NO_END if end is None else end,
+            messages_max=messages_max,
         )
         async with aclosing(Puller(self._links, request).batches()) as batches:
             async for batch in batches:

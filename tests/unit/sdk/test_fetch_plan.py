@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq._fetch_plan import Fetch, FetchPlan
+from trovemq._fetch_plan import NO_END, Fetch, FetchPlan
 from trovemq.fetched import FetchedBatch
 from trovemq_proto.records import encode_record
 
@@ -43,6 +43,8 @@ class Queue:
     fetches_max=st.integers(1, 5),
     scan_max=st.integers(1, 60),
     foretell=st.booleans(),
+    wanted=st.one_of(st.none(), st.integers(0, 20)),
+    messages_max=st.integers(0, 9),
     seed=st.integers(0, 1 << 16),
 )
 def test_nothing_missing_nothing_twice(
@@ -52,17 +54,29 @@ def test_nothing_missing_nothing_twice(
     fetches_max: int,
     scan_max: int,
     foretell: bool,
+    wanted: int | None,
+    messages_max: int,
     seed: int,
 ) -> None:
     chance = Random(seed)
-    start = min(start, len(sizes))
+    start %= len(sizes) + 1
+    end = NO_END if wanted is None else start + wanted
     queue = Queue(sizes)
-    plan = FetchPlan(start, bytes_max=bytes_max, fetches_max=fetches_max, foretell=foretell)
+    plan = FetchPlan(
+        start,
+        bytes_max=bytes_max,
+        fetches_max=fetches_max,
+        foretell=foretell,
+        end=end,
+        messages_max=messages_max,
+    )
     in_flight: list[Fetch] = []
     found: list[int] = []
     for _ in range(1_000):
-        while (fetch := plan.next_to_send()) is not None:
+        while start < end and (fetch := plan.next_to_send()) is not None:
             in_flight.append(fetch)
+            assert not messages_max or 0 < fetch.messages_max <= messages_max
+            assert fetch.start < end
         if not in_flight:
             break
         if chance.random() < 0.05:
@@ -74,10 +88,10 @@ def test_nothing_missing_nothing_twice(
         ended = False
         while (batch := plan.next_to_hand_out()) is not None:
             found += batch.offsets.tolist() if len(batch) else []
-            ended = ended or batch.next_offset >= len(sizes)
+            ended = ended or batch.next_offset >= min(len(sizes), end)
         if ended:
             break
-    assert found == [offset for offset in range(start, len(sizes)) if sizes[offset] is not None]
+    assert found == [offset for offset in range(start, min(len(sizes), end)) if sizes[offset] is not None]
 
 
 def test_several_fetches_are_in_flight_where_records_are_alike() -> None:
@@ -94,3 +108,21 @@ def test_several_fetches_are_in_flight_where_records_are_alike() -> None:
         assert fetch is not None
         answer = queue.answer(fetch, 5_000, 1_000)
         assert answer.next_offset == fetch.end
+
+
+def test_fetches_end_where_they_are_told_to_and_ask_for_no_more_messages() -> None:
+    queue = Queue([100] * 1_000)
+    plan = FetchPlan(0, bytes_max=50_000, fetches_max=3, foretell=True, end=260, messages_max=25)
+    found: list[int] = []
+    asked: list[tuple[int, int]] = []
+    while len(found) < 260:
+        fetches = [fetch for _ in range(3) if (fetch := plan.next_to_send()) is not None]
+        assert fetches
+        for fetch in fetches:
+            asked.append((fetch.start, fetch.messages_max))
+            plan.answered(fetch.fetch_id, queue.answer(fetch, 50_000, 1_000))
+        while (batch := plan.next_to_hand_out()) is not None:
+            found += batch.offsets.tolist()
+    assert found == list(range(260))
+    assert all(start + count <= 260 and 0 < count <= 25 for start, count in asked)
+    assert len(asked) <= 13, "a fetch asks for as many as it may"

@@ -1,0 +1,191 @@
+"""Questions to a cluster from Spark's driver: which queues there are, what they hold, where a time is.
+
+Each question is one connection that is closed behind it: the routes are then never older than the question,
+and a reader that Spark keeps for days, or copies to its tasks, holds nothing open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from trovemq import Client, ClientOptions, connect
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.sources import live_loop
+from trovemq_spark.sources.offsets import Queue
+
+_SAMPLE_BYTES: Final = 1 << 18
+_LOOK_AGAIN_SECONDS: Final = 0.05
+_CALLS_MAX: Final = 64
+"""So many questions are under way at a time."""
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The offsets that a queue has: [minimum, maximum)."""
+
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a cluster is. Pickles.
+
+    server: HOST:PORT of nameservers, with commas, or of one broker; reconnect_timeout_ms: how long a server
+    that was there may be away.
+    """
+
+    server: str
+    reconnect_timeout_ms: int
+
+    def client_options(self) -> ClientOptions:
+        return ClientOptions(reconnect_timeout_ms=self.reconnect_timeout_ms)
+
+    def ask(self, question: Callable[[Client], Awaitable[_Answer]], *, wait_ms: int = 0) -> _Answer:
+        """Connects, asks, closes; asks again where a server is away, for wait_ms.
+
+        Raises TroveError: BROKER_UNREACHABLE, REQUEST_TIMEOUT, REQUEST_ILLEGAL (no address), the question's.
+        """
+
+        async def once() -> _Answer:
+            async with connect(self.server, options=self.client_options()) as client:
+                return await question(client)
+
+        async def asked() -> _Answer:
+            loop = asyncio.get_running_loop()
+            give_up = loop.time() + wait_ms / 1000
+            while True:
+                try:
+                    return await once()
+                except TroveError as error:
+                    if not (error.retriable and loop.time() < give_up):
+                        raise
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+        return live_loop.run(asked())
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which queues are meant: topics by name, by a pattern of the whole name, or queue by queue."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    queues: frozenset[Queue] = frozenset()
+
+
+async def queue_spans(client: Client, selection: Selection) -> dict[Queue, Span]:
+    """The selected queues with their offsets, as the brokers say now.
+
+    Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_NOT_FOUND for what is named and is not there (a
+    pattern may match nothing), BROKER_UNREACHABLE.
+    """
+    if selection.pattern is not None:
+        listed = {topic.topic for topic in await client.admin.list_topics()}
+        topics: Iterable[str] = filter(re.compile(selection.pattern).fullmatch, listed)
+    else:
+        topics = selection.topics or {queue.topic for queue in selection.queues}
+    names = sorted(topics)
+    answers = await _all([client.queue_offsets(topic) for topic in names])
+    spans = {
+        Queue(topic, found.broker, found.queue_id): Span(found.min_offset, found.max_offset)
+        for topic, queues in zip(names, answers, strict=True)
+        for found in queues
+    }
+    if not selection.queues:
+        return spans
+    for queue in sorted(selection.queues - spans.keys()):
+        raise TroveError(errors.QUEUE_NOT_FOUND, f"{describe(queue)} is assigned, and is not there")
+    return {queue: spans[queue] for queue in selection.queues}
+
+
+async def offsets_at(
+    client: Client, queues: Iterable[Queue], timestamp_ms: int, *, upper: bool = False
+) -> dict[Queue, int]:
+    """For each queue the first offset that was stored at or after a time (epoch ms), its end where there is
+    none; `upper`: the last at or before that time, its first where there is none."""
+    chosen = sorted(queues)
+    found = await _all(
+        [
+            client.search_offset(queue.topic, queue.queue_id, timestamp_ms, upper=upper, broker=queue.broker)
+            for queue in chosen
+        ]
+    )
+    return dict(zip(chosen, found, strict=True))
+
+
+async def wait_for_brokers(client: Client, names: Iterable[str], timeout_ms: int) -> None:
+    """Until all of them are in the routes. TroveError BROKER_NOT_FOUND for one that does not come in time."""
+    wanted = set(names)
+    give_up = asyncio.get_running_loop().time() + timeout_ms / 1000
+    while True:
+        live = {route.broker.name for route in (await client.admin.cluster()).brokers}
+        if wanted <= live:
+            return
+        if asyncio.get_running_loop().time() > give_up:
+            away, there = ", ".join(sorted(wanted - live)), ", ".join(sorted(live)) or "none"
+            text = f"{away}: not in the routes for {timeout_ms} ms, and has queues that are being read"
+            raise TroveError(errors.BROKER_NOT_FOUND, f"{text} (live: {there})")
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+
+async def mean_record_size(client: Client, queue: Queue, offset: int) -> float:
+    """Bytes of a record, by the first of them from an offset on; 0 where none is there."""
+    batches = client.pull_batches(
+        queue.topic,
+        queue_id=queue.queue_id,
+        broker=queue.broker,
+        offset=offset,
+        bytes_max=_SAMPLE_BYTES,
+        prefetch=1,
+    )
+    try:
+        async for batch in batches:
+            if len(batch):
+                return batch.nbytes / len(batch)
+        return 0.0
+    finally:
+        await batches.aclose()
+
+
+async def commit_group_offsets(client: Client, group: str, offsets: Mapping[Queue, int]) -> list[str]:
+    """Stores the next offsets of a consumer group; what could not be stored, and why, in words."""
+    chosen = sorted(offsets)
+    calls = [
+        client.admin.commit_offset(group, queue.topic, queue.queue_id, offsets[queue], queue.broker)
+        for queue in chosen
+    ]
+    outcomes = await _all([_failure(call) for call in calls])
+    return [f"{describe(queue)}: {why}" for queue, why in zip(chosen, outcomes, strict=True) if why]
+
+
+async def _failure(call: Awaitable[None]) -> str:
+    """Why it failed; nothing where it did not."""
+    try:
+        await call
+    except TroveError as error:
+        return str(error)
+    return ""
+
+
+def describe(queue: Queue) -> str:
+    """For messages to people."""
+    return f"topic {queue.topic}, broker {queue.broker}, queue {queue.queue_id}"
+
+
+async def _all(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer]:
+    """The answers in order, with a bound on how many questions are under way."""
+    room = asyncio.Semaphore(_CALLS_MAX)
+
+    async def one(call: Awaitable[_Answer]) -> _Answer:
+        async with room:
+            return await call
+
+    return await asyncio.gather(*map(one, calls))

@@ -1,0 +1,120 @@
+"""Which offsets of which queues are read: where a reading begins and ends, what is gone, how it is split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pyspark.sql.datasource import InputPartition
+
+from trovemq import Client
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.sources.live_client import Span, describe, offsets_at
+from trovemq_spark.sources.offsets import EARLIEST_MARK, LATEST_MARK, Queue, QueueOffsets
+from trovemq_spark.sources.options import SourceOptions
+from trovemq_spark.sources.rows import LOGGER
+
+Offsets = dict[Queue, int]
+
+
+@dataclass(frozen=True)
+class QueueRange(InputPartition):
+    """One task's part: the offsets [start, end) of a queue. Pickles."""
+
+    queue: Queue
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return max(self.end - self.start, 0)
+
+
+async def starting_offsets(client: Client, spans: Mapping[Queue, Span], options: SourceOptions) -> Offsets:
+    """Where each queue's reading begins, by the options.
+
+    Raises TroveError: OPTION_ILLEGAL where a queue is named that is not read, or nothing is as young as
+    startingTimestamp; DATA_LOST; what the cluster says.
+    """
+    if options.starting_timestamp is not None:
+        found = await offsets_at(client, spans, options.starting_timestamp)
+        if options.starting_offsets_by_timestamp_strategy == "error":
+            _check_as_young(found, spans, options.starting_timestamp)
+        return found
+    return _resolved(options.starting_offsets, spans, "startingOffsets", options.fail_on_data_loss)
+
+
+async def ending_offsets(client: Client, spans: Mapping[Queue, Span], options: SourceOptions) -> Offsets:
+    """Where each queue's reading ends, exclusive. Raises as starting_offsets."""
+    if options.ending_timestamp is not None:
+        return await offsets_at(client, spans, options.ending_timestamp)
+    return _resolved(options.ending_offsets, spans, "endingOffsets", options.fail_on_data_loss)
+
+
+def _resolved(wanted: QueueOffsets, spans: Mapping[Queue, Span], option: str, fail: bool) -> Offsets:
+    for queue in sorted(wanted.queues.keys() - spans.keys()):
+        text = f"option {option} names {describe(queue)}, which is not among the queues that are read"
+        raise TroveError(errors.OPTION_ILLEGAL, text, field=option)
+    offsets = {}
+    for queue, span in spans.items():
+        offset = wanted.of(queue)
+        marks = {EARLIEST_MARK: span.minimum, LATEST_MARK: span.maximum}
+        offsets[queue] = within(queue, marks.get(offset, offset), span, fail=fail)
+    return offsets
+
+
+def _check_as_young(found: Offsets, spans: Mapping[Queue, Span], timestamp_ms: int) -> None:
+    for queue in sorted(queue for queue, offset in found.items() if offset >= spans[queue].maximum):
+        text = f"{describe(queue)}: no message was stored at or after startingTimestamp = {timestamp_ms}"
+        advice = "set startingOffsetsByTimestampStrategy=latest to begin at the end of such queues"
+        raise TroveError(errors.OPTION_ILLEGAL, f"{text}; {advice}", field="startingTimestamp")
+
+
+def within(queue: Queue, wanted: int, span: Span, *, fail: bool) -> int:
+    """The wanted offset where the queue reaches it; else DATA_LOST, or, unless `fail`, the nearest one."""
+    if span.minimum <= wanted <= span.maximum:
+        return wanted
+    nearest = max(span.minimum, min(wanted, span.maximum))
+    lose(queue, wanted, span, fail=fail, then=f"reading goes on at {nearest}")
+    return nearest
+
+
+def lose(queue: Queue, wanted: int, span: Span, *, fail: bool, then: str) -> None:
+    """Messages that were to be read are gone: DATA_LOST, or a line in the log with what is done `then`."""
+    text = (
+        f"{describe(queue)}: offset {wanted} is wanted, its offsets are now {span.minimum} (minimum) to "
+        f"{span.maximum} (end)"
+    )
+    if fail:
+        raise TroveError(
+            errors.DATA_LOST,
+            f"{text}; {errors.DATA_LOST.what_to_do}",
+            topic=queue.topic,
+            broker=queue.broker,
+            queue_id=queue.queue_id,
+            wanted=wanted,
+            min_offset=span.minimum,
+        )
+    LOGGER.warning("%s; %s", text, then)
+
+
+def ranges_between(starts: Mapping[Queue, int], ends: Mapping[Queue, int]) -> list[QueueRange]:
+    """A range for each queue that both name and that has something to read, in order."""
+    ranges = [QueueRange(queue, starts[queue], ends[queue]) for queue in sorted(ends) if queue in starts]
+    return [part for part in ranges if part.size]
+
+
+def split_ranges(ranges: Iterable[QueueRange], count_min: int | None) -> list[QueueRange]:
+    """The same offsets in `count_min` parts or more, as far as there are offsets; large ranges are split."""
+    ranges = list(ranges)
+    total = sum(part.size for part in ranges)
+    if count_min is None or len(ranges) >= count_min:
+        return ranges
+    parts: list[QueueRange] = []
+    for whole in ranges:
+        count = min(whole.size, -(-whole.size * count_min // total))
+        cuts = [whole.start + whole.size * i // count for i in range(count + 1)]
+        parts += [QueueRange(whole.queue, start, end) for start, end in pairwise(cuts)]
+    return parts

@@ -1,0 +1,110 @@
+"""Tells a consumer group on the brokers how far a streaming query has come: for lag, dashboards, operators.
+
+The query itself goes by its checkpoint alone; nothing here decides what is read. Spark tells a source that a
+batch is committed only when it plans the next one, so what is told through the source lags by a batch, and
+the last batch is never told. report_offsets() tells it when a query has ended, OffsetReporter after each
+batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from trovemq_proto.errors import TroveError
+from trovemq_spark.sources.live_client import Cluster, commit_group_offsets
+from trovemq_spark.sources.offsets import Queue, offsets_from_json
+from trovemq_spark.sources.rows import LOGGER
+
+RECONNECT_TIMEOUT_MS: Final = 10_000
+
+
+def report_group_offsets(cluster: Cluster, group: str, offsets: Mapping[Queue, int]) -> list[str]:
+    """Stores a group's next offsets on the brokers, durably.
+
+    Returns what could not be stored, in words; it is logged as well. A report that fails is no error: the
+    query goes by its checkpoint.
+    """
+    if not offsets:
+        return []
+    try:
+        failures = cluster.ask(lambda client: commit_group_offsets(client, group, offsets))
+    except TroveError as error:
+        failures = [str(error)]
+    for failure in failures:
+        LOGGER.warning("progress is not reported to group %s: %s", group, failure)
+    return failures
+
+
+def report_offsets(
+    query: StreamingQuery,
+    server: str,
+    group: str,
+    *,
+    reconnect_timeout_ms: int = RECONNECT_TIMEOUT_MS,
+) -> list[str]:
+    """After awaitTermination(): stores where a query of format `trovemq` stands as the offsets of a group.
+
+    Args:
+        query: The query; each of its sources that reads `trovemq` is reported.
+        server: HOST:PORT of nameservers, with commas, or of a broker.
+        group: The consumer group.
+        reconnect_timeout_ms: How long a broker may take.
+
+    Returns:
+        What could not be stored, in words. Nothing is stored where the query made no progress in this run.
+    """
+    progress = query.lastProgress
+    sources = progress.sources if progress is not None else ()
+    offsets = _end_offsets(source.endOffset for source in sources)
+    return report_group_offsets(Cluster(server, reconnect_timeout_ms), group, offsets)
+
+
+class OffsetReporter(StreamingQueryListener):
+    """Reports after each batch: `session.streams.addListener(OffsetReporter(server, group))`.
+
+    query_name: only queries of this name; all where None.
+    """
+
+    def __init__(self, server: str, group: str, query_name: str | None = None) -> None:
+        self._cluster = Cluster(server, RECONNECT_TIMEOUT_MS)
+        self._group = group
+        self._query_name = query_name
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name
+        progress = event.progress
+        if self._query_name in (None, progress.name):
+            report_group_offsets(
+                self._cluster, self._group, _end_offsets(source.endOffset for source in progress.sources)
+            )
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name
+        pass
+
+
+def _end_offsets(documents: Iterable[Any]) -> dict[Queue, int]:
+    """Of the documents (or their texts) that are offsets of ours; other sources are passed over."""
+    offsets: dict[Queue, int] = {}
+    for document in documents:
+        try:
+            parsed = json.loads(document) if isinstance(document, str) else document
+            offsets |= offsets_from_json(parsed)
+        except ValueError:
+            continue
+    return offsets

@@ -1,0 +1,180 @@
+"""Format `trovemq` as a stream: offsets {"TOPIC": {"BROKER": {"QUEUE": next offset}}}.
+
+What a batch holds follows from its two offsets alone, so a batch that Spark runs again after a crash has the
+same rows. Therefore a queue that is new (a topic that matches, a broker, more queues) is first taken into the
+offsets where it begins, and read from the batch after that; and a queue whose broker is away stays in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from trovemq import Client
+from trovemq_spark.sources.live_admission import Delay, share
+from trovemq_spark.sources.live_client import (
+    Cluster,
+    Selection,
+    Span,
+    mean_record_size,
+    queue_spans,
+    wait_for_brokers,
+)
+from trovemq_spark.sources.live_fetch import FetchSettings, read_range
+from trovemq_spark.sources.live_ranges import (
+    Offsets,
+    QueueRange,
+    lose,
+    ranges_between,
+    split_ranges,
+    starting_offsets,
+    within,
+)
+from trovemq_spark.sources.live_report import report_group_offsets
+from trovemq_spark.sources.offsets import Queue, offsets_from_json, offsets_to_json
+from trovemq_spark.sources.options import SourceOptions
+
+_GONE: Final = Span(0, 0)
+
+
+class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One instance plans for as long as the query runs; copies of it read in the tasks."""
+
+    def __init__(self, options: SourceOptions, selection: Selection, settings: FetchSettings) -> None:
+        self._options = options
+        self._selection = selection
+        self._settings = settings
+        self._delay = Delay(options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms)
+        self._target: Offsets | None = None  # of availableNow
+        self._committed: Offsets = {}
+
+    # --- planning -------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        async def initial(client: Client) -> Offsets:
+            spans = await queue_spans(client, self._selection)
+            return await starting_offsets(client, spans, self._options)
+
+        return offsets_to_json(self._cluster.ask(initial, wait_ms=self._options.pull_timeout_ms))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        wait_ms = self._cluster.reconnect_timeout_ms
+        spans = self._cluster.ask(lambda client: queue_spans(client, self._selection), wait_ms=wait_ms)
+        self._target = {queue: span.maximum for queue, span in spans.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        # One of them tells Spark that there is a limit at all; latestOffset heeds them all.
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
+        async def latest(client: Client) -> Offsets:
+            starts = offsets_from_json(start)
+            if self._options.fail_on_data_loss:
+                brokers = {queue.broker for queue in starts}
+                await wait_for_brokers(client, brokers, self._cluster.reconnect_timeout_ms)
+            spans = await queue_spans(client, self._selection)
+            known = self._known(starts, spans)
+            if known != starts:
+                return known
+            ends = self._ends(starts, spans)
+            if isinstance(limit, ReadAllAvailable):
+                return ends
+            return await self._admitted(client, starts, ends)
+
+        return offsets_to_json(self._cluster.ask(latest, wait_ms=self._cluster.reconnect_timeout_ms))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        return None  # one more question a batch, for a figure that consumer groups have as lag
+
+    def _known(self, starts: Offsets, spans: Mapping[Queue, Span]) -> Offsets:
+        """The starts, with the queues that are new where they begin; data loss is settled here."""
+        known: Offsets = {}
+        for queue, offset in starts.items():
+            span = spans.get(queue)
+            if span is None:
+                then = "it is passed over while it is away"
+                lose(queue, offset, _GONE, fail=self._options.fail_on_data_loss, then=then)
+                known[queue] = offset
+            else:
+                known[queue] = within(queue, offset, span, fail=self._options.fail_on_data_loss)
+        for queue in spans.keys() - starts.keys():
+            if self._target is None or queue in self._target:
+                known[queue] = spans[queue].minimum
+        return known
+
+    def _ends(self, starts: Offsets, spans: Mapping[Queue, Span]) -> Offsets:
+        """Everything that is there, under availableNow that was there when the query began."""
+        ends = {}
+        for queue, offset in starts.items():
+            end = spans[queue].maximum if queue in spans else offset
+            if self._target is not None:
+                end = min(end, self._target.get(queue, offset))
+            ends[queue] = max(end, offset)
+        return ends
+
+    async def _admitted(self, client: Client, starts: Offsets, ends: Offsets) -> Offsets:
+        options = self._options
+        backlogs = {queue: ends[queue] - starts[queue] for queue in ends}
+        waits = options.min_offsets_per_trigger is not None and self._target is None
+        if waits and self._delay.holds(sum(backlogs.values())):
+            return starts
+        limits = [options.max_offsets_per_trigger, await self._rows_of_bytes(client, starts, backlogs)]
+        limit = min((limit for limit in limits if limit is not None), default=None)
+        if limit is None:
+            return ends
+        taken = share(backlogs, limit)
+        return {queue: offset + taken.get(queue, 0) for queue, offset in starts.items()}
+
+    async def _rows_of_bytes(
+        self, client: Client, starts: Offsets, backlogs: Mapping[Queue, int]
+    ) -> int | None:
+        """maxBytesPerTrigger in rows, nearly: by the mean size of the next records of the longest backlog."""
+        size_max, total = self._options.max_bytes_per_trigger, sum(backlogs.values())
+        if size_max is None or not total:
+            return None
+        longest = max(backlogs, key=lambda queue: backlogs[queue])
+        mean = await mean_record_size(client, longest, starts[longest])
+        return max(int(size_max / mean), 1) if mean else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = ranges_between(offsets_from_json(start), offsets_from_json(end))
+        return split_ranges(ranges, self._options.min_partitions)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, QueueRange), partition
+        return read_range(partition, self._settings)
+
+    # --- after a batch --------------------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark calls this when it plans the next batch; see live_report.py."""
+        group, offsets = self._options.consumer_group, offsets_from_json(end)
+        if group is None:
+            return
+        moved = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+        if not report_group_offsets(self._cluster, group, moved):
+            self._committed = offsets
+
+    @property
+    def _cluster(self) -> Cluster:
+        return self._settings.cluster
