@@ -1,0 +1,262 @@
+"""The manifest of an archive as it lies on disk: which files count, commit by commit.
+
+    _manifest/00000000000000000001.json            what commit 1 changed
+    _manifest/00000000000000000032.snapshot.json   everything that counts after commit 32
+    _manifest/lock                                 the one that writes (archive/lock.py)
+
+    {"kind": "trovemq archive", "formatVersion": 1, "number": 1, "id": "9c…", "job": "archive",
+     "batch": ["query", 7] | null, "added": [file entries], "removed": [names], "forgotten": [names],
+     "sources": {source: {segment: {"end": …, "closed": …, "last": [offset, size, CRC] | null}}},
+     "selection": {…} | null, "crc32": "…"}
+
+A snapshot has "files", "retired", "sources", "batches" and "selection". Both are sealed (sealed_json).
+
+Invariants
+- A commit appears whole or not at all, and its number is never used again: on a local path by a link that
+  fails where the name is there, on an object store by one put behind a look and before one (see create()).
+- A number that is missing between a snapshot and the last commit is damage, never a state.
+- Commits are kept back to the snapshot before the last, so that one damaged snapshot loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.storage.sealed_json import check_seal, seal
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.archive.entry import FileEntry
+from trovemq_spark.storage import Place
+
+DIRECTORY: Final = "_manifest"
+KIND: Final = "trovemq archive"
+FORMAT_VERSION: Final = 1
+SNAPSHOT_EVERY: Final = 32
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot\.json")
+_READ_TRIALS: Final = 5
+
+Sources = dict[str, dict[str, dict[str, Any]]]
+
+
+@dataclass(slots=True)
+class State:
+    """What counts after commit `number`."""
+
+    number: int = 0
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    retired: list[str] = field(default_factory=list)
+    """Files that no longer count and are still there, for those who read them now."""
+    sources: Sources = field(default_factory=dict)
+    """How far each segment of each source was read."""
+    batches: dict[str, int] = field(default_factory=dict)
+    """The last batch of each streaming query."""
+    selection: dict[str, Any] | None = None
+    """What the archive takes of the log; the same in every run."""
+
+    def apply(self, commit: dict[str, Any]) -> None:
+        """KeyError, TypeError, ValueError where it is no commit, or not the next one."""
+        if commit["number"] != self.number + 1:
+            raise ValueError(f"it is number {commit['number']}, expected {self.number + 1}")
+        for name in commit["removed"]:
+            del self.files[name]
+        self.retired += commit["removed"]
+        gone = set(commit["forgotten"])
+        self.retired = [name for name in self.retired if name not in gone]
+        for document in commit["added"]:
+            entry = FileEntry.from_json(document)
+            self.files[entry.file] = entry
+        for source, segments in commit["sources"].items():
+            self.sources.setdefault(source, {}).update(segments)
+        if commit["batch"] is not None:
+            query, batch = commit["batch"]
+            self.batches[query] = batch
+        self.selection = commit["selection"] or self.selection
+        self.number += 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "files": [entry.to_json() for entry in self.files.values()],
+            "retired": self.retired,
+            "sources": self.sources,
+            "batches": self.batches,
+            "selection": self.selection,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> State:
+        entries = [FileEntry.from_json(entry) for entry in document["files"]]
+        return cls(
+            number=int(document["number"]),
+            files={entry.file: entry for entry in entries},
+            retired=list(document["retired"]),
+            sources=dict(document["sources"]),
+            batches=dict(document["batches"]),
+            selection=document["selection"],
+        )
+
+
+def load(place: Place, trials: int = _READ_TRIALS) -> State | None:
+    """What counts now; None where there is no manifest. TroveError ARCHIVE_ILLEGAL where it is damaged."""
+    try:
+        return _load(place)
+    except (FileNotFoundError, TroveError):
+        if not trials:
+            raise
+        return load(place, trials - 1)  # a writer may have added and cleared away while names were listed
+
+
+def _load(place: Place) -> State | None:
+    names = [entry.name.rpartition("/")[2] for entry in place.entries(DIRECTORY)]
+    commits = sorted(name for name in names if _COMMIT.fullmatch(name))
+    snapshots = sorted((name for name in names if _SNAPSHOT.fullmatch(name)), reverse=True)
+    if not commits and not snapshots:
+        return None
+    state = _newest_snapshot(place, snapshots, int(commits[0][:20]) if commits else None)
+    for name in commits:
+        if int(name[:20]) > state.number:
+            _read_into(state, place, name)
+    return state
+
+
+def _newest_snapshot(place: Place, names: list[str], first_commit: int | None) -> State:
+    problem: TroveError | None = None
+    for name in names:
+        try:
+            return State.from_json(_read(place, name))
+        except TroveError as error:
+            problem = problem or error
+        except (KeyError, TypeError, ValueError) as error:
+            problem = problem or _damaged(place, name, error)
+    if problem is not None and first_commit != 1:
+        raise problem
+    return State()
+
+
+def _read_into(state: State, place: Place, name: str) -> None:
+    commit = _read(place, name)
+    try:
+        state.apply(commit)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(place, name, error) from error
+
+
+def _read(place: Place, name: str) -> dict[str, Any]:
+    data = place.read(f"{DIRECTORY}/{name}")
+    try:
+        check_seal(data)
+        document = json.loads(data)
+        if document["kind"] != KIND or "crc32" not in document:
+            raise ValueError("it is no sealed manifest of ours")
+        version = document["formatVersion"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(place, name, error) from error
+    if version != FORMAT_VERSION:
+        raise TroveError(
+            errors.ARCHIVE_ILLEGAL,
+            f"{place}/{DIRECTORY}/{name} has format {version}; this version knows {FORMAT_VERSION}",
+            file=name,
+        )
+    assert isinstance(document, dict)
+    return document
+
+
+def _damaged(place: Place, name: str, error: Exception) -> TroveError:
+    return TroveError(
+        errors.ARCHIVE_ILLEGAL, f"{place}/{DIRECTORY}/{name} is damaged: {error}", file=f"{DIRECTORY}/{name}"
+    )
+
+
+def append(place: Place, state: State, commit: dict[str, Any]) -> None:
+    """Makes the commit count, on disk and in `state`. TroveError JOB_RUNNING where another run made one of
+    its number; OSError; then nothing has changed."""
+    number = state.number + 1
+    document = {"kind": KIND, "formatVersion": FORMAT_VERSION, "number": number} | commit
+    create(place, f"{DIRECTORY}/{number:020d}.json", _sealed(document))
+    state.apply(document)
+    if number % SNAPSHOT_EVERY == 0:
+        with suppress(OSError):  # the commit counts; the next snapshot is as good
+            _take_snapshot(place, state)
+
+
+def _take_snapshot(place: Place, state: State) -> None:
+    document = {"kind": KIND, "formatVersion": FORMAT_VERSION} | state.to_json()
+    place.write(f"{DIRECTORY}/{state.number:020d}.snapshot.json", _sealed(document))
+    names = [entry.name.rpartition("/")[2] for entry in place.entries(DIRECTORY)]
+    snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
+    if len(snapshots) < 2 or not _is_good(place, snapshots[-2]):
+        return
+    kept_from = snapshots[-2][:20]
+    for name in _before(names, kept_from):
+        place.remove(f"{DIRECTORY}/{name}")
+
+
+def _is_good(place: Place, name: str) -> bool:
+    try:
+        _read(place, name)
+    except TroveError:
+        return False
+    return True
+
+
+def _before(names: list[str], number: str) -> Iterator[str]:
+    for name in sorted(names):
+        is_old_commit = _COMMIT.fullmatch(name) and name[:20] <= number
+        if is_old_commit or (_SNAPSHOT.fullmatch(name) and name[:20] < number):
+            yield name
+
+
+def _sealed(document: dict[str, Any]) -> bytes:
+    return seal(json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def create(place: Place, name: str, data: bytes) -> None:
+    """A file that was not there. TroveError JOB_RUNNING where it is; OSError.
+
+    On an object store there is a look before the put and one behind it: of two runs that put at the same
+    moment the one whose bytes are not there is told. (Between the other's look behind and a late put stays a
+    gap: there, let one run at a time write into an archive.)
+    """
+    path = place.local
+    if path is None:
+        if not place.exists(name):
+            place.write(name, data)
+            if place.read(name) == data:
+                return
+        raise _already_there(place, name)
+    temporary = place.temporary(name)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path / name)
+    except FileExistsError:
+        raise _already_there(place, name) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(place, DIRECTORY)
+
+
+def sync_directory(place: Place, name: str) -> None:
+    """The names in a local directory are on disk. OSError."""
+    if place.local is None:
+        return
+    descriptor = os.open(place.local / name, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _already_there(place: Place, name: str) -> TroveError:
+    return TroveError(
+        errors.JOB_RUNNING, f"another run wrote {name} of {place} meanwhile; run this one again", place=place
+    )

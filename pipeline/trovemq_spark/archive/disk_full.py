@@ -1,0 +1,30 @@
+"""A disk without room, told as such."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.storage import Place
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def disk_full_told(place: Place) -> Iterator[None]:
+    """An OSError that means "no room" becomes TroveError DISK_FULL; others stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise TroveError(
+            errors.DISK_FULL,
+            f"there is no room in {place} ({error.strerror or error}): nothing of this step counts, what was "
+            "committed before stays. Make room and run the job again",
+            path=place,
+        ) from error

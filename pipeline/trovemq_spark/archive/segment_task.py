@@ -1,0 +1,240 @@
+"""One segment into Parquet files: a task of the job `archive`, on any machine that sees both places.
+
+The files do not count before the driver commits their entries. A task that fails removes its files; those of
+one that was killed are cleared away by the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.log.reader import Damage
+from broker.log.segments import Segment
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import RecordBatch
+from trovemq_spark.archive.disk_full import disk_full_told
+from trovemq_spark.archive.entry import FileEntry
+from trovemq_spark.archive.parquet_files import LAYOUT_DEFAULT, TABLE_COLUMNS, FileLayout, ParquetFile
+from trovemq_spark.archive.segment_rows import FileRows, SegmentRows, chunk_rows
+from trovemq_spark.jobs.job import Finding
+from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.segments import LogDirectory, SegmentFile, open_deletions
+from trovemq_spark.storage import Place
+from trovemq_spark.table.columns import arrow_batch
+from trovemq_spark.table.schema import arrow_schema
+
+PERMISSIVE: Final = "permissive"
+FAILFAST: Final = "failfast"
+DROPMALFORMED: Final = "dropmalformed"
+MODES: Final = (PERMISSIVE, FAILFAST, DROPMALFORMED)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """Archive what a segment holds from `begin` on. Pickles."""
+
+    store: str
+    log: LogDirectory
+    file: SegmentFile
+    out: str
+    begin: int
+    """Physical offset: where a record begins, or the segment."""
+    is_last: bool
+    source: str = ""
+    topics: frozenset[str] | None = None
+    mode: str = PERMISSIVE
+    layout: FileLayout = LAYOUT_DEFAULT
+    last_record: tuple[int, int, int] | None = None
+    """(physical offset, size, CRC-32) of the record before `begin`, as an earlier run saw it."""
+
+
+@dataclass(slots=True)
+class SegmentResult:
+    """What a task did. Pickles."""
+
+    segment: int
+    end: int
+    """Behind the last whole record; of a closed segment: its end."""
+    last_record: tuple[int, int, int] | None
+    entries: list[FileEntry] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    rows: int = 0
+    dropped: int = 0
+    deleted: int = 0
+    """Records of deleted topics, left out."""
+
+
+def archive_segment(task: SegmentTask) -> SegmentResult:
+    """TroveError RECORD_DAMAGED (mode failfast), DISK_FULL, ARCHIVE_ILLEGAL where the log is not the one that
+    was archived; OSError."""
+    out = Place(task.out)
+    segment = task.log.open_segment(task.file)
+    _check_same_log(task, segment)
+    result = SegmentResult(task.file.start, task.begin, task.last_record)
+    damages: list[Damage] = []
+    rows = _gather(task, segment, result, damages)
+    if not task.is_last:
+        result.end = task.file.end
+    with ExitStack() as written, disk_full_told(out):
+        for file in rows.files(task.layout):
+            entry = _write(task, segment, out, file, result)
+            if entry is not None:
+                written.callback(out.remove, entry.file)
+                result.entries.append(entry)
+                result.rows += entry.rows
+        if damages and task.mode == PERMISSIVE:
+            result.entries.append(_write_damages(task, out, damages))
+        written.pop_all()
+    return result
+
+
+def _check_same_log(task: SegmentTask, segment: Segment) -> None:
+    if task.last_record is None:
+        return
+    offset, size, expected = task.last_record
+    at = offset - segment.start
+    if crc32(segment.file.view()[at : at + size]) != expected:
+        raise TroveError(
+            errors.ARCHIVE_ILLEGAL,
+            f"{task.file.name} of {task.store} no longer holds the record at {offset} that is in the archive "
+            f"{task.out}: this is another store, or its log was cut back in a recovery. Archive it into "
+            "another directory, or as another source (broker_name)",
+            segment=task.file.name,
+        )
+
+
+def _gather(task: SegmentTask, segment: Segment, result: SegmentResult, damages: list[Damage]) -> SegmentRows:
+    rows = SegmentRows()
+    deletions = open_deletions(task.store)
+    bounds = ScanBounds(task.begin, task.file.end, task.log.known_end, task.is_last)
+    settled = 0
+    for part in scan_segment(segment, bounds):
+        if isinstance(part, Damage):
+            _tell_damage(task, result, part)
+            damages.append(part)
+            continue
+        result.end, result.last_record = part.end, _last_record(part)
+        alive = None if deletions is None else deletions.alive_mask(part.records, segment.start)
+        records = part.records
+        if alive is not None:
+            result.deleted += int(np.count_nonzero(~alive))
+            records = records.where(alive)
+        rows.add(_of_topics(records, task.topics))
+        settled = len(damages)
+    if task.is_last:
+        del damages[settled:]  # no record follows yet: told now, and kept when one does
+    return rows
+
+
+def _last_record(run: Run) -> tuple[int, int, int]:
+    index = len(run.records) - 1
+    record = run.records.record(index)
+    return run.end - len(record), len(record), crc32(record)
+
+
+def _of_topics(records: RecordBatch, topics: frozenset[str] | None) -> RecordBatch:
+    if topics is None:
+        return records
+    names = arrow_batch(records, ["topic"]).column(0)
+    chosen = pc.is_in(names, pa.array(sorted(topics), pa.string()))
+    return records.where(chosen.to_numpy(zero_copy_only=False))
+
+
+def _tell_damage(task: SegmentTask, result: SegmentResult, damage: Damage) -> None:
+    what = f"bytes [{damage.physical_offset}, {damage.end}) are no good record: {damage.state.value}"
+    if task.mode == FAILFAST:
+        raise TroveError(
+            errors.RECORD_DAMAGED,
+            f"{task.file.name}: {what}. Use mode={PERMISSIVE} to keep their places, or {DROPMALFORMED}",
+            segment=task.file.name,
+            offset=damage.physical_offset,
+        )
+    result.dropped += task.mode == DROPMALFORMED
+    result.findings.append(_finding(task, damage.physical_offset, what))
+
+
+def _finding(task: SegmentTask, physical_offset: int, what: str) -> Finding:
+    return Finding("damage", what, file=task.file.name, offset=physical_offset - task.file.start)
+
+
+def _write(
+    task: SegmentTask, segment: Segment, out: Place, rows: FileRows, result: SegmentResult
+) -> FileEntry | None:
+    """The file of these rows; None where none of them is left."""
+    segments = (segment.start, segment.start)
+    with ParquetFile(
+        out,
+        rows.topic,
+        rows.date,
+        source=task.source,
+        segments=segments,
+        layout=task.layout,
+        rows_max=rows.row_count_max,
+    ) as file:
+        for chunk in _chunks(task, segment, rows, result):
+            file.write(chunk)
+        return file.close() if file.rows else None
+
+
+def _chunks(
+    task: SegmentTask, segment: Segment, rows: FileRows, result: SegmentResult
+) -> Iterator[pa.RecordBatch]:
+    view = segment.file.view()
+    for positions, sizes in rows.chunks:
+        failed: dict[int, str] = {}
+
+        def tell(index: int, error: TroveError, failed: dict[int, str] = failed) -> None:
+            failed[index] = error.message
+
+        chunk = chunk_rows(
+            view,
+            positions,
+            sizes,
+            list(TABLE_COLUMNS),
+            broker_name=task.source or None,
+            undecodable=None if task.mode == FAILFAST else tell,
+        )
+        yield _with_damage(task, chunk, positions, failed, result) if failed else chunk
+
+
+def _with_damage(
+    task: SegmentTask, chunk: pa.RecordBatch, positions: Any, failed: dict[int, str], result: SegmentResult
+) -> pa.RecordBatch:
+    """Rows whose body cannot be had, with the reason or left out. failed: by index in log order."""
+    in_log_order = np.argsort(positions)
+    reasons: list[str | None] = [None] * chunk.num_rows
+    for index, reason in failed.items():
+        row = int(in_log_order[index])
+        reasons[row] = reason
+        result.findings.append(_finding(task, task.file.start + int(positions[row]), reason))
+    told = pa.array(reasons, pa.string())
+    if task.mode == DROPMALFORMED:
+        result.dropped += len(failed)
+        return chunk.filter(pc.is_null(told))
+    return chunk.set_column(TABLE_COLUMNS.index("damage"), "damage", told)
+
+
+def _write_damages(task: SegmentTask, out: Place, damages: list[Damage]) -> FileEntry:
+    """Bytes of the log that are no message, as rows of no topic."""
+    rows = [
+        {
+            "brokerName": task.source or None,
+            "physicalOffset": damage.physical_offset,
+            "size": damage.end - damage.physical_offset,
+            "damage": damage.state.value,
+        }
+        for damage in damages
+    ]
+    segments = (task.file.start, task.file.start)
+    with ParquetFile(out, None, None, source=task.source, segments=segments, rows_max=len(rows)) as file:
+        file.write(pa.RecordBatch.from_pylist(rows, schema=arrow_schema(TABLE_COLUMNS)))
+        return file.close()

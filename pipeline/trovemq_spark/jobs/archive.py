@@ -1,0 +1,246 @@
+"""The job `archive`: a commit log into Parquet files by topic and day, each sorted by queue and offset.
+
+A task a segment writes files that nobody sees; the driver commits them with how far each segment was read,
+some segments at a time. So a run that is killed loses a few segments' work and nothing else, and a run that
+comes again reads what is new: segments that were closed are not opened again, the open one from where it
+ended. What a topic's deletion killed is left out; what is archived stays, also when its topic is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import scan_run
+from trovemq_spark.archive.manifest import Manifest
+from trovemq_spark.archive.parquet_files import COMPRESSIONS, ROW_GROUP_ROWS_DEFAULT, FileLayout
+from trovemq_spark.archive.segment_task import MODES, PERMISSIVE, SegmentResult, SegmentTask, archive_segment
+from trovemq_spark.archive.tasks import Failure, OneProcess, Runner, SparkTasks
+from trovemq_spark.jobs.job import Finding, Progress, Report
+from trovemq_spark.log.segments import LogDirectory, SegmentFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB: Final = "archive"
+_HEAD_SIZE: Final = 1 << 20
+_SEGMENTS_A_CORE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveArguments:
+    """What to archive, and where to."""
+
+    store: str
+    """A store, a backup, or a directory of segments: a path or URI."""
+    out: str
+    """The archive: a new or an empty directory, or one that this job wrote; a path or URI."""
+    broker_name: str = ""
+    """Whose log it is: the column brokerName, and what tells several brokers' logs in one archive apart."""
+    topics: tuple[str, ...] = ()
+    """Only these topics (none: all, with the system's own). The same in every run into one archive."""
+    since_timestamp: int = 0
+    """Segments whose messages were all stored before this time (epoch milliseconds) are left out. A segment
+    is archived whole or not at all."""
+    mode: str = PERMISSIVE
+    """Damaged records: `permissive` keeps their places as rows of the column damage, `failfast` stops at the
+    first, `dropmalformed` counts them."""
+    row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
+    """Rows of a row group at most (or 32 MiB of records, what is first)."""
+    compression: str = "zstd"
+    """zstd, snappy or none."""
+    segments_per_commit: int = 0
+    """How many segments become visible together; 0: four for each core."""
+
+    def check(self) -> None:
+        """TroveError OPTION_ILLEGAL."""
+        _one_of("mode", self.mode, MODES)
+        _one_of("compression", self.compression, COMPRESSIONS)
+        if self.row_group_rows < 1 or self.segments_per_commit < 0:
+            raise TroveError(
+                errors.OPTION_ILLEGAL, "row_group_rows is 1 or more, segments_per_commit 0 or more"
+            )
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise TroveError(
+            errors.OPTION_ILLEGAL, f"{name}={value} is not known; it is one of {', '.join(known)}", field=name
+        )
+
+
+def run(session: SparkSession, arguments: ArchiveArguments, progress: Progress) -> Report:
+    """TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, RECORD_DAMAGED
+    (failfast); OSError. What was committed before stays."""
+    runner = SparkTasks(session)
+    return archive_log(runner, arguments, progress)
+
+
+def run_here(arguments: ArchiveArguments, progress: Progress) -> Report:
+    """The same in this process, without Spark."""
+    return archive_log(OneProcess(), arguments, progress)
+
+
+def archive_log(runner: Runner, arguments: ArchiveArguments, progress: Progress) -> Report:
+    arguments.check()
+    log = LogDirectory.open(arguments.store)
+    report = Report(JOB)
+    totals = _Totals()
+    with Manifest.writing(arguments.out, JOB) as manifest:
+        _check_selection(manifest, arguments)
+        read_to = manifest.read_to(arguments.broker_name)
+        _tell_missing(log, read_to, report)
+        tasks = list(_plan(log, read_to, arguments))
+        progress.begin("segments", len(tasks))
+        wave = arguments.segments_per_commit or _SEGMENTS_A_CORE * runner.core_count
+        for first in range(0, len(tasks), wave):
+            outcomes = runner.map(archive_segment, tasks[first : first + wave])
+            results = [outcome for outcome in outcomes if isinstance(outcome, SegmentResult)]
+            _commit(manifest, arguments, tasks, results)
+            for result in results:
+                totals.add(result, report)
+            for outcome in outcomes:
+                if isinstance(outcome, Failure):
+                    raise outcome.error()
+            progress.advance(len(outcomes))
+        report.facts |= totals.to_json() | {
+            "archive": arguments.out,
+            "segmentsRead": len(tasks),
+            "segmentsSkipped": len(log.segments) - len(tasks),
+            "commits": manifest.number,
+        }
+        if manifest.place.local is None:
+            report.notes.append("this place has no links: readers other than Spark take archive_files()")
+    return report
+
+
+@dataclass(slots=True)
+class _Totals:
+    rows: int = 0
+    files: int = 0
+    size: int = 0
+    dropped: int = 0
+    deleted: int = 0
+    end: int = 0
+
+    def add(self, result: SegmentResult, report: Report) -> None:
+        self.rows += result.rows
+        self.files += len(result.entries)
+        self.size += sum(entry.bytes for entry in result.entries)
+        self.dropped += result.dropped
+        self.deleted += result.deleted
+        self.end = max(self.end, result.end)
+        for finding in result.findings:
+            report.found(finding)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "rows": self.rows,
+            "files": self.files,
+            "bytes": self.size,
+            "dropped": self.dropped,
+            "rowsOfDeletedTopics": self.deleted,
+            "readTo": self.end,
+        }
+
+
+def _plan(
+    log: LogDirectory, read_to: Mapping[str, Mapping[str, Any]], arguments: ArchiveArguments
+) -> Iterator[SegmentTask]:
+    """A task for each segment that is not yet read to its end."""
+    layout = FileLayout(row_group_rows=arguments.row_group_rows, compression=arguments.compression)
+    for file in log.segments[_left_out_count(log, arguments.since_timestamp) :]:
+        known = read_to.get(f"{file.start:020d}", {})
+        if known.get("closed"):
+            continue
+        last = known.get("last")
+        yield SegmentTask(
+            store=arguments.store,
+            log=log,
+            file=file,
+            out=arguments.out,
+            begin=known.get("end", file.start),
+            is_last=file is log.segments[-1],
+            source=arguments.broker_name,
+            topics=frozenset(arguments.topics) or None,
+            mode=arguments.mode,
+            layout=layout,
+            last_record=None if last is None else (last[0], last[1], last[2]),
+        )
+
+
+def _left_out_count(log: LogDirectory, since_ms: int) -> int:
+    """Segments at the beginning that end before this time: the next one begins before it."""
+    if not since_ms:
+        return 0
+    for count, following in enumerate(log.segments[1:]):
+        stored = _first_stored_ms(log, following)
+        if stored is None or stored >= since_ms:
+            return count
+    return len(log.segments) - 1
+
+
+def _first_stored_ms(log: LogDirectory, file: SegmentFile) -> int | None:
+    head = memoryview(log.place.head(file.name, _HEAD_SIZE))
+    records, _, _ = scan_run(
+        head, 0, len(head), physical_offset_of_data=file.start, check_crc=False, bytes_max=1
+    )
+    return int(records.store_timestamps[0]) if len(records) else None
+
+
+def _commit(
+    manifest: Manifest, arguments: ArchiveArguments, tasks: list[SegmentTask], results: list[SegmentResult]
+) -> None:
+    """What these tasks did counts from now on; nothing is committed where nothing is new."""
+    of_segment = {task.file.start: task for task in tasks}
+    known = manifest.read_to(arguments.broker_name)
+    segments = {}
+    for result in results:
+        facts = {
+            "end": result.end,
+            "closed": not of_segment[result.segment].is_last,
+            "last": None if result.last_record is None else list(result.last_record),
+        }
+        name = f"{result.segment:020d}"
+        if facts != known.get(name):
+            segments[name] = facts
+    entries = [entry for result in results for entry in result.entries]
+    if entries or segments:
+        manifest.commit(
+            entries,
+            job=JOB,
+            sources={arguments.broker_name: segments},
+            selection=_selection(arguments),
+        )
+
+
+def _selection(arguments: ArchiveArguments) -> dict[str, Any]:
+    return {"topics": sorted(set(arguments.topics))}
+
+
+def _check_selection(manifest: Manifest, arguments: ArchiveArguments) -> None:
+    if not manifest.number or manifest.selection == _selection(arguments):
+        return
+    made = "by another job" if manifest.selection is None else f"with topics={manifest.selection['topics']}"
+    raise TroveError(
+        errors.ARCHIVE_ILLEGAL,
+        f"{arguments.out} was made {made}: to add to it could give rows twice or leave some out. "
+        "Name another directory",
+        path=arguments.out,
+    )
+
+
+def _tell_missing(log: LogDirectory, read_to: Mapping[str, Mapping[str, Any]], report: Report) -> None:
+    """Bytes of the log that are in no segment and not in the archive."""
+    archived_to = max((facts["end"] for facts in read_to.values()), default=0)
+    missing = [(gap.begin, gap.end) for gap in log.gaps]
+    if archived_to:
+        missing.append((archived_to, log.begin))
+    for begin, end in missing:
+        new = max(begin, archived_to)
+        if new < end:
+            what = f"segments of the log's bytes [{new}, {end}) are missing"
+            report.found(Finding("segmentsMissing", what, file=f"{new:020d}", offset=0))

@@ -1,0 +1,139 @@
+"""The job `compact`: many small files of an archive into few, with the same rows in the same order.
+
+Files of one topic, day and source are merged, neighbours in the log together. A commit puts the new ones in
+place of the old ones at once, so a reader of the manifest sees either. Old files stay for those who read them
+now, and go when the job runs the next time: let at least the longest query lie between two runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.archive.entry import FileEntry, Selection
+from trovemq_spark.archive.manifest import Manifest
+from trovemq_spark.archive.merge import Merged, MergeTask, merge_files
+from trovemq_spark.archive.parquet_files import COMPRESSIONS, ROW_GROUP_ROWS_DEFAULT, FileLayout
+from trovemq_spark.archive.tasks import Failure, OneProcess, Runner, SparkTasks
+from trovemq_spark.jobs.job import Progress, Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB: Final = "compact"
+_MERGES_A_CORE: Final = 4
+_FILES_MAX: Final = 256
+"""Merged at a time: each is open, with a row group in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactArguments:
+    """What to compact."""
+
+    archive: str
+    """An archive: a path or URI."""
+    target_bytes: int = 128 << 20
+    """What a file should have; those of less than half of it are merged, up to it."""
+    row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
+    """Rows of a row group at most (or 32 MiB of records, what is first)."""
+    compression: str = "zstd"
+    """zstd, snappy or none."""
+
+    def check(self) -> None:
+        """TroveError OPTION_ILLEGAL."""
+        if self.compression not in COMPRESSIONS:
+            raise TroveError(
+                errors.OPTION_ILLEGAL,
+                f"compression={self.compression} is not known; it is one of {', '.join(COMPRESSIONS)}",
+                field="compression",
+            )
+        if self.target_bytes < 1 or self.row_group_rows < 1:
+            raise TroveError(errors.OPTION_ILLEGAL, "target_bytes and row_group_rows are 1 or more")
+
+
+def run(session: SparkSession, arguments: CompactArguments, progress: Progress) -> Report:
+    """TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, DATA_LOST (a file of the archive is
+    not as it was written); OSError. What was committed before stays."""
+    return compact_archive(SparkTasks(session), arguments, progress)
+
+
+def run_here(arguments: CompactArguments, progress: Progress) -> Report:
+    """The same in this process, without Spark."""
+    return compact_archive(OneProcess(), arguments, progress)
+
+
+def compact_archive(runner: Runner, arguments: CompactArguments, progress: Progress) -> Report:
+    arguments.check()
+    Manifest.open(arguments.archive)  # there is one: nothing is made where none is
+    report = Report(JOB)
+    layout = FileLayout(row_group_rows=arguments.row_group_rows, compression=arguments.compression)
+    with Manifest.writing(arguments.archive, JOB) as manifest:
+        files_before = len(_all_files(manifest))
+        freed = manifest.remove_retired(JOB)
+        merged = rows = 0
+        while packs := list(_packs(_all_files(manifest), arguments.target_bytes)):
+            progress.begin("merges", len(packs))
+            tasks = [MergeTask(arguments.archive, pack, layout) for pack in packs]
+            wave = _MERGES_A_CORE * runner.core_count
+            for first in range(0, len(tasks), wave):
+                done = _merge(runner, manifest, tasks[first : first + wave])
+                merged += sum(len(result.replaced) for result in done)
+                rows += sum(result.entry.rows for result in done)
+                progress.advance(len(done))
+        report.facts |= {
+            "archive": arguments.archive,
+            "filesBefore": files_before,
+            "filesAfter": len(_all_files(manifest)),
+            "filesMerged": merged,
+            "rowsMerged": rows,
+            "bytesFreed": freed,
+            "filesRetired": len(manifest.retired),
+        }
+        if manifest.retired:
+            report.notes.append(
+                f"{len(manifest.retired)} old files stay for those who read them; the next run removes them"
+            )
+    return report
+
+
+def _all_files(manifest: Manifest) -> list[FileEntry]:
+    return manifest.files(Selection(damage=True))
+
+
+def _merge(runner: Runner, manifest: Manifest, tasks: list[MergeTask]) -> list[Merged]:
+    """What could be merged counts, also where another merge failed."""
+    outcomes = runner.map(merge_files, tasks)
+    done = [outcome for outcome in outcomes if isinstance(outcome, Merged)]
+    if done:
+        replaced = [name for result in done for name in result.replaced]
+        manifest.commit([result.entry for result in done], replaced, job=JOB)
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            raise outcome.error()
+    return done
+
+
+def _packs(files: list[FileEntry], target_bytes: int) -> Iterator[tuple[FileEntry, ...]]:
+    """Files to merge: each pack of two at least, and at most target_bytes together."""
+    small = [entry for entry in files if entry.bytes < target_bytes // 2]
+    small.sort(key=lambda entry: (*_partition(entry), entry.physical))
+    for _, group in groupby(small, key=_partition):
+        pack: list[FileEntry] = []
+        size = 0
+        for entry in group:
+            if pack and (size + entry.bytes > target_bytes or len(pack) == _FILES_MAX):
+                if len(pack) > 1:
+                    yield tuple(pack)
+                pack, size = [], 0
+            pack.append(entry)
+            size += entry.bytes
+        if len(pack) > 1:
+            yield tuple(pack)
+
+
+def _partition(entry: FileEntry) -> tuple[str, str, str]:
+    return entry.topic or "", entry.date or "", entry.source
