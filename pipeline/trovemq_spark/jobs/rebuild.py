@@ -1,0 +1,70 @@
+"""Consume queues and index files from the commit log alone, in parallel over its segments.
+
+For a store whose projections are lost or not believed, or whose log is too long for one machine to read
+again. Only the log is read (and `trovemq/deletions.json`, so that deleted topics stay deleted); the files
+are those that a broker writes, byte for byte (index files are named by their first record's store time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.rebuild.run import Rebuild, rebuild
+from trovemq_spark.rebuild.sizes import FileSizes, complete
+from trovemq_spark.storage import Place
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildArguments:
+    store: str
+    """The store, or a directory of commit-log segments: a path or a URI. It is only read."""
+    out: str
+    """Where `consumequeue/` and `index/` are made; not the store. All tasks must reach it."""
+    parts: Literal["both", "consumequeue", "index"] = "both"
+    """What to make: both, consumequeue or index."""
+    consume_queue_file_size: int = 0
+    """Bytes of one consume-queue file (mappedFileSizeConsumeQueue); 0: as the store's files have it."""
+    index_slot_count: int = 0
+    """Slots of one index file (maxHashSlotNum); 0: as the store's files have it."""
+    index_item_count: int = 0
+    """Items of one index file (maxIndexNum); 0: as the store's files have it."""
+    tags: bool = True
+    """Whether tags are indexed, as RocketMQ does from 5.4 on; false makes the index of older ones."""
+
+
+def run(session: SparkSession, arguments: RebuildArguments, progress: Progress) -> Report:
+    """TroveError STORE_FAILED, STORE_SETTINGS_MISMATCH, OFFSET_OUT_OF_RANGE where a segment was removed
+    meanwhile, OPTION_ILLEGAL, JOB_RUNNING, DISK_FULL; OSError."""
+    sizes = FileSizes(
+        arguments.consume_queue_file_size, arguments.index_slot_count, arguments.index_item_count
+    )
+    wanted = Rebuild(
+        arguments.store,
+        Place(arguments.out),
+        complete(sizes, Place(arguments.store)),
+        arguments.parts,
+        arguments.tags,
+    )
+    return rebuild(wanted, _OnSpark(session.sparkContext), progress)
+
+
+class _OnSpark:
+    """A Spark task for each element."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self.parallelism = context.defaultParallelism
+
+    def map(self, function: Callable[[T], R], elements: list[T]) -> list[R]:
+        if not elements:
+            return []
+        return self._context.parallelize(elements, len(elements)).map(function).collect()

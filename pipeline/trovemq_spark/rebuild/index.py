@@ -1,0 +1,154 @@
+"""The key index's files, each made by itself. The files' form: broker.index.index_file.
+
+The only state that goes through all of an index is how many entries there are: how many each segment has says
+which entries stand in which file. Within a file an item points to the one before it in its slot, which one
+sort of (slot, item) pairs gives for all of them. A file begun because the one before was full counts the
+seconds of its item 1 from that one's last store time, so a task reads one entry more than it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from struct import Struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.index.index_file import HEADER_SIZE, ITEM_DTYPE, ITEM_SIZE, SLOT_SIZE, file_size
+from broker.index.key_index import DIRECTORY
+from trovemq_spark.rebuild.blocks import Entries, EntryRange
+from trovemq_spark.rebuild.files import write_pieces
+from trovemq_spark.storage import Place
+
+_HEADER: Final = Struct(">qqqqii")
+_SECONDS_MAX: Final = (1 << 31) - 1
+_ENTRIES_AT_ONCE: Final = 1 << 20
+_NAMED_MS_MAX: Final = 253_402_300_799_999
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """One file: its entries, and the last entry of the file before."""
+
+    name: str
+    ranges: tuple[EntryRange, ...]
+    before: EntryRange | None
+    blocks: Place
+    target: Place
+    slot_count: int
+    item_count: int
+
+    @property
+    def entry_count(self) -> int:
+        return sum(entries.count for entries in self.ranges)
+
+
+def plan_files(counts: Iterable[tuple[int, int]], item_count: int) -> list[tuple[EntryRange, ...]]:
+    """The entries of each file, oldest first. counts: (segment start, entries) in log order; item_count: as
+    in the settings; item 0 is never used."""
+    files: list[list[EntryRange]] = []
+    room = 0
+    for segment_start, count in counts:
+        begin = 0
+        while begin < count:
+            if room == 0:
+                files.append([])
+                room = item_count - 1
+            taken = min(room, count - begin)
+            files[-1].append(EntryRange(segment_start, begin, taken))
+            begin, room = begin + taken, room - taken
+    return [tuple(ranges) for ranges in files]
+
+
+def file_names(first_timestamps: Iterable[int]) -> list[str]:
+    """`yyyyMMddHHmmssSSS` in UTC of each file's first store time (epoch ms), always higher than the one
+    before: RocketMQ sorts them as numbers."""
+    names: list[str] = []
+    for timestamp in first_timestamps:
+        seconds, milliseconds = divmod(min(max(timestamp, 0), _NAMED_MS_MAX), 1000)
+        name = f"{datetime.fromtimestamp(seconds, UTC):%Y%m%d%H%M%S}{milliseconds:03d}"
+        if names and int(name) <= int(names[-1]):
+            name = f"{int(names[-1]) + 1:017d}"
+        names.append(name)
+    return names
+
+
+def build_index_file(task: IndexTask) -> int:
+    """Writes the file. Returns how many items it has. OSError."""
+    hashes = np.concatenate([entries.entries(task.blocks)["hash"] for entries in task.ranges])
+    slots, previous = _chained(hashes, task.slot_count)
+    first = task.ranges[0].one(0).entries(task.blocks)[0]
+    last = task.ranges[-1].one(-1).entries(task.blocks)[0]
+    continued = 0 if task.before is None else int(task.before.entries(task.blocks)["store_timestamp"][0])
+    begin_timestamp = int(first["store_timestamp"])
+    header = _HEADER.pack(
+        begin_timestamp,
+        int(last["store_timestamp"]),
+        int(first["physical_offset"]),
+        int(last["physical_offset"]),
+        int(np.count_nonzero(previous == 0)),
+        len(hashes) + 1,
+    )
+
+    def parts() -> Iterator[tuple[int, bytes]]:
+        yield 0, header
+        yield HEADER_SIZE, slots.tobytes()
+        items_at = HEADER_SIZE + SLOT_SIZE * task.slot_count
+        number = 1
+        for entries in _chunks(task):
+            items = _items(entries, begin_timestamp, previous[number - 1 :][: len(entries)])
+            if number == 1:
+                items["seconds"][0] = _seconds(entries["store_timestamp"][:1], continued)[0]
+            yield items_at + ITEM_SIZE * number, items.tobytes()
+            number += len(entries)
+
+    size = file_size(task.slot_count, task.item_count)
+    write_pieces(task.target, f"{DIRECTORY}/{task.name}", size, parts())
+    return len(hashes)
+
+
+def _chunks(task: IndexTask) -> Iterator[Entries]:
+    for entries in task.ranges:
+        for begin in range(0, entries.count, _ENTRIES_AT_ONCE):
+            count = min(_ENTRIES_AT_ONCE, entries.count - begin)
+            yield EntryRange(entries.segment_start, entries.begin + begin, count).entries(task.blocks)
+
+
+def _items(entries: Entries, begin_timestamp: int, previous: Int32s) -> NDArray[np.void]:
+    items = np.empty(len(entries), ITEM_DTYPE)
+    items["hash"] = entries["hash"]
+    items["phy"] = entries["physical_offset"]
+    items["seconds"] = _seconds(entries["store_timestamp"], begin_timestamp)
+    items["previous"] = previous
+    return items
+
+
+def _seconds(timestamps: Int64s, begin_timestamp: int) -> Int64s:
+    """Whole seconds since begin_timestamp (not above 0: not known), not below 0."""
+    if begin_timestamp <= 0:
+        return np.zeros(len(timestamps), np.int64)
+    return np.clip((timestamps - begin_timestamp) // 1000, 0, _SECONDS_MAX)
+
+
+def _chained(hashes: Int32s, slot_count: int) -> tuple[NDArray[np.signedinteger], Int32s]:
+    """(every slot's newest item, big-endian; each item's previous one in its slot). Items count from 1."""
+    pairs = hashes.astype(np.int64)
+    pairs %= slot_count
+    pairs <<= 32
+    pairs |= np.arange(1, len(hashes) + 1)
+    pairs.sort()  # stable, since no two are equal
+    numbers = (pairs & 0xFFFFFFFF).astype(np.int32)
+    pairs >>= 32
+    follows = pairs[1:] == pairs[:-1]
+    previous = np.zeros(len(hashes), np.int32)
+    previous[numbers[1:][follows] - 1] = numbers[:-1][follows]
+    newest = np.r_[~follows, True]
+    slots = np.zeros(slot_count, ">i4")
+    slots[pairs[newest]] = numbers[newest]
+    return slots, previous

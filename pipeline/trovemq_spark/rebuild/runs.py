@@ -1,0 +1,178 @@
+"""One segment's records as runs of units by queue and as index entries: the step that reads the log.
+
+Invariants
+- Units of one queue keep the order of the log; so do index entries.
+- A record of type none or commit has one unit; prepared and rolled-back ones have none, and rolled-back ones
+  no index entry. Records of deleted topics have neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from broker.log.reader import Damage
+from broker.topics.deletions import TopicDeletions
+from trovemq_proto.records import RecordBatch
+from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
+from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_spark.rebuild.blocks import (
+    ENTRY_DTYPE,
+    OFFSET_DTYPE,
+    Entries,
+    Int64s,
+    Piece,
+    Units,
+    entries_name,
+    units_name,
+)
+from trovemq_spark.rebuild.files import write_pieces
+from trovemq_spark.storage import Place
+
+_UNIT_BYTES: Final = np.dtype((np.void, UNIT_SIZE))
+
+Alive = NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    log: LogDirectory
+    segment: SegmentFile
+    deletions: TopicDeletions | None
+    blocks: Place
+    """Where its blocks are written to."""
+    with_queues: bool
+    with_index: bool
+    with_tags: bool
+    """Whether the index has items of tags, as RocketMQ 5.4 and later have them."""
+
+
+@dataclass(slots=True)
+class SegmentRuns:
+    """What was found in a segment."""
+
+    segment_start: int
+    pieces: list[Piece] = field(default_factory=list)
+    entry_count: int = 0
+    record_count: int = 0
+    deleted_count: int = 0
+    end: int = 0
+    """Physical offset behind its last record."""
+    last_store_timestamp: int = 0
+    """Of its last record, epoch ms."""
+    damages: list[Damage] = field(default_factory=list)
+
+
+def extract_runs(task: SegmentTask) -> SegmentRuns:
+    """Reads a segment and writes its blocks. TroveError OFFSET_OUT_OF_RANGE: its file is gone; OSError."""
+    log, segment = task.log, task.log.open_segment(task.segment)
+    is_last = task.segment == log.segments[-1]
+    bounds = ScanBounds(segment.start, segment.end, log.known_end, is_last)
+    found = SegmentRuns(segment.start, end=segment.start)
+    queues, entries = _QueueColumns(), list[bytes]()
+    for part in scan_segment(segment, bounds):
+        if isinstance(part, Damage):
+            found.damages.append(part)
+            continue
+        alive = _alive(part, task.deletions)
+        found.record_count += len(part.records)
+        found.deleted_count += 0 if alive is None else int(np.count_nonzero(~alive))
+        found.end = part.end
+        found.last_store_timestamp = int(part.records.store_timestamps[-1])
+        if task.with_queues:
+            queues.add(part, alive)
+        if task.with_index:
+            entries.append(_entries(part, alive, task.with_tags).tobytes())
+    if task.with_queues:
+        found.pieces = queues.write(task.blocks, segment.start)
+    if task.with_index:
+        data = b"".join(entries)
+        found.entry_count = len(data) // ENTRY_DTYPE.itemsize
+        write_pieces(task.blocks, entries_name(segment.start), len(data), [(0, data)], synced=False)
+    return found
+
+
+def _alive(run: Run, deletions: TopicDeletions | None) -> Alive:
+    return None if deletions is None else deletions.alive_mask(run.records, run.segment_start)
+
+
+def _entries(run: Run, alive: Alive, tags: bool) -> Entries:
+    """The index entries of a run's living records."""
+    records = run.records
+    found = records.index_entries(tags)
+    indexes, hashes = found.record_index, found.hashes
+    if alive is not None:
+        chosen = alive[indexes]
+        indexes, hashes = indexes[chosen], hashes[chosen]
+    entries = np.empty(len(indexes), ENTRY_DTYPE)
+    entries["hash"] = hashes
+    entries["physical_offset"] = run.segment_start + records.positions[indexes]
+    entries["store_timestamp"] = records.store_timestamps[indexes]
+    return entries
+
+
+class _QueueColumns:
+    """The units of a segment, and which queue and queue offset each has."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, int] = {}
+        self._units: list[Units] = []
+        self._topic_numbers: list[NDArray[np.int32]] = []
+        self._queue_ids: list[NDArray[np.int32]] = []
+        self._offsets: list[Int64s] = []
+
+    def add(self, run: Run, alive: Alive) -> None:
+        records = run.records
+        units = np.empty(len(records), UNIT_DTYPE)
+        units["physical_offset"] = run.segment_start + records.positions
+        units["size"] = records.sizes
+        units["tags_code"] = records.tags_codes()
+        columns = (units, self._numbered_topics(records), records.queue_ids, records.queue_offsets)
+        kind = records.sys_flags & SYS_FLAG_TRANSACTION_MASK
+        chosen = (kind == 0) | (kind == SYS_FLAG_TRANSACTION_COMMIT)
+        if alive is not None:
+            chosen &= alive
+        kept = columns if chosen.all() else tuple(column[chosen] for column in columns)
+        for target, column in zip(
+            (self._units, self._topic_numbers, self._queue_ids, self._offsets), kept, strict=True
+        ):
+            target.append(column)  # type: ignore[attr-defined]  # each its own
+
+    def _numbered_topics(self, records: RecordBatch) -> NDArray[np.int32]:
+        numbers = np.empty(len(records), np.int32)
+        for topic, indexes in records.topic_groups():
+            numbers[indexes] = self._topics.setdefault(topic, len(self._topics))
+        return numbers
+
+    def write(self, blocks: Place, segment_start: int) -> list[Piece]:
+        """Writes the block, queue by queue. Returns its pieces."""
+        if not any(map(len, self._units)):
+            return []
+        topics, ids = np.concatenate(self._topic_numbers), np.concatenate(self._queue_ids)
+        # One sort of (topic, queue id) pairs; stable, so that a queue's units keep the order of the log.
+        queues = topics.astype(np.int64) << 32 | ids.view(np.uint32)
+        order = np.argsort(queues, kind="stable")
+        queues = queues[order]
+        # As bare bytes: joined as fields they would take the machine's byte order.
+        units = np.concatenate([units.view(_UNIT_BYTES) for units in self._units])[order]
+        offsets = np.concatenate(self._offsets)[order]
+        starts = np.flatnonzero(np.r_[True, queues[1:] != queues[:-1]])
+        pieces, sparse, names = [], list[bytes](), list(self._topics)
+        offsets_at = len(units) * UNIT_SIZE
+        for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(queues)], strict=True):
+            own = offsets[begin:end]
+            dense = bool((own[1:] - own[:-1] == 1).all())
+            topic, queue_id = names[int(queues[begin] >> 32)], int(ids[order[begin]])
+            at = -1 if dense else offsets_at
+            pieces.append(Piece(topic, queue_id, segment_start, begin, end - begin, int(own[0]), at))
+            if not dense:
+                sparse.append(own.astype(OFFSET_DTYPE).tobytes())
+                offsets_at += len(sparse[-1])
+        parts = [(0, units.tobytes()), (len(units) * UNIT_SIZE, b"".join(sparse))]
+        write_pieces(blocks, units_name(segment_start), offsets_at, parts, synced=False)
+        return pieces

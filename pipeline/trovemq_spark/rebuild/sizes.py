@@ -1,0 +1,54 @@
+"""The sizes of a store's files: as given, else as the files of the store are, else RocketMQ's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.index.consume_queue import UNIT_SIZE
+from broker.log.segments import DIRECTORY
+from broker.storage.files import StorageError
+from broker.store_settings import StoreSettings
+from broker.tools.read_only import ReadOnlyFileSystem
+from broker.tools.store_view import infer_sizes
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.storage import Place
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """By their names in broker.store_settings; 0 where the caller does not know."""
+
+    consume_queue_file_size: int = 0
+    index_slot_count: int = 0
+    index_item_count: int = 0
+
+    def given(self) -> dict[str, int]:
+        sizes = {name: getattr(self, name) for name in FileSizes.__slots__}
+        return {name: size for name, size in sizes.items() if size}
+
+
+def complete(sizes: FileSizes, store: Place) -> FileSizes:
+    """The same with every size known. TroveError STORE_SETTINGS_MISMATCH for one that cannot be, STORE_NEWER,
+    STORE_FAILED."""
+    _check(sizes)
+    given = sizes.given()
+    if store.local is not None and store.exists(DIRECTORY):
+        try:
+            settings = infer_sizes(ReadOnlyFileSystem(store.local), given)
+        except StorageError as error:
+            message = f"the sizes of the store's files cannot be read, give them: {error}"
+            raise TroveError(errors.STORE_FAILED, message) from error
+    else:
+        settings = StoreSettings(**given)  # type: ignore[arg-type]  # only integer members
+    return FileSizes(settings.consume_queue_file_size, settings.index_slot_count, settings.index_item_count)
+
+
+def _check(sizes: FileSizes) -> None:
+    for name, size in sizes.given().items():
+        if size < 0 or (name == "consume_queue_file_size" and size % UNIT_SIZE):
+            wanted = f"a multiple of {UNIT_SIZE}" if name == "consume_queue_file_size" else "above 0"
+            raise TroveError(errors.STORE_SETTINGS_MISMATCH, f"{name} is {wanted}, not {size}", field=name)
+    if sizes.index_item_count == 1:
+        message = "index_item_count is at least 2: item 0 of a file is never used"
+        raise TroveError(errors.STORE_SETTINGS_MISMATCH, message, field="index_item_count")

@@ -1,0 +1,59 @@
+"""Rebuilding a store's consume queues and index in this process, and comparing what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from trovemq_spark.jobs.job import NoProgress, Report
+from trovemq_spark.rebuild.run import Parts, Rebuild, rebuild
+from trovemq_spark.rebuild.sizes import FileSizes, complete
+from trovemq_spark.rebuild.tasks import InThisProcess
+from trovemq_spark.storage import Place
+
+
+def rebuild_here(
+    store: Path, out: Path | Place, *, parts: Parts = "both", tags: bool = True, **sizes: int
+) -> Report:
+    """The job without Spark."""
+    target = out if isinstance(out, Place) else Place(out)
+    wanted = Rebuild(str(store), target, complete(FileSizes(**sizes), Place(store)), parts, tags)
+    return rebuild(wanted, InThisProcess(), NoProgress())
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    """Every file below a directory, by its path from there."""
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()
+    }
+
+
+def index_contents(root: Path) -> list[bytes]:
+    """The index files, oldest first: their names are the times of whoever made them."""
+    return [path.read_bytes() for path in sorted((root / "index").iterdir()) if path.name.isdigit()]
+
+
+class _RemotePlace(Place):
+    """A directory that is taken for an object store's: reached through Arrow's file system alone."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._root = str(self._local)
+        self._files: Any = fs.LocalFileSystem()
+        self._local = None
+
+    def __setstate__(self, text: str) -> None:
+        self.__init__(text)  # type: ignore[misc]
+
+    def child(self, name: str) -> Place:
+        return _RemotePlace(f"{self.text.rstrip('/')}/{name}")
+
+
+@contextmanager
+def remote(directory: Path) -> Iterator[Place]:
+    directory.mkdir()
+    yield _RemotePlace(str(directory))
