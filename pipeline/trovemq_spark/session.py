@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from trovemq_spark.java import find_java_home
 
 MASTER_DEFAULT: Final = "local[2]"
 LOOPBACK: Final = "127.0.0.1"
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 
 SETTINGS: Final[Mapping[str, str]] = {
     # A store's times are epoch milliseconds; days are days of UTC.
@@ -35,6 +37,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
     "spark.driver.memory": "2g",
+    # Spark's start would write a dozen lines to standard error before anybody could ask it not to.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
 }
 
 
@@ -75,3 +79,8 @@ def prepare_environment(master: str) -> None:
 def register_sources(session: SparkSession) -> None:
     """Makes the formats `trovemq` and `trovemq-log` known by name, also where the packages that Spark looks
     for by itself (`pyspark_trovemq…`) are not installed."""
+    from trovemq_spark.sources.live_batch import TroveDataSource
+    from trovemq_spark.sources.log_batch import TroveLogDataSource
+
+    for source in (TroveDataSource, TroveLogDataSource):
+        session.dataSource.register(source)

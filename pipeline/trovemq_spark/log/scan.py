@@ -58,8 +58,8 @@ def scan_segment(
         position = segment.start + end
         if len(records):
             yield Run(records, segment.start, position)
-        if state is RecordState.RECORD:
-            continue
+        if state is RecordState.RECORD or position >= bounds.end:
+            continue  # what stands behind the bounds is not looked at
         if state is RecordState.BLANK or _is_end(segment, position, state, bounds):
             return
         found = find_record(segment, search_from(segment, position, state))

@@ -13,18 +13,18 @@ from broker.log.reader import Damage
 from tests.support.golden import load_manifest, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.scan import RUN_BYTES_MAX, Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import Gap, LogDirectory
 from trovemq_spark.storage import Place
 
 
-def scanned(log: LogDirectory, **options: int) -> tuple[list[int], list[Damage]]:
+def scanned(log: LogDirectory, run_bytes_max: int = RUN_BYTES_MAX) -> tuple[list[int], list[Damage]]:
     """(physical offsets of the records, damages) of the whole log."""
     offsets: list[int] = []
     damages: list[Damage] = []
     for file in log.segments:
         bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
-        for item in scan_segment(log.open_segment(file), bounds, **options):
+        for item in scan_segment(log.open_segment(file), bounds, run_bytes_max=run_bytes_max):
             if isinstance(item, Run):
                 offsets += item.records.physical_offsets.tolist()
             else:
@@ -45,6 +45,19 @@ def test_a_store_a_directory_of_segments_and_a_uri_are_one_log(form: str, tmp_pa
 def test_the_size_of_the_runs_changes_nothing(run_bytes_max: int, tmp_path: Path) -> None:
     log = LogDirectory.open(str(unpack("crashed", tmp_path)))
     assert scanned(log, run_bytes_max=run_bytes_max) == scanned(log)
+
+
+def test_a_part_that_ends_at_a_damaged_record_reported_it_as_its_own(tmp_path: Path) -> None:
+    root = unpack("rollover", tmp_path)
+    at = [message["commitLogOffset"] for message in load_manifest("rollover")["messages"]][:5]
+    path = root / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[at[3] + 4] ^= 0xFF
+    path.write_bytes(data)
+    segment = LogDirectory.open(str(root)).open_segment(LogDirectory.open(str(root)).segments[0])
+    (run,) = scan_segment(segment, ScanBounds(0, at[3]))
+    assert isinstance(run, Run)
+    assert run.records.physical_offsets.tolist() == at[:3]
 
 
 def test_files_made_ahead_of_need_are_no_segments(tmp_path: Path) -> None:

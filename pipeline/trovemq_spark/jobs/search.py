@@ -1,0 +1,154 @@
+"""Finds messages in an archive, a store and live brokers at once; each message once, newest or oldest first.
+
+Ids and keys are looked up: by bloom filters in the archive, by the key index in the store, by the brokers
+themselves. Whatever else must be read is read here where it is little, and in Spark's tasks where it is much.
+The report's `rows` have the messages; `complete` says that nothing was left out: no place could not be read,
+and there are no more rows than `limit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.search.answer import Answer, rows_json
+from trovemq_spark.search.in_archive import ArchivePart
+from trovemq_spark.search.in_server import ServerPart
+from trovemq_spark.search.in_store import StorePart
+from trovemq_spark.search.json_path import parse_path
+from trovemq_spark.search.question import TIME_MAX, Question
+from trovemq_spark.search.reading import Reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIMIT_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class SearchArguments:
+    store: str = ""
+    """A store, or a directory of segments."""
+    server: str = ""
+    """Live brokers (HOST:PORT of a nameserver or a broker)."""
+    archive: str = ""
+    """An archive. At least one of the three."""
+    topic: str = ""
+    """Only this topic."""
+    key: str = ""
+    """A key of the message, or its unique key."""
+    unique_key: str = ""
+    """The unique key."""
+    msg_id: str = ""
+    """The offsetMsgId: 32 or 56 hexadecimal digits."""
+    tag: str = ""
+    """The tag."""
+    begin_timestamp: int = 0
+    """Stored at or after: epoch milliseconds or 2025-01-31T12:00:00Z."""
+    end_timestamp: int = TIME_MAX
+    """Stored at or before."""
+    property: str = ""
+    """NAME=VALUE of a property."""
+    body_text: str = ""
+    """Text that stands somewhere in the body (decompressed), in UTF-8."""
+    json_path: str = ""
+    """A place in a body that is JSON: $.a.b[0]."""
+    json_value: str | None = None
+    """What stands there, as text; else anything."""
+    limit: int = 100
+    """So many messages at most."""
+    order: Literal["newest", "oldest"] = "newest"
+    """Which come first, by store time; with more than `limit`, the others are left out."""
+
+    def __post_init__(self) -> None:
+        if not (self.store or self.server or self.archive):
+            raise _illegal("where to search is missing: --archive, --store or --server", "archive")
+        if not 0 < self.limit <= LIMIT_MAX:
+            raise _illegal(f"limit is 1 to {LIMIT_MAX}, not {self.limit}", "limit")
+        if self.order not in ("newest", "oldest"):
+            raise _illegal(f"order is newest or oldest, not {self.order!r}", "order")
+        if self.begin_timestamp > self.end_timestamp:
+            raise _illegal("begin_timestamp is after end_timestamp", "begin_timestamp")
+        if self.property and self.property.find("=") < 1:
+            raise _illegal(f"property is NAME=VALUE, not {self.property!r}", "property")
+        if self.json_value is not None and not self.json_path:
+            raise _illegal("json_value needs json_path", "json_path")
+        self.question()
+
+    def question(self) -> Question:
+        """TroveError OPTION_ILLEGAL."""
+        name, _, value = self.property.partition("=")
+        return Question(
+            topic=self.topic,
+            key=self.key,
+            unique_key=self.unique_key,
+            msg_id=self.msg_id.upper(),
+            tag=self.tag,
+            begin_ms=self.begin_timestamp,
+            end_ms=self.end_timestamp,
+            property_name=name,
+            property_value=value,
+            body_text=self.body_text,
+            json_steps=parse_path(self.json_path) if self.json_path else None,
+            json_value=self.json_value,
+        )
+
+
+def run(
+    session: SparkSession | Callable[[], SparkSession] | None, arguments: SearchArguments, progress: Progress
+) -> Report:
+    """session: one, or a function that makes one when it is needed; None: everything is read here.
+
+    TroveError STORE_FAILED, ARCHIVE_ILLEGAL, BROKER_UNREACHABLE, …; OSError.
+    """
+    question = arguments.question()
+    answer = Answer(arguments.limit, newest_first=arguments.order == "newest")
+    reading = Reading(session, question, arguments.limit, newest_first=arguments.order == "newest")
+    report = Report("search")
+    complete = True
+    sources: dict[str, object] = {}
+    if arguments.archive:
+        archive = ArchivePart.open(arguments.archive, question)
+        reading.add("archive", archive.pieces)
+        sources["archive"] = {"fileCount": archive.file_count, "filesRead": len(archive.pieces)}
+    if arguments.store:
+        store = StorePart.open(arguments.store, question)
+        for rows in store.direct():
+            answer.add("store", rows)
+        reading.add("store", store.pieces())
+        complete &= store.complete
+        report.notes += store.notes
+        sources["store"] = {"indexUsed": store.found is not None, "segmentsRead": len(store.pieces())}
+    sources["spark"] = reading.needs_spark
+    reading.run(answer, progress)
+    if arguments.server:
+        server = ServerPart(arguments.server, question, lambda rows: answer.add("server", rows))
+        server.run()
+        complete &= server.complete
+        report.notes += server.notes
+    _tell(report, answer, complete, sources)
+    return report
+
+
+def _tell(report: Report, answer: Answer, complete: bool, sources: dict[str, object]) -> None:
+    rows = rows_json(answer.table())
+    if answer.damage_count:
+        report.notes += answer.damage
+        report.notes.append(f"{answer.damage_count} places could not be read; they may have had an answer")
+    if answer.more:
+        report.notes.append("there is more: raise limit, or narrow the question")
+    report.facts = {
+        "complete": complete and not answer.more and not answer.damage_count,
+        "more": answer.more,
+        "rowCount": len(rows),
+        "rows": rows,
+        "sources": sources,
+    }
+
+
+def _illegal(what: str, field: str) -> TroveError:
+    return TroveError(errors.OPTION_ILLEGAL, what, field=field)

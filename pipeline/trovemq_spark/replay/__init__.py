@@ -1,0 +1,1 @@
+"""Messages of an archive, a log or a live topic sent again."""

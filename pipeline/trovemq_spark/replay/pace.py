@@ -1,0 +1,36 @@
+"""A rate cap without a clock: the caller says what time it is, and waits as long as it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+BURST_SECONDS: Final = 0.25
+"""So much of the rate is sent at once, that a cap does not make every message a frame of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What may be sent when. Within any time [a, b) at most rate x (b - a) messages and one part more are
+    sent, where a part is what one take() was for.
+
+    rate: messages a second, 0 for no cap; free_at: seconds, when the next part may be sent.
+    """
+
+    rate: float
+    free_at: float = float("-inf")
+
+    def part_max(self, count: int) -> int:
+        """How many messages one part may have, of `count` that a caller would send together; at least 1."""
+        return count if not self.rate else max(1, min(count, int(self.rate * BURST_SECONDS)))
+
+    def take(self, count: int, now: float) -> tuple[Pace, float]:
+        """For `count` messages: (the state afterwards, seconds to wait from now on before they are sent)."""
+        if not self.rate:
+            return self, 0.0
+        begin = max(now, self.free_at)
+        return replace(self, free_at=begin + count / self.rate), begin - now
+
+    def rest(self, now: float) -> float:
+        """Seconds until what was sent is paid for; to be waited before this state is given up."""
+        return max(0.0, self.free_at - now) if self.rate else 0.0

@@ -1,0 +1,190 @@
+"""One source queue sent to its target queue, part by part, with its ledger written behind each part.
+
+Invariants
+- The queue's lock is held, so that no task of a killed run sends meanwhile.
+- One part is in flight; a part is one frame, which a broker stores in its order, or not at all.
+- A message is sent only when its source offset is above the ledger's, which never falls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from trovemq import Client, Producer
+from trovemq.model import QueueOffsets
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.replay.ledger import Ledger, QueueState, SourceQueue
+from trovemq_spark.replay.messages import offsets_of, record_sizes, replayed
+from trovemq_spark.replay.pace import Pace
+from trovemq_spark.sinks.rows_out import CHUNK_BYTES_MAX, Chunk, cut
+from trovemq_spark.sinks.send_client import send_columns
+from trovemq_spark.table.columns import arrow_batch
+
+SETTLE_SECONDS: Final = 1.0
+"""What a killed task had handed to its connection is stored, or lost with it, within this time."""
+PART_ROWS_MAX: Final = 1000
+_TAIL_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTarget:
+    """Where messages go. Pickles. topic, broker: "" for the source's topic, for any broker that has it."""
+
+    server: str
+    topic: str
+    broker: str
+    ledger: Ledger
+    run: str
+    rate: float
+    """Messages a second of one task; 0: no cap."""
+
+
+@dataclass(slots=True)
+class QueueCount:
+    """What happened to a queue's messages in this run."""
+
+    sent: int = 0
+    before: int = 0
+    """Of the source, that were sent by earlier runs."""
+    settled: int = 0
+    """Found in the target, sent by a run that was killed before it could note it."""
+    repeated: int = 0
+    """Of the source, with an offset that was there already: left out."""
+
+
+class QueueSender:
+    """Sends the messages of one queue; its lock is held by the caller. Made by `open`."""
+
+    def __init__(
+        self, client: Client, target: ReplayTarget, queue: SourceQueue, state: QueueState, pace: Pace
+    ) -> None:
+        self.queue: Final = queue
+        self.state: Final = state
+        self.count: Final = QueueCount()
+        self.pace = pace
+        self._client = client
+        self._target = target
+        self._producer: Producer = client.producer(state.target_topic, batch_bytes_max=2 * CHUNK_BYTES_MAX)
+        self._begin = state.source_offset
+        self._seen = -1
+
+    @classmethod
+    async def open(cls, client: Client, target: ReplayTarget, queue: SourceQueue, pace: Pace) -> QueueSender:
+        """Behind what earlier runs sent. TroveError TOPIC_NOT_FOUND, BROKER_NOT_FOUND, DATA_LOST, …"""
+        state = target.ledger.load(queue)
+        if state is None:
+            state = await _new_state(client, target, queue)
+        sender = cls(client, target, queue, state, pace)
+        if state.in_flight:
+            await asyncio.sleep(SETTLE_SECONDS)
+            await sender._settle()
+        state.in_flight = True
+        target.ledger.save(queue, state)
+        return sender
+
+    async def send(self, rows: pa.RecordBatch) -> None:
+        """The next rows of the queue, by offset. Raises the SDK's TroveError, naming the messages."""
+        offsets = rows.column("queueOffset").to_numpy()
+        fresh = np.diff(offsets, prepend=self._seen) > 0
+        self.count.repeated += int(len(offsets) - fresh.sum())
+        self.count.before += int((fresh & (offsets <= self._begin)).sum())
+        self._seen = max(self._seen, int(offsets[-1]))
+        wanted = np.flatnonzero(fresh & (offsets > self.state.source_offset))
+        if not len(wanted):
+            return
+        rows = rows.take(pa.array(wanted))
+        most = self.pace.part_max(PART_ROWS_MAX)
+        for part in cut(record_sizes(rows), np.arange(len(wanted)), CHUNK_BYTES_MAX, most):
+            await self._send_part(rows.slice(int(part[0]), len(part)))
+
+    async def finish(self) -> None:
+        """Notes that nothing is in flight."""
+        self.state.in_flight = False
+        self._target.ledger.save(self.queue, self.state)
+
+    async def _send_part(self, rows: pa.RecordBatch) -> None:
+        state = self.state
+        chunk = replayed(rows, self.queue, self._target.run, (state.target_topic, state.target_queue_id))
+        self.pace, wait = self.pace.take(len(chunk), asyncio.get_running_loop().time())
+        await asyncio.sleep(wait)
+        try:
+            end = await self._send_chunk(chunk)
+        except TroveError as error:
+            first, last = int(chunk.rows[0]), int(chunk.rows[-1])
+            text = f"{self.queue}, offsets {first} to {last}: {error.message}"
+            raise TroveError(error.spec, text, **error.fields) from error
+        state.target_offset, state.source_offset = end, int(chunk.rows[-1])
+        state.sent += len(chunk)
+        self.count.sent += len(chunk)
+        self._target.ledger.save(self.queue, state)
+
+    async def _send_chunk(self, chunk: Chunk) -> int:
+        """The target's offset behind the part."""
+        if not chunk.one_by_one:
+            return await send_columns(self._producer, chunk, self.state.target_broker)
+        assert chunk.groups is not None, "replayed messages have no delay"
+        # Handed over without a pause in between, they share one frame.
+        waiters = [
+            self._producer.send_nowait(
+                chunk.bodies[i],
+                keys=chunk.keys[i] if chunk.keys else None,
+                tag=chunk.tags[i] if chunk.tags else None,
+                properties=chunk.properties[i] if chunk.properties else None,
+                unique_key=chunk.unique_keys[i] if chunk.unique_keys else None,
+                queue_id=self.state.target_queue_id,
+                broker=self.state.target_broker,
+                message_group=chunk.groups[i],
+            )
+            for i in range(len(chunk))
+        ]
+        receipts = await asyncio.gather(*waiters)
+        return int(receipts[-1].queue_offset) + 1
+
+    async def _settle(self) -> None:
+        """Notes what a killed run has sent, as the target says. TroveError DATA_LOST."""
+        state = self.state
+        spans = await self._client.queue_offsets(
+            state.target_topic, queue_ids=[state.target_queue_id], broker=state.target_broker
+        )
+        if spans[0].max_offset < state.target_offset:
+            raise TroveError(
+                errors.DATA_LOST,
+                f"{self.queue}: the target, queue {state.target_queue_id} of {state.target_topic} on "
+                f"{state.target_broker}, ends at {spans[0].max_offset}, before {state.target_offset} that "
+                "the ledger has: it was deleted, or lost what it had acknowledged. Name another ledger to "
+                "begin anew",
+            )
+        found: list[int] = []
+        batches = self._client.pull_batches(
+            state.target_topic,
+            queue_id=state.target_queue_id,
+            offset=max(state.target_offset, spans[0].min_offset),
+            bytes_max=_TAIL_BYTES,
+            broker=state.target_broker,
+        )
+        async for batch in batches:
+            if len(batch):
+                properties = arrow_batch(batch.records, ["properties"]).column("properties")
+                found += offsets_of(properties, self.queue, self._target.run)
+        own = [offset for offset in found if offset > state.source_offset]
+        state.target_offset = spans[0].max_offset
+        state.source_offset = max(own, default=state.source_offset)
+        state.sent += len(own)
+        self.count.settled += len(own)
+
+
+async def _new_state(client: Client, target: ReplayTarget, queue: SourceQueue) -> QueueState:
+    """Where a queue goes: its number, in turn over the target's queues; all its messages to one."""
+    topic = target.topic or queue.topic
+    found: list[QueueOffsets] = await client.queue_offsets(topic, broker=target.broker or None)
+    slots = sorted(found, key=lambda slot: (slot.queue_id, slot.broker))
+    if not slots:
+        raise TroveError(errors.TOPIC_NOT_FOUND, f"{topic} has no queue to send to", topic=topic)
+    slot = slots[queue.queue_id % len(slots)]
+    return QueueState(topic, slot.broker, slot.queue_id, slot.max_offset)

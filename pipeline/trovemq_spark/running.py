@@ -1,0 +1,161 @@
+"""One run of one job: from its arguments on the command line to its exit code (report.py)."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trovemq_spark import arguments as job_arguments
+from trovemq_spark.arguments import UsageError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import SparkSession
+
+    from trovemq_spark.jobs.job import Progress, Report
+
+PROGRAM: Final = "trovemq-pipeline"
+STOP_TIME_MAX_S: Final = 10
+_BRIDGE_LOGGERS: Final = ("root", "py4j.clientserver", "py4j.java_gateway")
+
+stopped_by: Final[list[int]] = []
+"""Signals other than Ctrl-C that this process was told to stop with."""
+stuck: Final[list[SparkSession]] = []
+"""Sessions that did not end in time: the process must not wait for them at its own end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Where a job is. With lazy_session it is given a function that makes the session: it may well have its
+    answer before Java would have started."""
+
+    module: str
+    summary: str
+    lazy_session: bool = False
+
+
+class JobRun:
+    """One job from its arguments to its exit code."""
+
+    def __init__(self, name: str, job: Job, master: str, debug: bool) -> None:
+        self._name = name
+        self._job = job
+        self._master = master
+        self._debug = debug
+        self._session: SparkSession | None = None
+
+    def run(self, common: dict[str, str], settings: list[str]) -> int:
+        self._log_to_stderr()
+        try:
+            work = self._prepare(common, settings)
+        except UsageError as error:
+            return usage_error(str(error), f"See `{PROGRAM} {self._name} --help`.")
+        except Exception as error:
+            return self._fail(error)
+        try:
+            report = self._work(*work)
+        except KeyboardInterrupt:
+            sys.stderr.write("stopped\n")
+            return stopped_code()
+        except Exception as error:
+            return self._fail(error)
+        finally:
+            self._stop()
+        return self._show(report)
+
+    def _log_to_stderr(self) -> None:
+        handler = logging.StreamHandler(sys.stderr)
+        if not self._debug:
+            # Spark's bridge to Java tells the nameless logger of every call that Ctrl-C interrupts.
+            handler.addFilter(lambda record: record.name not in _BRIDGE_LOGGERS)
+        logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(name)s: %(message)s")
+
+    def _prepare(self, common: dict[str, str], settings: list[str]) -> tuple[Callable[..., Report], Any]:
+        """(the job's function, its arguments). UsageError."""
+        given = job_arguments.split_settings(settings)
+        job_arguments.check_names(self._name, job_arguments.read_fields(self._job.module), common, given)
+        module = importlib.import_module(self._job.module)
+        values = job_arguments.build(job_arguments.arguments_class(module), common, given)
+        function: Callable[..., Report] = module.run
+        return function, values
+
+    def _work(self, function: Callable[..., Report], values: Any) -> Report:
+        with _progress() as progress:
+            session = self._make_session if self._job.lazy_session else self._make_session()
+            return function(session, values, progress)
+
+    def _make_session(self) -> SparkSession:
+        from trovemq_spark.session import make_session
+
+        if self._session is None:
+            self._session = make_session(f"{PROGRAM} {self._name}", master=self._master)
+        return self._session
+
+    def _stop(self) -> None:
+        """Ends Spark, which may hang where a task does; a second Ctrl-C need not wait for it."""
+        if self._session is None:
+            return
+        previous = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        stopping = threading.Thread(target=self._stop_session, daemon=True)
+        stopping.start()
+        stopping.join(STOP_TIME_MAX_S)
+        if stopping.is_alive():
+            stuck.append(self._session)
+        signal.signal(signal.SIGINT, previous)
+
+    def _stop_session(self) -> None:
+        assert self._session is not None, "made"
+        try:
+            self._session.stop()
+        except Exception:
+            if self._debug:
+                traceback.print_exc()
+
+    def _fail(self, error: Exception) -> int:
+        from trovemq_spark import report
+
+        if self._debug:
+            traceback.print_exc()
+        sys.stderr.write(report.failure_line(error) + "\n")
+        return report.EXIT_USAGE if report.is_usage(error) else report.EXIT_FAILURE
+
+    @staticmethod
+    def _show(result: Report) -> int:
+        from trovemq_spark import report
+
+        try:
+            sys.stdout.write(report.report_text(result, terminal=sys.stdout.isatty()))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at exit
+        return report.exit_code(result)
+
+
+def _progress() -> AbstractContextManager[Progress]:
+    if sys.stderr.isatty():
+        from trovemq_spark.progress import ProgressBar
+
+        return ProgressBar()
+    from trovemq_spark.jobs.job import NoProgress
+
+    return nullcontext(NoProgress())
+
+
+def stopped_code() -> int:
+    """The exit code of a run that was stopped."""
+    return 128 + (stopped_by[-1] if stopped_by else signal.SIGINT)
+
+
+def usage_error(what: str, advice: str = f"See `{PROGRAM} --help`.") -> int:
+    sys.stderr.write(f"error: {what} {advice}\n")
+    return 2

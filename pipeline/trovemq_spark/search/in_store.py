@@ -1,0 +1,125 @@
+"""The live store's part: by place, by key index, or by reading its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from broker.index.consume_queue import ROOT_DIRECTORY as QUEUES_DIRECTORY
+from broker.storage.files import StorageError
+from broker.tools.read_only import ReadOnlyFileSystem
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import RecordBatch, RecordState, decode_offset_msg_id, scan_run
+from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.search.pieces import SegmentPiece, answers
+from trovemq_spark.search.question import Question, damage_row
+from trovemq_spark.search.store_index import Candidates, candidates
+
+_ALL: Final = 1 << 63
+_RECORDS_AT_ONCE: Final = 256
+
+
+@dataclass
+class StorePart:
+    """A store, or a directory of segments. open() looks at it; then `direct` gives rows without much work,
+    and `pieces` are what must be read to the end."""
+
+    log: LogDirectory
+    question: Question
+    deleted_below: Mapping[str, int] = field(default_factory=dict)
+    found: Candidates | None = None
+    notes: list[str] = field(default_factory=list)
+    _views: dict[int, memoryview] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, store: str, question: Question, *, use_index: bool = True) -> StorePart:
+        """TroveError STORE_FAILED where there is no log."""
+        log = LogDirectory.open(store)
+        deletions = open_deletions(store)
+        part = cls(log, question, {} if deletions is None else deletions.entries())
+        if use_index and question.index_key and deletions is not None:
+            part._ask_index(store)
+        for gap in log.gaps:
+            part.notes.append(f"the log has no segments for [{gap.begin}, {gap.end})")
+        return part
+
+    @property
+    def complete(self) -> bool:
+        return not self.log.gaps
+
+    def _ask_index(self, store: str) -> None:
+        files = ReadOnlyFileSystem(store)
+        topics = [self.question.topic] if self.question.topic else _topics(files)
+        if topics:
+            self.found = candidates(files, topics, self.question.index_key, self.log.begin)
+
+    # --- without reading everything ---
+
+    def direct(self) -> Iterator[pa.RecordBatch]:
+        """The rows at the places that the question, or the index, names."""
+        offsets = self._places()
+        for begin in range(0, len(offsets), _RECORDS_AT_ONCE):
+            yield from self._at(offsets[begin : begin + _RECORDS_AT_ONCE])
+
+    def _places(self) -> list[int]:
+        if self.question.msg_id:
+            try:
+                return [decode_offset_msg_id(self.question.msg_id)[1]]
+            except TroveError:
+                return []  # no offsetMsgId at all: no row has it
+        return [] if self.found is None else self.found.physical_offsets
+
+    def _at(self, physical_offsets: list[int]) -> Iterator[pa.RecordBatch]:
+        parts: list[memoryview] = []
+        for physical_offset in physical_offsets:
+            record, state = self._record(physical_offset)
+            if record is not None:
+                parts.append(record)
+            elif state in {RecordState.DAMAGED, RecordState.UNREADABLE}:
+                yield damage_row(physical_offset, f"the record is {state.value}")
+        if parts:
+            records = RecordBatch.split(b"".join(parts))
+            yield from answers(records, self.question, deleted_below=self.deleted_below)
+
+    def _record(self, physical_offset: int) -> tuple[memoryview | None, RecordState]:
+        """The record there, or what there is instead (ZEROS where there is no segment)."""
+        for file in self.log.covering(physical_offset, physical_offset + 1):
+            if file.start not in self._views:
+                self._views[file.start] = self.log.open_segment(file).file.view()
+            view = self._views[file.start]
+            records, _, state = scan_run(
+                view,
+                physical_offset - file.start,
+                len(view),
+                physical_offset_of_data=file.start,
+                check_crc=True,
+                bytes_max=1,
+            )
+            return (records.record(0) if len(records) else None), state
+        return None, RecordState.ZEROS
+
+    # --- reading ---
+
+    def pieces(self) -> list[SegmentPiece]:
+        """What has to be read to the end."""
+        if self.question.msg_id:
+            return []
+        ranges = [(0, _ALL)]
+        if self.found is not None:
+            ranges = [(0, self.found.begin), (self.found.end, _ALL)]
+        return [
+            SegmentPiece(self.log, file, max(begin, file.start), min(end, file.end), self.deleted_below)
+            for begin, end in ranges
+            for file in self.log.covering(begin, end)
+        ]
+
+
+def _topics(files: ReadOnlyFileSystem) -> list[str]:
+    """Every topic that has messages: those with consume queues. None at all: nothing is known."""
+    try:
+        return files.list(QUEUES_DIRECTORY)
+    except StorageError:
+        return []

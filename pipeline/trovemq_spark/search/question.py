@@ -1,0 +1,137 @@
+"""What is asked for, and which rows of the table (table/schema.py) answer it. Pickles; knows no Spark.
+
+All conditions must hold. The same test decides wherever a row came from (an archive, a log, a broker): what
+indexes, statistics and a broker's own query give are candidates only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trovemq_spark.search.json_path import Step, has_value, literal_in_body
+from trovemq_spark.table.schema import arrow_schema, column_names
+
+TIME_MAX: Final = (1 << 63) - 1
+_US_PER_MS: Final = 1000
+
+ANSWER_COLUMNS: Final = column_names(header=True, damage=True)
+"""What a row of the answer has. A row whose `damage` is not null is no message: a place that could not be
+read, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Empty text and None: any. Times: epoch milliseconds of the store, both included."""
+
+    topic: str = ""
+    key: str = ""
+    """One of KEYS, or the unique key."""
+    unique_key: str = ""
+    msg_id: str = ""
+    """An offsetMsgId, upper case."""
+    tag: str = ""
+    begin_ms: int = 0
+    end_ms: int = TIME_MAX
+    property_name: str = ""
+    property_value: str = ""
+    body_text: str = ""
+    json_steps: tuple[Step, ...] | None = None
+    json_value: str | None = None
+
+    @property
+    def has_times(self) -> bool:
+        return self.begin_ms > 0 or self.end_ms < TIME_MAX
+
+    @property
+    def needs_body(self) -> bool:
+        return bool(self.body_text) or self.json_steps is not None
+
+    @property
+    def index_key(self) -> str:
+        """What the key index has an entry for; "" where only reading all helps."""
+        return self.unique_key or self.key
+
+    def columns(self) -> list[str]:
+        """The columns that `matches` looks at; never none."""
+        wanted = {
+            "topic": self.topic,
+            "keys": self.key,
+            "uniqueKey": self.key or self.unique_key,
+            "msgId": self.msg_id,
+            "tags": self.tag,
+            "storeTimestamp": self.has_times,
+            "properties": self.property_name,
+            "body": self.needs_body,
+        }
+        return [name for name, asked in wanted.items() if asked] or ["storeTimestamp"]
+
+    def matches(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The numbers of the rows that answer, ascending. batch: has columns() at least."""
+        mask = np.ones(batch.num_rows, np.bool_)
+        for condition in self._conditions(batch):
+            mask &= condition.fill_null(False).to_numpy(zero_copy_only=False)
+            if not mask.any():
+                break
+        rows = np.flatnonzero(mask)
+        if self.key and len(rows):
+            rows = rows[self._has_key(batch, rows)]
+        if self.json_steps is not None and len(rows):
+            rows = rows[self._has_json(batch, rows)]
+        return rows
+
+    def _conditions(self, batch: pa.RecordBatch) -> list[pa.BooleanArray]:
+        equal = {"topic": self.topic, "uniqueKey": self.unique_key, "msgId": self.msg_id, "tags": self.tag}
+        found = [pc.equal(batch.column(name), pa.scalar(value)) for name, value in equal.items() if value]
+        if self.key:
+            found.append(
+                pc.or_kleene(
+                    pc.match_substring(batch.column("keys"), self.key).fill_null(False),
+                    pc.equal(batch.column("uniqueKey"), pa.scalar(self.key)).fill_null(False),
+                )
+            )
+        if self.has_times:
+            found.append(self._in_time(batch.column("storeTimestamp")))
+        if self.property_name:
+            values = pc.map_lookup(batch.column("properties"), pa.scalar(self.property_name), "first")
+            found.append(pc.equal(values, pa.scalar(self.property_value)))
+        if self.body_text:
+            found.append(pc.match_substring(batch.column("body"), self.body_text))
+        return found
+
+    def _in_time(self, times: pa.Array) -> pa.BooleanArray:
+        stored = times.cast(pa.int64())
+        begin = min(max(self.begin_ms * _US_PER_MS, -TIME_MAX), TIME_MAX)
+        end = min(self.end_ms * _US_PER_MS + _US_PER_MS - 1, TIME_MAX)
+        return pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))
+
+    def _has_key(self, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
+        """Of rows that have it somewhere in KEYS: whether it is one of them."""
+        chosen = pa.array(rows)
+        keys = batch.column("keys").take(chosen).to_pylist()
+        unique_keys = batch.column("uniqueKey").take(chosen).to_pylist()
+        pairs = zip(keys, unique_keys, strict=True)
+        return np.array([self.key == unique or self.key in (own or "").split(" ") for own, unique in pairs])
+
+    def _has_json(self, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
+        assert self.json_steps is not None, "asked for"
+        bodies = batch.column("body").take(pa.array(rows))
+        literal = literal_in_body(self.json_value)
+        likely = np.ones(len(rows), np.bool_)
+        if literal is not None:
+            may = pc.or_(pc.match_substring(bodies, literal.decode()), pc.match_substring(bodies, "\\"))
+            likely = may.fill_null(False).to_numpy(zero_copy_only=False)
+        found = np.zeros(len(rows), np.bool_)
+        for place in np.flatnonzero(likely).tolist():
+            found[place] = has_value(bodies[place].as_py(), self.json_steps, self.json_value)
+        return found
+
+
+def damage_row(physical_offset: int, why: str) -> pa.RecordBatch:
+    """A row that says that something could not be read there."""
+    row = {"physicalOffset": physical_offset, "damage": why}
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema(ANSWER_COLUMNS))

@@ -1,0 +1,98 @@
+"""Candidates out of a store's key index, read beside whoever has the store open, without changing anything.
+
+What the index cannot vouch for is left to a scan of the log: before its first item, behind its last, and,
+where the store was not closed cleanly, everything behind the last file that the checkpoint knows to be on
+disk. An index that contradicts itself, or lacks a file, is not used at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.index.key_index import synced_end
+from broker.log import checkpoint
+from broker.scrub import layouts
+from broker.scrub.layouts import IndexView
+from broker.storage.files import StorageError
+from broker.tools.read_only import ReadOnlyFileSystem
+from broker.tools.store_view import infer_sizes
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import index_hash
+
+ABORT_PATH: Final = "abort"
+_NOTE_PATH: Final = "trovemq/key-index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Records that may have the key; the index knows of all those in [begin, end)."""
+
+    physical_offsets: list[int]
+    begin: int
+    end: int
+
+
+def candidates(
+    files: ReadOnlyFileSystem, topics: Iterable[str], key: str, log_begin: int
+) -> Candidates | None:
+    """Of a key (or unique key) in these topics. None where the index is of no use."""
+    try:
+        views = _views(files, log_begin)
+        if not views:
+            return None
+        begin = int(views[0].items["physical_offset"][1])
+        end = int(views[-1].items["physical_offset"][views[-1].item_count - 1])
+        found: set[int] = set()
+        for key_hash in {index_hash(topic, key) for topic in topics}:
+            for view in views:
+                found.update(_walk(view, key_hash))
+    except (StorageError, TroveError, _ContradictionError, ValueError):
+        return None
+    return Candidates(sorted(offset for offset in found if begin <= offset < end), begin, end)
+
+
+class _ContradictionError(Exception):
+    """The index does not fit itself."""
+
+
+def _views(files: ReadOnlyFileSystem, log_begin: int) -> list[IndexView]:
+    paths = layouts.index_paths(files)
+    _check_note(files, paths, log_begin)
+    settings = infer_sizes(files, {})
+    views = [
+        layouts.read_index(files, path, settings.index_slot_count, settings.index_item_count)
+        for path in paths
+    ]
+    if any(view.item_count < len(view.items) for view in views[:-1]):
+        raise _ContradictionError("a file that is not the last one is not full")
+    if files.exists(ABORT_PATH):
+        trusted = synced_end(files, checkpoint.load(files).index_msg_timestamp)
+        views = [view for view in views[:-1] if int(view.header["end_physical_offset"]) <= trusted]
+    return [view for view in views if view.item_count > 1]
+
+
+def _check_note(files: ReadOnlyFileSystem, paths: list[str], log_begin: int) -> None:
+    """Our broker notes which files there are (broker/index/key_index.py)."""
+    if not files.exists(_NOTE_PATH):
+        return
+    noted = json.loads(files.read_bytes(_NOTE_PATH)).get("files", {})
+    names = {path.rpartition("/")[2] for path in paths}
+    if any(name not in names and end >= log_begin for name, end in noted.items()):
+        raise _ContradictionError("a file is missing")
+
+
+def _walk(view: IndexView, key_hash: int) -> Iterable[int]:
+    """Physical offsets of the items of this hash."""
+    item = int(view.slots[key_hash % len(view.slots)])
+    if item >= view.item_count:
+        raise _ContradictionError(f"{view.path}: a slot names item {item} of {view.item_count}")
+    while item > 0:
+        there, physical_offset, _, previous = view.items[item].tolist()
+        if there == key_hash:
+            yield physical_offset
+        if previous >= item:
+            raise _ContradictionError(f"{view.path}: item {item} is before {previous}")
+        item = previous

@@ -1,0 +1,171 @@
+"""The options of the writer of format `trovemq`, and the columns that it takes, each in one table.
+
+Options are those of Spark: in any case of letters. An unknown one is an error, as is a column that is not
+known or has another type: a misspelt `tags` that is passed over loses data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from trovemq_spark.sources.option_kinds import (
+    BYTES,
+    DURATION,
+    TEXT,
+    Kind,
+    choice,
+    nearest,
+    option_error,
+)
+
+NONE: Final = "none"
+DEDUP: Final = "dedup"
+QUERY_ID_SIZE_MAX: Final = 190
+"""Bytes: the unique key that it begins has at most 255, three numbers included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table. `default`: as a user would write it; empty: none."""
+
+    name: str
+    field: str
+    kind: Kind
+    default: str
+    meaning: str
+
+
+# fmt: off
+OPTIONS: Final = (
+    Option("nameServer", "name_server", TEXT, "",
+           "nameserver or broker, HOST:PORT; several with commas; required"),
+    Option("topic", "topic", TEXT, "", "the topic of all rows; wins over the column topic"),
+    Option("exactlyOnce", "exactly_once", choice(NONE, DEDUP), NONE,
+           "dedup: unique keys made of query, batch, partition and row, the same when it is written again"),
+    Option("queryId", "query_id", TEXT, "",
+           "begins the unique keys of dedup; a stream has its own, a batch a new one each time"),
+    Option("inFlightBytes", "in_flight_bytes", BYTES, "16m", "unacknowledged bytes of a task"),
+    Option("deliveryTimeout", "delivery_timeout_ms", DURATION, "30s",
+           "how long a message may wait for its acknowledgement, retries included"),
+)
+# fmt: on
+IGNORED: Final = frozenset({"checkpointlocation", "path"})
+"""Spark's own, which it hands to every sink."""
+
+_INTEGERS: Final = (IntegerType(), LongType(), ShortType(), ByteType())
+_TEXT_MAP: Final = MapType(StringType(), StringType())
+COLUMNS: Final[dict[str, tuple[str, tuple[DataType, ...]]]] = {
+    "body": ("string or binary", (StringType(), BinaryType())),
+    "topic": ("string", (StringType(),)),
+    "tags": ("string", (StringType(),)),
+    "keys": (
+        "string (several separated by a space) or array<string>",
+        (StringType(), ArrayType(StringType())),
+    ),
+    "properties": ("map<string,string>", (_TEXT_MAP,)),
+    "queueId": ("int", _INTEGERS),
+    "delayLevel": ("int", _INTEGERS),
+    "shardingKey": ("string", (StringType(),)),
+    "uniqueKey": ("string", (StringType(),)),
+}
+"""What a row may have, with its types in words; only `body` must be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of one write, checked. Pickles."""
+
+    name_server: str
+    topic: str | None
+    exactly_once: str
+    query_id: str | None
+    in_flight_bytes: int
+    delivery_timeout_ms: int
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of a writer of format `trovemq`. TroveError OPTION_ILLEGAL, field `field`."""
+    by_lower = {option.name.lower(): option for option in OPTIONS}
+    values: dict[str, Any] = {
+        option.field: option.kind.parse(option.default) if option.default else None for option in OPTIONS
+    }
+    for name, text in options.items():
+        option = by_lower.get(name.lower())
+        if option is None:
+            if name.lower() in IGNORED:
+                continue
+            known = [option.name for option in OPTIONS]
+            raise option_error(
+                f"the writer has no option {name}{nearest(name, known)}. There are: {', '.join(known)}", name
+            )
+        try:
+            values[option.field] = option.kind.parse(text)
+        except ValueError as error:
+            raise option_error(f"option {option.name} = {text!r}: expected {error}", option.name) from None
+    if values["name_server"] is None:
+        raise option_error(
+            "option nameServer is missing: HOST:PORT of a nameserver or a broker", "nameServer"
+        )
+    _check_query_id(values["query_id"])
+    return SinkOptions(**values)
+
+
+def _check_query_id(query_id: str | None) -> None:
+    if query_id is not None and (
+        len(query_id.encode()) > QUERY_ID_SIZE_MAX or any(c in query_id for c in " \x01\x02")
+    ):
+        raise option_error(
+            f"option queryId has at most {QUERY_ID_SIZE_MAX} bytes and no space: it begins unique keys",
+            "queryId",
+        )
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """OPTION_ILLEGAL, saying what is accepted, for rows that cannot be written."""
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise option_error(
+                f"a topic has no column {field.name} to write{nearest(field.name, COLUMNS)}. "
+                f"Select of: {', '.join(COLUMNS)}",
+                field.name,
+            )
+        words, types = COLUMNS[field.name]
+        if not any(_same(field.dataType, kind) for kind in types):
+            raise option_error(
+                f"the column {field.name} is {field.dataType.simpleString()}: expected {words}", field.name
+            )
+    names = schema.fieldNames()
+    if len(set(names)) < len(names):
+        raise option_error(f"each column once, not {', '.join(names)}", "columns")
+    if "body" not in names:
+        raise option_error("the column body (string or binary) is missing", "body")
+    if options.topic is None and "topic" not in names:
+        raise option_error("give the option topic, or a column topic", "topic")
+    if options.exactly_once == DEDUP and "uniqueKey" in names:
+        raise option_error(
+            "exactlyOnce = dedup makes the unique keys: leave out the column uniqueKey, or the option",
+            "uniqueKey",
+        )
+
+
+def _same(found: DataType, wanted: DataType) -> bool:
+    """Whether it is that type; whether there may be nulls in it does not matter."""
+    return found.simpleString() == wanted.simpleString()
+
+
+assert {option.field for option in OPTIONS} == {field.name for field in fields(SinkOptions)}

@@ -1,0 +1,161 @@
+"""Sends chunks with the SDK from inside a Spark task: bounded in flight, counted, errors with the row.
+
+Invariants
+- Chunks for a given queue are sent one after the other, in their order; others overlap.
+- `acknowledged` counts messages that a broker has said are stored; they stay, whatever happens afterwards.
+- After the first failure nothing more is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from trovemq import Client, Producer
+from trovemq.receipts import PartialBatchError
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.properties import encode_properties, message_properties
+from trovemq_spark.sinks.rows_out import CHUNK_BYTES_MAX, Chunk
+
+CHUNKS_MAX: Final = 8
+"""Chunks of a task that are under way at a time."""
+
+
+class ChunkSender:
+    """Sends the chunks of one task; belongs to the client's event loop."""
+
+    def __init__(self, client: Client, *, in_flight_bytes: int) -> None:
+        self._client = client
+        self._in_flight_bytes = in_flight_bytes
+        self._producers: dict[str, Producer] = {}
+        self._order: defaultdict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._pending: set[asyncio.Task[None]] = set()
+        self._failure: TroveError | None = None
+        self.acknowledged = 0
+
+    async def submit(self, chunk: Chunk) -> None:
+        """Begins to send it; waits while CHUNKS_MAX are under way. Raises what an earlier one failed with."""
+        while len(self._pending) >= CHUNKS_MAX:
+            await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
+        self._raise_failure()
+        task = asyncio.get_running_loop().create_task(self._send_in_order(chunk))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    async def drain(self) -> None:
+        """Until all are acknowledged. Raises the first failure, when all have ended."""
+        await self.finished()
+        self._raise_failure()
+
+    async def finished(self) -> None:
+        """Until all have ended, one way or the other."""
+        while self._pending:
+            await asyncio.gather(*self._pending)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _send_in_order(self, chunk: Chunk) -> None:
+        if chunk.queue_id is None:
+            await self._send(chunk)
+            return
+        async with self._order[chunk.topic, chunk.queue_id]:
+            await self._send(chunk)
+
+    async def _send(self, chunk: Chunk) -> None:
+        if self._failure is not None:
+            return
+        try:
+            producer = self._producers.get(chunk.topic)
+            if producer is None:
+                producer = self._producers[chunk.topic] = self._client.producer(
+                    chunk.topic,
+                    batch_bytes_max=CHUNK_BYTES_MAX,
+                    in_flight_bytes_max=self._in_flight_bytes,
+                    retry_in_doubt=True,
+                )
+            if chunk.one_by_one:
+                await self._send_one_by_one(producer, chunk)
+            else:
+                await send_columns(producer, chunk)
+                self.acknowledged += len(chunk)
+        except TroveError as error:
+            if isinstance(error, PartialBatchError):
+                self.acknowledged += len(error.receipts)
+            if self._failure is None:
+                self._failure = with_row(error, chunk)
+
+    async def _send_one_by_one(self, producer: Producer, chunk: Chunk) -> None:
+        """Messages that no batch of columns carries; the producer puts them into frames by itself."""
+        delays = chunk.delays_seconds
+        calls = [
+            producer.send(
+                chunk.bodies[i],
+                keys=chunk.keys[i] if chunk.keys else None,
+                tag=chunk.tags[i] if chunk.tags else None,
+                properties=chunk.properties[i] if chunk.properties else None,
+                unique_key=chunk.unique_keys[i] if chunk.unique_keys else None,
+                queue_id=chunk.queue_id,
+                message_group=chunk.groups[i] if chunk.groups else None,
+                deliver_after=delays[i] if delays and delays[i] else None,
+            )
+            for i in range(len(chunk))
+        ]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        self.acknowledged += len(outcomes) - len(failures)
+        if failures:
+            raise failures[0]
+
+
+async def send_columns(producer: Producer, chunk: Chunk, broker: str | None = None) -> int:
+    """Sends a chunk to one queue; the queue offset behind its last message. Raises as Producer.send_batch."""
+    receipt = await producer.send_batch(
+        chunk.bodies,
+        keys=chunk.keys,
+        tags=chunk.tags,
+        properties=chunk.properties,
+        unique_keys=chunk.unique_keys,
+        queue_id=chunk.queue_id,
+        broker=broker,
+    )
+    return int(receipt.queue_offsets[-1]) + 1
+
+
+def with_row(error: TroveError, chunk: Chunk) -> TroveError:
+    """The error with the number of the row that it is about, or of those that were sent together."""
+    size_max = int(error.fields.get("size_max", 0))
+    row = _first_illegal(chunk, size_max)
+    if row is not None:
+        text = f"row {row} of its partition: {error.message}"
+        return TroveError(error.spec, text, **{**error.fields, "row": row})
+    first, last = int(chunk.rows.min()), int(chunk.rows.max())
+    text = f"rows {first} to {last} of their partition, topic {chunk.topic}: {error.message}"
+    return TroveError(error.spec, text, **{**error.fields, "row": first})
+
+
+def _first_illegal(chunk: Chunk, size_max: int) -> int | None:
+    """The number of the first row that can be sent nowhere."""
+    for i in range(len(chunk)):
+        try:
+            block = message_properties(
+                chunk.unique_keys[i] if chunk.unique_keys else None,
+                chunk.keys[i] if chunk.keys else None,
+                chunk.tags[i] if chunk.tags else None,
+                chunk.properties[i] if chunk.properties else None,
+            )
+            encode_properties(block)
+        except TroveError:
+            return int(chunk.rows[i])
+        if size_max and len(chunk.bodies[i]) > size_max:
+            return int(chunk.rows[i])
+    return None
+
+
+def total(counts: Iterable[int]) -> str:
+    """How many messages, in words."""
+    found = sum(counts)
+    return f"{found} message" if found == 1 else f"{found} messages"

@@ -1,0 +1,177 @@
+"""The writer of format `trovemq`: rows to topics, batch and streaming, at least once.
+
+| exactlyOnce | unique key of a row            | what a task that runs again, or a batch replayed, does    |
+|-------------|--------------------------------|-----------------------------------------------------------|
+| none        | column uniqueKey, or a new one | stores its messages again                                 |
+| dedup       | QUERY-BATCH-PARTITION-ROW      | the same unique keys again: a broker that deduplicates    |
+|             |                                | drops them; with others, readers tell them by uniqueKey   |
+
+QUERY is the option queryId; else a stream's own id (it is kept in its checkpoint), and a new one for each
+batch write. The rows of a partition must come in the same order again, as those of our own sources do.
+In a partition, rows with a sharding key keep their order, and so do those without one that have a queueId,
+queue by queue. Messages are visible when they are acknowledged: commit has nothing left to do, and abort
+takes nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from trovemq import ClientOptions, connect
+from trovemq_proto.errors import TroveError
+from trovemq_spark.sinks.options import DEDUP, SinkOptions, check_columns, parse_sink_options
+from trovemq_spark.sinks.rows_out import OutgoingPlan, chunks_of
+from trovemq_spark.sinks.send_client import ChunkSender, total
+from trovemq_spark.sources.option_kinds import option_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STREAM_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+"""Spark's local properties of a task of a stream."""
+NOT_DEDUPLICATED: Final = (
+    "exactlyOnce = dedup: no broker deduplicates yet. A message that is written again (a task that failed, "
+    "a batch that is replayed) is stored again, with the same uniqueKey, by which readers can tell it"
+)
+
+
+class NotDeduplicatedWarning(UserWarning):
+    """exactlyOnce = dedup was asked of brokers that do not deduplicate."""
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task did: messages acknowledged; whether the brokers dropped what they had already."""
+
+    messages: int
+    deduplicated: bool = False
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicBatchWriter:
+    """The writer of `df.write.format("trovemq").mode("append")`. TroveError OPTION_ILLEGAL."""
+    if overwrite:
+        raise option_error('a topic is written with .mode("append") only: messages are not replaced', "mode")
+    checked = _checked(options, schema)
+    return TopicBatchWriter(checked, checked.query_id or str(uuid.uuid4()))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicStreamWriter:
+    """The writer of `df.writeStream.format("trovemq")`. TroveError OPTION_ILLEGAL."""
+    if overwrite:
+        raise option_error(
+            'a stream is written to a topic with .outputMode("append") only: messages are not replaced',
+            "outputMode",
+        )
+    return TopicStreamWriter(_checked(options, schema))
+
+
+def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+    checked = parse_sink_options(options)
+    check_columns(schema, checked)
+    if checked.exactly_once == DEDUP:
+        warnings.warn(NOT_DEDUPLICATED, NotDeduplicatedWarning, stacklevel=3)
+    return checked
+
+
+class TopicBatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame. Pickles; `query_id` is made once, so that a task that runs again has it, too."""
+
+    def __init__(self, options: SinkOptions, query_id: str) -> None:
+        self._options = options
+        self._query_id = query_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        return write_rows(iterator, self._options, self._query_id, "0")
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing: what was acknowledged is visible."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Says what stays."""
+        warnings.warn(aborted(messages), stacklevel=2)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of one stream. Pickles."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        context = TaskContext.get()
+        assert context is not None, "Spark calls this in a task"
+        stream_id = context.getLocalProperty(STREAM_ID_PROPERTY) or ""
+        batch_id = context.getLocalProperty(BATCH_ID_PROPERTY) or ""
+        assert stream_id, "Spark names the stream to its tasks"
+        assert batch_id, "Spark names the batch to its tasks"
+        return write_rows(iterator, self._options, self._options.query_id or stream_id, batch_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Nothing, so it may be called again: what was acknowledged is visible."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Says what stays."""
+        warnings.warn(f"batch {batchId}: {aborted(messages)}", stacklevel=2)
+
+
+def aborted(messages: Sequence[WriterCommitMessage | None]) -> str:
+    """What an aborted write leaves, in words."""
+    finished = [message for message in messages if isinstance(message, Sent)]
+    failed = len(messages) - len(finished)
+    return (
+        f"the write was given up: {total(sent.messages for sent in finished)} of {len(finished)} finished "
+        f"tasks stay in the topic; how many of the other {failed} tasks do is in their errors"
+    )
+
+
+def write_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions, query_id: str, batch_id: str) -> Sent:
+    """Sends a partition's rows and waits for all acknowledgements.
+
+    Raises TroveError: the SDK's, with the row's number and how many messages of this task are stored.
+    """
+    prefix = None
+    if options.exactly_once == DEDUP:
+        context = TaskContext.get()
+        prefix = f"{query_id}-{batch_id}-{context.partitionId() if context is not None else 0}"
+    plan = OutgoingPlan(options.topic, prefix)
+    return Sent(asyncio.run(_send_all(batches, options, plan)))
+
+
+async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, plan: OutgoingPlan) -> int:
+    row = 0
+    client_options = ClientOptions(delivery_timeout_ms=options.delivery_timeout_ms)
+    batch = await asyncio.to_thread(next, batches, None)
+    if batch is None:
+        return 0
+    wait_ms = options.delivery_timeout_ms
+    async with connect(options.name_server, wait_ms=wait_ms, options=client_options) as client:
+        sender = ChunkSender(client, in_flight_bytes=options.in_flight_bytes)
+        try:
+            while batch is not None:
+                for chunk in chunks_of(batch, plan, row):
+                    await sender.submit(chunk)
+                row += batch.num_rows
+                # Spark makes the next rows meanwhile: acknowledgements are taken, and time-outs kept.
+                batch = await asyncio.to_thread(next, batches, None)
+            await sender.drain()
+        except TroveError as error:
+            await sender.finished()
+            text = f"{error.message} ({total([sender.acknowledged])} of this task are stored)"
+            raise TroveError(
+                error.spec, text, **{**error.fields, "stored_count": sender.acknowledged}
+            ) from error
+    return sender.acknowledged

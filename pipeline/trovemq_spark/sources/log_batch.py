@@ -1,0 +1,193 @@
+"""Format `trovemq-log`, batch: a store, a backup or a directory of segments as a table; no broker is needed.
+
+One partition for each segment, or minPartitions of them. A store that a broker writes to is read up to the
+last whole record. Records of deleted topics are left out where the path is a store on this machine (what was
+deleted stands in trovemq/deletions.json of the store, not beside its segments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.log.scan import ScanBounds, scan_segment
+from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.sources.conditions import Condition, RowFilter
+from trovemq_spark.sources.log_conditions import asked_conditions
+from trovemq_spark.sources.log_parts import LogPart, boundaries, data_lost, first_stored_at, plan_parts
+from trovemq_spark.sources.option_kinds import option_error
+from trovemq_spark.sources.options import BATCH_BYTES_MAX, LOG, SourceOptions, parse_source_options
+from trovemq_spark.sources.pushdown import push
+from trovemq_spark.sources.rows import LOGGER, RowCounts, RowMaker, RowRequest, columns_of_schema
+from trovemq_spark.storage import Place
+from trovemq_spark.table.schema import spark_schema
+
+if TYPE_CHECKING:
+    from trovemq_spark.sources.log_stream import TroveLogStreamReader
+
+_RUN_BYTES: Final = BATCH_BYTES_MAX // 2
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """What every task of a reading is given. Pickles."""
+
+    path: str
+    request: RowRequest
+    fail_on_data_loss: bool
+
+    @classmethod
+    def of(cls, options: SourceOptions, names: tuple[str, ...], conditions: list[Condition]) -> LogReading:
+        assert options.path is not None, "checked with the options"
+        request = RowRequest(
+            names=names,
+            row_filter=RowFilter(asked=conditions),
+            mode=options.mode,
+            broker_name=options.broker_name,
+            batch_rows=options.batch_rows,
+            check_crc=options.check_crc,
+        )
+        return cls(options.path, request, options.fail_on_data_loss)
+
+
+class LogInputPartition(InputPartition):
+    """A part of the log whose segments lie at `place`."""
+
+    def __init__(self, place: Place, part: LogPart) -> None:
+        super().__init__(part)
+        self.place: Final = place
+        self.part: Final = part
+
+
+class TroveLogDataSource(DataSource):
+    """The format `trovemq-log`; its options are those of sources/option_table.py."""
+
+    @classmethod
+    def name(cls) -> str:
+        return LOG
+
+    def schema(self) -> StructType:
+        """The table that the options ask for. TroveError OPTION_ILLEGAL."""
+        return spark_schema(parse_source_options(self.options, LOG, streaming=None).column_names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """TroveError OPTION_ILLEGAL, also for a column or a type that the table does not have."""
+        options = parse_source_options(self.options, LOG, streaming=False)
+        return (TroveLogReader if options.pushdown else _TroveLogReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> TroveLogStreamReader:  # noqa: N802 (Spark's name)
+        """TroveError OPTION_ILLEGAL, also for a column or a type that the table does not have."""
+        from trovemq_spark.sources.log_stream import TroveLogStreamReader
+
+        return TroveLogStreamReader(parse_source_options(self.options, LOG, streaming=True), schema)
+
+
+class _TroveLogReader(DataSourceReader):
+    """Reads without filters of Spark's: it refuses a reader that takes them where the session does not."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        names = columns_of_schema(schema, options)
+        self._reading = LogReading.of(options, names, asked_conditions(options))
+
+    def partitions(self) -> list[InputPartition]:
+        """TroveError STORE_FAILED (no store), DATA_LOST, OPTION_ILLEGAL (a time behind the log's end)."""
+        log = LogDirectory.open(self._reading.path)
+        low, high = self._reading.request.row_filter.physical_range
+        _check_range(log, self._options)
+        check_gaps(log, low, high, self._options.fail_on_data_loss)
+        _check_time(log, self._options)
+        end = min(high, log.capacity_end)
+        parts = plan_parts(log, _aligned(log, low, end), end, min_parts=self._options.min_partitions)
+        return [LogInputPartition(log.place, part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
+        return read_part(self._reading, partition)
+
+
+class TroveLogReader(_TroveLogReader):
+    """Takes filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        taken, left = push(filters)
+        request = self._reading.request
+        row_filter = replace(request.row_filter, pushed=tuple(taken))
+        self._reading = replace(self._reading, request=replace(request, row_filter=row_filter))
+        return left
+
+
+def read_part(
+    reading: LogReading, partition: InputPartition, counts: RowCounts | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition; none for the one that Spark makes up where there are none. What it took is
+    added to `counts`. TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
+    if not isinstance(partition, LogInputPartition):
+        return
+    part, request = partition.part, reading.request
+    log = LogDirectory(partition.place, (part.file,))
+    try:
+        segment = log.open_segment(part.file)
+    except TroveError as error:
+        if error.spec is not errors.OFFSET_OUT_OF_RANGE:
+            raise
+        pass_loss(f"segment {part.file.name} was removed while the log was read", reading.fail_on_data_loss)
+        return
+    maker = RowMaker(request, part.file.name, part.file.start)
+    items = scan_segment(segment, part.bounds, check_crc=request.check_crc, run_bytes_max=_RUN_BYTES)
+    yield from maker.rows(items, open_deletions(reading.path))
+    if counts is not None:
+        counts.add(maker.counts)
+
+
+def pass_loss(what: str, fail_on_data_loss: bool) -> None:
+    """TroveError DATA_LOST, or a line of the log."""
+    if fail_on_data_loss:
+        raise data_lost(what)
+    LOGGER.warning("%s; it is passed over (failOnDataLoss=false)", what)
+
+
+def check_gaps(log: LogDirectory, begin: int, end: int, fail_on_data_loss: bool) -> None:
+    """Tells of segments that are missing in [begin, end)."""
+    for gap in log.gaps:
+        if gap.begin < end and gap.end > begin:
+            pass_loss(
+                f"segments are missing in {log.place}: nothing has the log's bytes {gap.begin} to {gap.end}",
+                fail_on_data_loss,
+            )
+
+
+def _check_range(log: LogDirectory, options: SourceOptions) -> None:
+    begin = options.starting_physical_offset
+    if begin is not None and begin > log.capacity_end:
+        raise option_error(
+            f"startingPhysicalOffset = {begin}: the log ends before it", "startingPhysicalOffset"
+        )
+    if begin is not None and begin < log.begin:
+        pass_loss(f"the log begins at {log.begin}, behind {begin}", options.fail_on_data_loss)
+
+
+def _check_time(log: LogDirectory, options: SourceOptions) -> None:
+    """A time in the future is likely a mistake, unless startingOffsetsByTimestampStrategy says otherwise."""
+    time = options.starting_timestamp
+    if time is None or options.starting_offsets_by_timestamp_strategy == "latest":
+        return
+    if first_stored_at(log, time) is None:
+        raise option_error(f"startingTimestamp = {time}: all messages are older", "startingTimestamp")
+
+
+def _aligned(log: LogDirectory, begin: int, end: int) -> int:
+    """A place at or before `begin` where a record begins, as near as can be."""
+    covering = log.covering(begin, begin + 1)
+    if not covering or begin >= end:
+        return begin
+    file = covering[0]
+    bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
+    return boundaries(log.open_segment(file), [begin], bounds)[0]

@@ -1,0 +1,172 @@
+"""Which parts of a log to read: one for each segment, or more of them, cut where a record begins.
+
+A part's [begin, end) is cut only before a good record (its CRC included), so that no damage and no record
+lies in two parts: what the parts give together does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.log.reader import Damage
+from broker.log.segments import Segment
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import scan_run
+from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
+from trovemq_spark.log.segments import LogDirectory, SegmentFile
+
+_PARTS_MAX: Final = 10_000
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """What one task reads: the records that begin in [bounds.begin, bounds.end) of one segment. Pickles."""
+
+    file: SegmentFile
+    bounds: ScanBounds
+
+
+def plan_parts(
+    log: LogDirectory, begin: int, end: int, *, min_parts: int | None = None, is_snapshot: bool = False
+) -> list[LogPart]:
+    """The parts of [begin, end) in log order.
+
+    is_snapshot: `end` is where the log was seen to reach, so that what is bad below it is damage. TroveError
+    OFFSET_OUT_OF_RANGE where a segment goes while it is cut.
+    """
+    parts = []
+    for file in log.covering(begin, end):
+        is_last = file is log.segments[-1] and not is_snapshot
+        known_end = max(log.known_end, end) if is_snapshot else log.known_end
+        bounds = ScanBounds(max(begin, file.start), min(end, file.end), known_end, is_last=is_last)
+        parts.append(LogPart(file, bounds))
+    total = sum(part.bounds.end - part.bounds.begin for part in parts)
+    if min_parts is None or min_parts <= len(parts) or not total:
+        return parts
+    part_size = max(1, total // min(min_parts, _PARTS_MAX))
+    return [piece for part in parts for piece in _cut(log, part, part_size)]
+
+
+def _cut(log: LogDirectory, part: LogPart, part_size: int) -> Iterator[LogPart]:
+    bounds = part.bounds
+    targets = range(bounds.begin + part_size, bounds.end, part_size)
+    cuts = boundaries(log.open_segment(part.file), targets, bounds) if targets else []
+    edges = [bounds.begin, *sorted({cut for cut in cuts if cut > bounds.begin}), bounds.end]
+    for index in range(len(edges) - 1):
+        begin, end = edges[index], edges[index + 1]
+        last = index == len(edges) - 2
+        # What is bad before a record that is there is damage.
+        known_end = bounds.known_end if last else max(bounds.known_end, end)
+        yield LogPart(part.file, replace(bounds, begin=begin, end=end, known_end=known_end))
+
+
+def boundaries(segment: Segment, targets: Iterable[int], bounds: ScanBounds) -> list[int]:
+    """For each target, a physical offset, the last good record that begins at or before it; where there is
+    none, the beginning of the bounds (which is where a record begins, or the segment's start)."""
+    begin = max(bounds.begin, segment.start)
+    starts, sizes = _record_places(segment, bounds)
+    found = []
+    for target in targets:
+        index = int(np.searchsorted(starts, target, "right")) - 1
+        while index >= 0 and not _is_good(segment, int(starts[index]), int(sizes[index])):
+            index -= 1
+        found.append(int(starts[index]) if index >= 0 else begin)
+    return found
+
+
+def _record_places(segment: Segment, bounds: ScanBounds) -> tuple[Int64s, Int64s]:
+    """(physical offsets, sizes) of all records by their lengths; CRCs are not looked at."""
+    runs = [run for run in scan_segment(segment, bounds, check_crc=False) if isinstance(run, Run)]
+    nothing = np.zeros(0, np.int64)
+    starts = [segment.start + run.records.positions for run in runs]
+    return np.concatenate([nothing, *starts]), np.concatenate([nothing, *(run.records.sizes for run in runs)])
+
+
+def _is_good(segment: Segment, physical_offset: int, size: int) -> bool:
+    records, _, _ = scan_run(
+        segment.file.view(),
+        physical_offset - segment.start,
+        segment.file.size,
+        physical_offset_of_data=segment.start,
+        check_crc=True,
+        bytes_max=size,
+    )
+    return len(records) > 0
+
+
+def walk(log: LogDirectory, begin: int) -> Iterator[Run | Damage]:
+    """What the log holds from `begin` on, in log order, up to its last whole record."""
+    for file in log.segments:
+        if file.end > begin:
+            bounds = ScanBounds(
+                max(begin, file.start), file.end, log.known_end, is_last=file is log.segments[-1]
+            )
+            yield from scan_segment(log.open_segment(file), bounds)
+
+
+def log_end(log: LogDirectory, begin: int = 0) -> int:
+    """The physical offset behind the log's last whole record. `begin`: where a record begins, nothing before
+    which is looked at."""
+    last = log.segments[-1]
+    position = max(begin, last.start)
+    for item in walk(log, position):
+        position = item.end
+    return position
+
+
+def first_stored_at(log: LogDirectory, timestamp_ms: int) -> int | None:
+    """The physical offset of the first record that was stored at or after a time (epoch ms); None: all are
+    older. Between segments it relies on their being in the order of time."""
+    begin = log.begin
+    for file in reversed(log.segments):
+        stored_ms = _first_store_time(log, file)
+        if stored_ms is not None and stored_ms < timestamp_ms:
+            begin = file.start
+            break
+    for item in walk(log, begin):
+        if isinstance(item, Damage):
+            continue
+        young = np.flatnonzero(item.records.store_timestamps >= timestamp_ms)
+        if len(young):
+            return item.segment_start + int(item.records.positions[young[0]])
+    return None
+
+
+def _first_store_time(log: LogDirectory, file: SegmentFile) -> int | None:
+    segment = log.open_segment(file)
+    bounds = ScanBounds(file.start, file.end, log.known_end, is_last=True)
+    for item in scan_segment(segment, bounds, run_bytes_max=1):
+        return int(item.records.store_timestamps[0]) if isinstance(item, Run) else None
+    return None
+
+
+def first_record_at(log: LogDirectory, physical_offset: int) -> int:
+    """Where the first record at or behind this offset begins; the log's end where there is none."""
+    if physical_offset >= log.capacity_end:
+        return log_end(log)
+    covering = log.covering(physical_offset, physical_offset + 1)
+    position = begin = covering[0].start if covering else log.begin
+    for item in walk(log, begin):
+        if isinstance(item, Run):
+            starts = item.segment_start + item.records.positions
+            if starts[-1] >= physical_offset:
+                return int(starts[np.searchsorted(starts, physical_offset)])
+        elif item.physical_offset >= physical_offset:
+            return item.physical_offset
+        position = item.end
+    return position
+
+
+def data_lost(what: str) -> TroveError:
+    """DATA_LOST, with what to do about it."""
+    return TroveError(
+        errors.DATA_LOST,
+        f"{what}. Read a backup or an archive, or set failOnDataLoss=false to go on without",
+    )

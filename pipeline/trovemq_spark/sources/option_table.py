@@ -1,0 +1,121 @@
+"""The table of options of the formats `trovemq` (live) and `trovemq-log` (segments in a directory).
+
+Names and meanings are those of Kafka's and RocketMQ's connectors where these have them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_spark.sources import offsets
+from trovemq_spark.sources.option_kinds import (
+    BOOLEAN,
+    BYTES,
+    COUNT,
+    DURATION,
+    NAMES,
+    PATTERN,
+    TEXT,
+    TIMESTAMP_MS,
+    Kind,
+    choice,
+    whole_number,
+)
+
+LIVE: Final = "trovemq"
+LOG: Final = "trovemq-log"
+BATCH: Final = "batch"
+STREAM: Final = "stream"
+PERMISSIVE: Final = "permissive"
+FAILFAST: Final = "failfast"
+DROPMALFORMED: Final = "dropmalformed"
+_BOTH: Final = (LIVE, LOG)
+_ANY: Final = (BATCH, STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table. `default`: as a user would write it; empty: none."""
+
+    name: str
+    field: str
+    kind: Kind
+    default: str
+    meaning: str
+    sources: tuple[str, ...] = _BOTH
+    ways: tuple[str, ...] = _ANY
+    aliases: tuple[str, ...] = ()
+
+    def belongs(self, source: str, way: str | None) -> bool:
+        return source in self.sources and (way is None or way in self.ways)
+
+
+# fmt: off
+OPTIONS: Final = (
+    Option("nameServer", "name_server", TEXT, "", "nameserver or broker, HOST:PORT; several with commas",
+           (LIVE,), aliases=("server",)),
+    Option("path", "path", TEXT, "", "a store, or a directory of segments: a path or a URI", (LOG,)),
+    Option("subscribe", "subscribe", NAMES, "", "topics, with commas", aliases=("topic",)),
+    Option("subscribePattern", "subscribe_pattern", PATTERN, "",
+           "topics whose whole name this regular expression matches"),
+    Option("assign", "assign", offsets.ASSIGNMENT, "", 'queues: {"TOPIC": {"BROKER": [0, 1]}}'),
+    Option("subExpression", "sub_expression", TEXT, "*", "tags, `a || b`; * is all", (LIVE,)),
+    Option("startingOffsets", "starting_offsets", offsets.STARTING_OFFSETS, "earliest; latest for a stream",
+           'earliest, latest, or {"TOPIC": {"BROKER": {"0": 23}}}; -2 earliest, -1 latest'),
+    Option("endingOffsets", "ending_offsets", offsets.ENDING_OFFSETS, "latest",
+           "likewise, exclusive", ways=(BATCH,)),
+    Option("startingTimestamp", "starting_timestamp", TIMESTAMP_MS, "",
+           "from the first message stored at or after it on, epoch ms; goes before startingOffsets"),
+    Option("endingTimestamp", "ending_timestamp", TIMESTAMP_MS, "",
+           "up to the first message stored at or after it, exclusive, epoch ms; goes before "
+           "endingOffsets", ways=(BATCH,)),
+    Option("startingOffsetsByTimestampStrategy", "starting_offsets_by_timestamp_strategy",
+           choice("error", "latest"), "error", "where no message is as young as startingTimestamp"),
+    Option("startingPhysicalOffset", "starting_physical_offset", whole_number(0), "",
+           "place in the log to begin at, bytes; goes before startingOffsets", (LOG,)),
+    Option("endingPhysicalOffset", "ending_physical_offset", whole_number(0), "",
+           "place in the log to end at, exclusive, bytes", (LOG,), (BATCH,)),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", COUNT, "", "rows of a micro-batch at most",
+           ways=(STREAM,)),
+    Option("maxBytesPerTrigger", "max_bytes_per_trigger", BYTES, "",
+           "bytes of a micro-batch's records at most, one record at least", ways=(STREAM,)),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", COUNT, "",
+           "a micro-batch waits for so many rows (not under availableNow)", ways=(STREAM,)),
+    Option("maxTriggerDelay", "max_trigger_delay_ms", DURATION, "15m",
+           "… but no longer than this", ways=(STREAM,)),
+    Option("minPartitions", "min_partitions", COUNT, "", "split what is large into about so many"),
+    Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
+           "false: what is gone is logged and passed over"),
+    Option("mode", "mode", choice(PERMISSIVE, FAILFAST, DROPMALFORMED), FAILFAST,
+           "damaged records: rows with the column damage, an error, or logged and passed over"),
+    Option("columns", "columns", NAMES, "", "only these columns, with commas: Spark itself does not tell"),
+    Option("includeProperties", "include_properties", BOOLEAN, "true", "the column properties"),
+    Option("includeHeader", "include_header", BOOLEAN, "false", "the columns of hosts, flags and CRC",
+           aliases=("includeHeaders",)),
+    Option("brokerName", "broker_name", TEXT, "", "what the column brokerName says", (LOG,)),
+    Option("checkCRC", "check_crc", BOOLEAN, "true", "compare each body with its CRC", (LOG,)),
+    Option("batchRows", "batch_rows", whole_number(1, 1 << 20), "4096", "rows of an Arrow batch at most"),
+    Option("pullBatchSize", "pull_batch_size", whole_number(1, (1 << 31) - 1), "4096",
+           "messages asked for at once", (LIVE,)),
+    Option("pullTimeoutMs", "pull_timeout_ms", COUNT, "3000", "how long a broker may take", (LIVE,)),
+    Option("reconnectTimeoutMs", "reconnect_timeout_ms", COUNT, "60000", "… and be away", (LIVE,)),
+    Option("consumerGroup", "consumer_group", TEXT, "", "the group that progress is reported to", (LIVE,),
+           aliases=("group",)),
+    Option("groupIdPrefix", "group_id_prefix", TEXT, "spark-source", "begins a made-up group", (LIVE,)),
+    # Not by default: Spark 4.2 keeps what was pushed with the table. Another query on the same DataFrame, or
+    # another branch of the same query, would silently get only the rows of the first one's conditions.
+    Option("pushdown", "pushdown", BOOLEAN, "false",
+           "filter before decoding; only for a DataFrame that serves a single query", ways=(BATCH,)),
+)
+# fmt: on
+FOREIGN_NAMES: Final = {
+    "kafka.bootstrap.servers": "nameServer",
+    "bootstrap.servers": "nameServer",
+    "nameserver.address": "nameServer",
+    "kafka.group.id": "consumerGroup",
+    "group.id": "consumerGroup",
+    "filter.tag": "subExpression",
+    "startingtime": "startingTimestamp",
+    "endingtime": "endingTimestamp",
+}

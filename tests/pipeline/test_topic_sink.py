@@ -1,0 +1,211 @@
+"""Rows written to topics of a real broker, batch and streaming: what arrives, what stays, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.support.broker_process import BrokerProcess, running_broker
+from trovemq import Client, connect
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message
+from trovemq_spark.report import error_of
+from trovemq_spark.sinks.options import parse_sink_options
+from trovemq_spark.sinks.topic_writer import write_rows
+
+pytestmark = pytest.mark.slow
+TIMEOUT = "20s"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("store"), "maxMessageSize=65536") as running:
+        yield running
+
+
+def ask(broker: BrokerProcess, question: Callable[[Client], Any]) -> Any:
+    async def asked() -> Any:
+        async with connect(broker.address, wait_ms=30_000) as client:
+            return await question(client)
+
+    return asyncio.run(asked())
+
+
+def make_topic(broker: BrokerProcess, name: str, queues: int = 4, kind: str = "NORMAL") -> str:
+    ask(broker, lambda client: client.admin.create_topic(name, queues, kind))
+    return name
+
+
+def stored(broker: BrokerProcess, topic: str) -> list[Message]:
+    """All messages of a topic, queue by queue."""
+
+    async def read(client: Client) -> list[Message]:
+        found: list[Message] = []
+        for queue in await client.queue_offsets(topic):
+            pulled = client.pull(topic, queue_id=queue.queue_id, offset=queue.min_offset)
+            found += [message async for message in pulled]
+        return found
+
+    messages: list[Message] = ask(broker, read)
+    return messages
+
+
+def write(rows: DataFrame, broker: BrokerProcess, **options: str) -> None:
+    writer = rows.write.format("trovemq").mode("append").option("nameServer", broker.address)
+    writer.options(deliveryTimeout=TIMEOUT, **options).save()
+
+
+def test_what_is_written_arrives_as_it_was_in_the_topic_of_its_row(
+    spark: SparkSession, broker: BrokerProcess
+) -> None:
+    make_topic(broker, "one")
+    make_topic(broker, "two")
+    count = 6000
+    rows = spark.range(0, count, 1, 3).select(
+        sf.concat(sf.lit("body-"), sf.col("id")).alias("body"),
+        sf.when(sf.col("id") % 2 == 0, "one").otherwise("two").alias("topic"),
+        sf.when(sf.col("id") % 3 == 0, sf.lit("tag")).alias("tags"),
+        sf.concat(sf.lit("a"), sf.col("id"), sf.lit(" b"), sf.col("id")).alias("keys"),
+        sf.create_map(sf.lit("id"), sf.col("id").cast("string")).alias("properties"),
+        sf.when(sf.col("id") % 5 == 0, sf.lit(1)).alias("queueId"),
+        sf.when(sf.col("id") % 7 == 0, sf.concat(sf.lit("unique"), sf.col("id"))).alias("uniqueKey"),
+    )
+    write(rows, broker)
+    found = {name: stored(broker, name) for name in ("one", "two")}
+    seen = {int(m.properties["id"]): (name, m) for name, all_of in found.items() for m in all_of}
+    assert len(seen) == count == sum(map(len, found.values()))
+    for i, (name, message) in seen.items():
+        assert name == ("one" if i % 2 == 0 else "two")
+        assert message.body == f"body-{i}".encode()
+        assert message.properties.get("TAGS") == ("tag" if i % 3 == 0 else None)
+        assert message.properties["KEYS"] == f"a{i} b{i}"
+        assert i % 5 or message.queue_id == 1
+        assert i % 7 or message.unique_key == f"unique{i}"
+    with_queue = [m for m in found["one"] if m.queue_id == 1 and int(m.properties["id"]) % 5 == 0]
+    for third in range(3):
+        own = [i for m in with_queue if (i := int(m.properties["id"])) * 3 // count == third]
+        assert own == sorted(own), "rows of a partition with a queue keep their order"
+
+
+def test_the_option_topic_wins_and_sharding_keys_and_delays_are_kept(
+    spark: SparkSession, broker: BrokerProcess
+) -> None:
+    make_topic(broker, "mixed", kind="MIXED")
+    columns = "body binary, topic string, shardingKey string, delayLevel int"
+    rows: list[tuple[Any, ...]] = [(b"%d" % i, "nowhere", f"group-{i % 3}", 0) for i in range(60)]
+    rows += [(b"late", "nowhere", None, 1)]
+    write(spark.createDataFrame(rows, columns).coalesce(1), broker, topic="mixed")
+    messages = [message for message in stored(broker, "mixed") if message.body != b"late"]
+    for group in range(3):
+        own = [m for m in messages if m.properties["__SHARDINGKEY"] == f"group-{group}"]
+        assert [int(m.body) for m in own] == list(range(group, 60, 3))
+        assert len({m.queue_id for m in own}) == 1
+
+
+@pytest.mark.parametrize("broken", ["large", "key"])
+def test_a_row_that_the_broker_cannot_take_is_named_and_what_was_acknowledged_stays(
+    spark: SparkSession, broker: BrokerProcess, broken: str
+) -> None:
+    topic = make_topic(broker, f"partly-{broken}")
+    bad = sf.col("id") == 5000
+    body = sf.when(bad & sf.lit(broken == "large"), sf.repeat(sf.lit("x"), 70_000)).otherwise("fine")
+    keys = sf.when(bad & sf.lit(broken == "key"), sf.lit("a  b")).otherwise("a b")
+    rows = spark.range(0, 6000, 1, 1).select(body.alias("body"), keys.alias("keys"))
+    with pytest.raises(Exception, match="row 5000 of its partition") as caught:
+        write(rows, broker, topic=topic)
+    error = error_of(caught.value)
+    assert error.symbol == ("MESSAGE_SIZE_EXCEEDED" if broken == "large" else "KEY_ILLEGAL")
+    count = len(stored(broker, topic))
+    assert f"({count} messages of this task are stored)" in error.message
+    assert count >= 4096, "the first Arrow batch was sent before the row came"
+
+
+def test_no_other_mode_no_unknown_topic_and_no_broker_that_is_gone(
+    spark: SparkSession, broker: BrokerProcess
+) -> None:
+    rows = spark.range(3).select(sf.lit("b").alias("body"))
+    writer = rows.write.format("trovemq").options(nameServer=broker.address, topic="x", deliveryTimeout="2s")
+    with pytest.raises(Exception, match="append"):
+        writer.mode("overwrite").save()
+    with pytest.raises(Exception, match="TOPIC_NOT_FOUND") as caught:
+        writer.mode("append").save()
+    assert error_of(caught.value).symbol == "TOPIC_NOT_FOUND"
+    with pytest.raises(Exception, match=r"BROKER_UNREACHABLE|REQUEST_TIMEOUT"):
+        writer.option("nameServer", "127.0.0.1:9").mode("append").save()
+
+
+def test_dedup_gives_unique_keys_of_query_batch_partition_and_row(
+    spark: SparkSession, broker: BrokerProcess
+) -> None:
+    topic = make_topic(broker, "keyed")
+    rows = spark.range(0, 10, 1, 2).select(sf.lit("b").alias("body"))
+    for _ in range(2):
+        write(rows, broker, topic=topic, exactlyOnce="dedup", queryId="nightly")
+    expected = {f"nightly-0-{partition}-{row:012d}" for partition in range(2) for row in range(5)}
+    found = Counter(message.unique_key for message in stored(broker, topic))
+    assert found == dict.fromkeys(expected, 2), "written twice: the same unique keys again"
+
+
+def test_a_replayed_batch_of_a_stream_writes_the_same_unique_keys(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, "streamed")
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def run() -> None:
+        lines = spark.readStream.text(str(source))
+        stream = (
+            lines.select(sf.col("value").alias("body"))
+            .writeStream.format("trovemq")
+            .options(nameServer=broker.address, topic=topic, exactlyOnce="dedup")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        stream.awaitTermination()
+
+    (source / "1").write_text("".join(f"a{i}\n" for i in range(20)))
+    run()
+    (source / "2").write_text("".join(f"b{i}\n" for i in range(20)))
+    run()
+    once = {message.unique_key: message.body for message in stored(broker, topic)}
+    assert len(once) == 40, "nothing twice where nothing failed"
+    # As a crash between the tasks' end and the commit leaves it.
+    for name in ("1", ".1.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    run()
+    again = [(message.unique_key, message.body) for message in stored(broker, topic)]
+    assert len(again) == 60, "at least once"
+    assert set(again) == set(once.items()), "told by their unique keys"
+
+
+def test_a_broker_that_goes_away_in_mid_write_is_an_error_that_says_what_is_stored(tmp_path: Path) -> None:
+    """As a task sees it, without Spark."""
+    with running_broker(tmp_path) as leaving:
+        topic = make_topic(leaving, "leaving")
+        given = {"nameServer": leaving.address, "topic": topic, "deliveryTimeout": "500ms"}
+        options = parse_sink_options(given)
+        rows = pa.RecordBatch.from_pydict({"body": ["fine"] * 100})
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows
+            while len(stored(leaving, topic)) < 100:
+                pass
+            leaving.kill()
+            yield rows
+
+        with pytest.raises(
+            TroveError, match=r"rows 100 to 199 of their partition.*100 messages of this"
+        ) as caught:
+            write_rows(batches(), options, "query", "0")
+        assert caught.value.symbol in {"BROKER_UNREACHABLE", "REQUEST_TIMEOUT", "BROKER_NOT_FOUND"}
+        assert caught.value.fields["stored_count"] == "100"

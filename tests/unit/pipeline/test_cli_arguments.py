@@ -1,0 +1,208 @@
+"""Arguments from the command line, help and usage errors: without Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
+
+import pytest
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark import arguments, cli, report
+from trovemq_spark.arguments import FieldHelp, UsageError
+from trovemq_spark.java import JavaMissingError
+from trovemq_spark.jobs.job import Finding, Report
+
+
+@dataclass(frozen=True, slots=True)
+class SampleArguments:
+    store: str
+    out: str = ""
+    topics: tuple[str, ...] = ()
+    queues: tuple[int, ...] = (1,)
+    batch_bytes: int = 1
+    timeout_ms: int = 1
+    wait_seconds: int = 1
+    begin_timestamp: int = 0
+    row_count: int = 5
+    ratio: float = 0.5
+    strict: bool = False
+    name: str | None = None
+    order: Literal["up", "down"] = "up"
+
+
+def built(*settings: str) -> SampleArguments:
+    made = arguments.build(SampleArguments, {"store": "s"}, arguments.split_settings(settings))
+    assert isinstance(made, SampleArguments)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("setting", "field", "value"),
+    [
+        ("topics=a,b", "topics", ("a", "b")),
+        ("topics= a , b,", "topics", ("a", "b")),
+        ("queues=3,4", "queues", (3, 4)),
+        ("batch_bytes=77", "batch_bytes", 77),
+        ("batch_bytes=64MiB", "batch_bytes", 64 << 20),
+        ("batch_bytes=1.5KiB", "batch_bytes", 1536),
+        ("batch_bytes=2GB", "batch_bytes", 2_000_000_000),
+        ("batch_bytes=9B", "batch_bytes", 9),
+        ("timeout_ms=250", "timeout_ms", 250),
+        ("timeout_ms=1.5s", "timeout_ms", 1500),
+        ("wait_seconds=2m", "wait_seconds", 120),
+        ("begin_timestamp=1970-01-02", "begin_timestamp", 86_400_000),
+        ("begin_timestamp=1970-01-01T00:00:01Z", "begin_timestamp", 1000),
+        ("begin_timestamp=12", "begin_timestamp", 12),
+        ("row_count=-3", "row_count", -3),
+        ("ratio=0.25", "ratio", 0.25),
+        ("strict=yes", "strict", True),
+        ("strict=FALSE", "strict", False),
+        ("name=a=b c", "name", "a=b c"),
+        ("order=down", "order", "down"),
+    ],
+)
+def test_values_by_the_type_of_their_field(setting: str, field: str, value: object) -> None:
+    assert getattr(built(setting), field) == value
+
+
+def test_a_list_given_twice_has_both() -> None:
+    assert built("topics=a", "topics=b,c").topics == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("row_count=many", "row_count is a whole number"),
+        ("row_count=1MiB", "row_count is a whole number"),
+        ("batch_bytes=1XB", "batch_bytes"),
+        ("timeout_ms=soon", "timeout_ms"),
+        ("begin_timestamp=yesterday", "begin_timestamp"),
+        ("strict=maybe", "true or false"),
+        ("ratio=half", "ratio is a number"),
+        ("order=sideways", "up, down"),
+        ("noequals", "NAME=VALUE"),
+    ],
+)
+def test_values_that_a_field_cannot_have(setting: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        built(setting)
+
+
+FIELDS = [FieldHelp("store", "str", "", ""), FieldHelp("row_count", "int", "5", "")]
+
+
+@pytest.mark.parametrize(
+    ("common", "settings", "said"),
+    [
+        ({"store": "s", "archive": "a"}, {}, "takes no --archive"),
+        ({"store": "s"}, {"rowcount": ["1"]}, "Did you mean row_count"),
+        ({"store": "s"}, {"zzz": ["1"]}, "There are: store, row_count"),
+        ({}, {"row_count": ["1"]}, "needs --store"),
+        ({"store": "s"}, {"store": ["t"]}, "twice"),
+    ],
+)
+def test_names_that_a_job_has_not(common: dict[str, str], settings: dict[str, list[str]], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        arguments.check_names("sample", FIELDS, common, settings)
+
+
+@pytest.mark.parametrize("name", sorted(cli.JOBS))
+def test_what_is_read_from_a_job_is_what_it_has(name: str) -> None:
+    module: ModuleType = import_module(cli.JOBS[name].module)
+    kind: type[Any] = arguments.arguments_class(module)
+    told = arguments.read_fields(cli.JOBS[name].module)
+    assert [field.name for field in told] == [field.name for field in fields(kind)]
+    assert all(field.text for field in told), "every field says what it is"
+    assert callable(module.run)
+
+
+def test_help_of_every_job_names_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, job in cli.JOBS.items():
+        assert cli.run([name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        for field in arguments.read_fields(job.module):
+            wanted = f"--{field.name}" if field.name in arguments.COMMON else f"{field.name} ("
+            assert wanted in shown, (name, field.name)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("serch", "Did you mean search?"),
+        ("search --set kye=1 --store x", "Did you mean key?"),
+        ("search --store x --set limit=x", "limit is a whole number"),
+        ("search --set topic=x", "--archive, --store or --server"),
+        ("search --stor x", "--store"),
+        ("search --out x --store y", "takes no --out"),
+    ],
+)
+def test_wrong_usage_ends_with_2(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(line.split()) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert not shown.out
+
+
+def test_help_does_not_import_spark() -> None:
+    script = (
+        "import sys; from trovemq_spark import cli; code = cli.run(['search', '--help'])\n"
+        "assert code == 0 and not {'pyspark', 'numpy', 'pyarrow'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "unique_key" in done.stdout
+
+
+# --- reports ----------------------------------------------------------------------------------------------
+
+
+def test_findings_make_exit_code_1() -> None:
+    made = Report("audit", {"count": 1})
+    assert report.exit_code(made) == 0
+    made.found(Finding("hole", "é", "f", 1))
+    assert report.exit_code(made) == 1
+    for terminal in (True, False):
+        text = report.report_text(made, terminal=terminal)
+        assert json.loads(text)["findings"][0]["what"] == "é"
+        assert text.isascii()
+
+
+WRAPPED = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+trovemq_proto.errors.TroveError: RECORD_DAMAGED (221): the record at 77 is torn
+
+\tat org.apache.spark.api.python.BasePythonRunner"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "line"),
+    [
+        (TroveError(errors.JOB_RUNNING, "by 7"), "error: JOB_RUNNING (311): by 7 → Wait for its end"),
+        (RuntimeError(WRAPPED), "error: RECORD_DAMAGED"),
+        (OSError(28, "No space left on device", "f"), "error: DISK_FULL (302): the disk has no room"),
+        (RuntimeError("Java said: No space left on device"), "error: DISK_FULL"),
+        (JavaMissingError("Spark needs Java"), "error: Spark needs Java"),
+        (ValueError("a bug\nsecond line"), "error: ValueError: a bug"),
+        (RuntimeError(WRAPPED.replace("TroveError: RECORD", "OtherError: RECORD")), "error: RuntimeError: "),
+    ],
+)
+def test_a_failure_is_one_line(failure: Exception, line: str) -> None:
+    said = report.failure_line(failure)
+    assert said.startswith(line)
+    assert "\n" not in said
+    assert "Traceback" not in said
+
+
+def test_a_failure_is_found_behind_others() -> None:
+    outer = RuntimeError("outer")
+    outer.__cause__ = TroveError(errors.ARCHIVE_ILLEGAL, "inner")
+    assert report.error_of(outer).spec is errors.ARCHIVE_ILLEGAL

@@ -1,0 +1,178 @@
+"""A search answers what a look at every message says: archive, index and scan together, each message once."""
+
+from __future__ import annotations
+
+import shutil
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.golden import GOLDEN_NAMES, unpack
+from tests.support.search_oracle import (
+    COLLIDING_KEYS,
+    archive_half,
+    expected,
+    living_messages,
+    make_store,
+    questions,
+)
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message
+from trovemq_spark.jobs.job import NoProgress, Report
+from trovemq_spark.jobs.search import SearchArguments, run
+from trovemq_spark.search.in_store import StorePart
+
+
+def search(**wanted: Any) -> Report:
+    return run(None, SearchArguments(**wanted), NoProgress())
+
+
+def rows_of(report: Report) -> list[dict[str, Any]]:
+    rows = report.facts["rows"]
+    assert isinstance(rows, list)
+    return rows
+
+
+def found(report: Report) -> list[str]:
+    return [row["msgId"] for row in rows_of(report)]
+
+
+def check_all(messages: list[Message], places: dict[str, Any], seed: int, count: int) -> None:
+    hits = 0
+    for wanted in questions(messages, seed, count):
+        arguments = SearchArguments(**places, **wanted)
+        report = run(None, arguments, NoProgress())
+        answer = expected(messages, arguments)
+        assert found(report) == answer, wanted
+        whole = len(expected(messages, SearchArguments(**places, **(wanted | {"limit": 100_000}))))
+        assert report.facts["complete"] == (whole <= arguments.limit), wanted
+        hits += bool(answer)
+    assert hits > count // 4, "the questions ask for what is there"
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_golden_stores_half_in_an_archive(name: str, tmp_path: Path) -> None:
+    store, archive = unpack(name, tmp_path), tmp_path / "archive"
+    messages = living_messages(store)
+    archive_half(store, archive)
+    check_all(messages, {"store": str(store), "archive": str(archive)}, seed=len(name), count=24)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_made_stores_with_equal_hashes_json_and_compressed_bodies(seed: int, tmp_path: Path) -> None:
+    store, archive = make_store(tmp_path / "store", seed), tmp_path / "archive"
+    messages = living_messages(store)
+    check_all(messages, {"store": str(store)}, seed, 24)
+    archive_half(store, archive)
+    check_all(messages, {"store": str(store), "archive": str(archive)}, seed + 100, 30)
+
+
+def test_the_index_is_used_and_says_what_a_scan_says(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", 7)
+    messages = living_messages(store)
+    for key in (*COLLIDING_KEYS, "k17", "é", "nowhere"):
+        for topic in ("orders", "flights", ""):
+            question = SearchArguments(store=str(store), key=key, topic=topic).question()
+            part = StorePart.open(str(store), question)
+            assert part.found is not None, "a store that was closed has an index"
+            assert sum(piece.byte_count for piece in part.pieces()) < 12_288, "little is read beside it"
+            report = search(store=str(store), key=key, topic=topic, limit=10_000)
+            scanned = [m for m in messages if key in m.keys or key == m.unique_key]
+            scanned = [m for m in scanned if not topic or m.topic == topic]
+            assert sorted(found(report)) == sorted(m.offset_msg_id for m in scanned)
+
+
+@pytest.mark.parametrize("harm", ["no file", "a file less", "torn chains", "crashed"])
+def test_an_index_that_cannot_be_trusted_hides_nothing(harm: str, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", 8)
+    files = sorted((store / "index").iterdir())
+    assert len(files) > 2
+    if harm == "no file":
+        shutil.rmtree(store / "index")
+    elif harm == "a file less":
+        files[1].unlink()
+    elif harm == "crashed":
+        (store / "abort").touch()
+        files[-1].write_bytes(bytes(files[-1].stat().st_size))
+    else:
+        data = bytearray(files[1].read_bytes())
+        data[40 : 40 + 64 * 4] = b"\x7f" * 64 * 4  # every slot names an item that is not there
+        files[1].write_bytes(data)
+    messages = living_messages(store)
+    check_all(messages, {"store": str(store)}, 3, 16)
+
+
+def test_a_damaged_record_is_told_and_the_answer_is_not_complete(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", 9)
+    victim = living_messages(store)[100]
+    (segment,) = [
+        path
+        for path in (store / "commitlog").iterdir()
+        if path.name.isdigit() and 0 <= victim.physical_offset - int(path.name) < path.stat().st_size
+    ]
+    data = bytearray(segment.read_bytes())
+    place = victim.physical_offset - int(segment.name) + victim.record.index(victim.stored_body)
+    data[place] ^= 0xFF
+    segment.write_bytes(data)
+    everything = search(store=str(store), limit=10_000)
+    assert not everything.facts["complete"]
+    assert any(f"at {victim.physical_offset}:" in note for note in everything.notes)
+    by_id = search(store=str(store), msg_id=victim.offset_msg_id)
+    assert not by_id.facts["complete"]
+    assert not found(by_id)
+
+
+def test_missing_segments_are_told(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", 10)
+    names = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
+    names[1].unlink()
+    report = search(store=str(store), topic="orders", limit=10_000)
+    assert not report.facts["complete"]
+    assert any("no segments" in note for note in report.notes)
+
+
+def test_rows_have_all_of_a_message(tmp_path: Path) -> None:
+    store = unpack("small", tmp_path)
+    for message in living_messages(store)[::5]:
+        (row,) = rows_of(search(store=str(store), msg_id=message.offset_msg_id))
+        assert row["properties"] == message.properties
+        assert (row["bornTimestamp"], row["storeTimestamp"]) == (
+            message.born_timestamp,
+            message.store_timestamp,
+        )
+        assert (row["topic"], row["queueId"], row["queueOffset"]) == (
+            message.topic,
+            message.queue_id,
+            message.queue_offset,
+        )
+        assert row["source"] == "store"
+        body = row["body"].encode() if "body" in row else b64decode(row["bodyBase64"])
+        assert body == message.body
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({}, "--archive"),
+        ({"store": "x", "limit": 0}, "limit"),
+        ({"store": "x", "order": "best"}, "order"),
+        ({"store": "x", "begin_timestamp": 2, "end_timestamp": 1}, "begin_timestamp"),
+        ({"store": "x", "property": "name"}, "NAME=VALUE"),
+        ({"store": "x", "json_value": "1"}, "json_path"),
+        ({"store": "x", "json_path": "$.a["}, "json_path"),
+    ],
+)
+def test_wrong_arguments_are_refused(wanted: dict[str, Any], said: str) -> None:
+    with pytest.raises(TroveError, match=said) as refused:
+        SearchArguments(**wanted)
+    assert refused.value.spec is errors.OPTION_ILLEGAL
+
+
+def test_what_is_no_store_or_archive_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TroveError, match="no commit log"):
+        search(store=str(tmp_path))
+    with pytest.raises(TroveError, match="no archive"):
+        search(archive=str(tmp_path))
