@@ -1,0 +1,209 @@
+"""The job `stream`: topics of a live broker, or a log that grows, into a table, micro-batch by micro-batch.
+
+The checkpoint says how far the query is; the table (sinks/table_sink.py, sinks/delta.py) knows which batches
+it has. So a job that is killed at any moment and started again loses nothing and writes nothing twice. A
+consumer group is told how far the table is, for lag and dashboards; nothing is read by it.
+
+While the job runs it alone writes into a Parquet table; run `compact` between two runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from trovemq_spark.archive.manifest import Manifest
+from trovemq_spark.archive.parquet_files import COMPRESSIONS, FileLayout
+from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.jobs.stream_query import stop_signals, watch
+from trovemq_spark.sinks.checkpoint import committed_offsets
+from trovemq_spark.sinks.delta import JARS_DEFAULT, DeltaSink, check_session, delta_settings
+from trovemq_spark.sinks.table_sink import JOB, BatchSink, TableSink
+from trovemq_spark.sources.option_kinds import DURATION, option_error
+from trovemq_spark.sources.options import LIVE, LOG, parse_source_options
+from trovemq_spark.storage import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+ONCE: Final = "once"
+CONTINUOUS: Final = "continuous"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamArguments:
+    """What the job is told."""
+
+    out: str
+    """The table: a directory, a path or a URI."""
+    server: str = ""
+    """A live nameserver or broker; else store."""
+    store: str = ""
+    """A store or a directory of segments that grows; else server."""
+    topics: tuple[str, ...] = ()
+    """Topics to read. With --store, none means all."""
+    pattern: str = ""
+    """Instead of topics: those whose whole name this regular expression matches, also new ones."""
+    format: Literal["parquet", "delta"] = "parquet"
+    """What the table is. delta needs jars: `make delta-jars`."""
+    jars: str = ""
+    """With format=delta: the directory of Delta's jars; build/delta-jars if not given."""
+    checkpoint: str = ""
+    """Where the query keeps how far it is; OUT/_checkpoint if not given."""
+    trigger: str = "once"
+    """once: what is there now, then the job ends; continuous: on and on until Ctrl-C; 10s: likewise, a batch
+    every so often."""
+    starting_offsets: str = "earliest"
+    """Where a new table begins: earliest, latest, or (--server) JSON of offsets."""
+    max_batch_rows: int = 200_000
+    """Rows of a batch at most."""
+    max_batch_bytes: int = 256 << 20
+    """Bytes of a batch's records at most; a task has all of its share in memory."""
+    consumer_group: str = ""
+    """A group that is told how far the table is (--server)."""
+    mode: Literal["failfast", "permissive", "dropmalformed"] = "failfast"
+    """Damaged records: end the job, be rows with the column `damage`, or be left out."""
+    fail_on_data_loss: bool = True
+    """End the job where messages were removed before they were read; else log it and go on."""
+    compression: Literal["zstd", "snappy", "none"] = "zstd"
+    """Of Parquet files."""
+
+    def __post_init__(self) -> None:
+        if bool(self.server) == bool(self.store):
+            raise option_error("give one of --server and --store", "server")
+        if self.topics and self.pattern:
+            raise option_error("give one of topics and pattern", "topics")
+        if self.server and not (self.topics or self.pattern):
+            raise option_error("one of topics and pattern is needed with --server", "topics")
+        if self.consumer_group and not self.server:
+            raise option_error("consumer_group needs --server", "consumer_group")
+        for name, choices in (("format", (PARQUET, DELTA)), ("compression", COMPRESSIONS)):
+            if getattr(self, name) not in choices:
+                raise option_error(f"{name} is one of {', '.join(choices)}", name)
+        trigger_options(self.trigger)
+        parse_source_options(self.source_options(), self.source, streaming=True)
+
+    @property
+    def source(self) -> str:
+        return LIVE if self.server else LOG
+
+    @property
+    def checkpoint_place(self) -> Place:
+        return Place(self.checkpoint or f"{self.out.rstrip('/')}/_checkpoint")
+
+    def source_options(self) -> dict[str, str]:
+        """The options of the format that is read."""
+        options = {
+            "nameServer": self.server,
+            "path": self.store,
+            "subscribe": ",".join(self.topics),
+            "subscribePattern": self.pattern,
+            "startingOffsets": self.starting_offsets,
+            "maxOffsetsPerTrigger": str(self.max_batch_rows),
+            "maxBytesPerTrigger": str(self.max_batch_bytes),
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+            "mode": self.mode,
+            "includeHeader": "true",
+        }
+        return {name: value for name, value in options.items() if value}
+
+
+def trigger_options(text: str) -> dict[str, Any]:
+    """For DataStreamWriter.trigger(). TroveError OPTION_ILLEGAL."""
+    if text == ONCE:
+        return {"availableNow": True}
+    if text == CONTINUOUS:
+        return {"processingTime": "0 seconds"}
+    try:
+        return {"processingTime": f"{DURATION.parse(text)} milliseconds"}
+    except ValueError as error:
+        raise option_error(f"trigger is {ONCE}, {CONTINUOUS} or {error}, not {text!r}", "trigger") from None
+
+
+def session_settings(arguments: StreamArguments) -> Mapping[str, str]:
+    """What a session for the job needs beside the usual. TroveError OPTION_ILLEGAL."""
+    return delta_settings(arguments.jars or JARS_DEFAULT) if arguments.format == DELTA else {}
+
+
+def run(session: SparkSession, arguments: StreamArguments, progress: Progress) -> Report:
+    """Returns when everything is written that was there (trigger=once), or after SIGINT or SIGTERM.
+
+    TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL (no table of this query), JOB_RUNNING, DATA_LOST, DISK_FULL,
+    BROKER_UNREACHABLE, TOPIC_NOT_FOUND, …; OSError. Batches that were committed before stay.
+    """
+    report = Report(JOB)
+    told = _group_teller(arguments)
+
+    def on_progress(batch: Any) -> None:
+        sink.observe(query)
+        told({} if not batch.sources else _end_of(batch.sources[0].endOffset))
+
+    progress.begin("rows", 0)
+    with stop_signals() as stop, _open_sink(session, arguments, progress) as sink:
+        query = _start(session, arguments, sink)
+        sink.query_id.set_result(query.id)
+        stopped = watch(query, sink, stop, on_progress)
+        sink.observe(query)
+    offsets = committed_offsets(arguments.checkpoint_place) or {}
+    report.notes += told(offsets)
+    report.facts |= {"out": arguments.out, "format": arguments.format}
+    report.facts |= sink.facts() | {"offsets": offsets, "stopped": stopped}
+    if stopped and sink.failure is not None:
+        why = str(sink.failure).partition("\n")[0]
+        report.notes.append(f"the batch at hand was given up, nothing of it is visible: {why}")
+    return report
+
+
+@contextmanager
+def _open_sink(session: SparkSession, arguments: StreamArguments, progress: Progress) -> Iterator[BatchSink]:
+    """The sink, with the table locked for it."""
+    if arguments.format == DELTA:
+        check_session(session)
+        yield DeltaSink(_text(Place(arguments.out)), progress.advance)
+        return
+    with Manifest.writing(arguments.out, JOB) as manifest:
+        yield TableSink(
+            manifest,
+            arguments.checkpoint_place,
+            FileLayout(compression=arguments.compression),
+            progress.advance,
+        )
+
+
+def _start(session: SparkSession, arguments: StreamArguments, sink: BatchSink) -> Any:
+    rows = session.readStream.format(arguments.source).options(**arguments.source_options()).load()
+    return (
+        rows.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", _text(arguments.checkpoint_place))
+        .trigger(**trigger_options(arguments.trigger))
+        .start()
+    )
+
+
+def _text(place: Place) -> str:
+    """As Spark takes it, wherever it runs."""
+    return place.text if place.local is None else place.local.as_uri()
+
+
+def _group_teller(arguments: StreamArguments) -> Callable[[Mapping[str, Any]], list[str]]:
+    """Tells the consumer group an offsets document; gives what could not be told, in words."""
+    if not arguments.consumer_group:
+        return lambda offsets: []
+    from trovemq_spark.sources.live_client import Cluster
+    from trovemq_spark.sources.live_report import RECONNECT_TIMEOUT_MS, report_group_offsets
+    from trovemq_spark.sources.offsets import offsets_from_json
+
+    cluster = Cluster(arguments.server, RECONNECT_TIMEOUT_MS)
+    return lambda offsets: report_group_offsets(
+        cluster, arguments.consumer_group, offsets_from_json(dict(offsets))
+    )
+
+
+def _end_of(document: Any) -> dict[str, Any]:
+    parsed = json.loads(document) if isinstance(document, str) else document
+    return parsed if isinstance(parsed, dict) else {}

@@ -1,0 +1,83 @@
+"""Watches a running query until it ends: by itself, by a failure, or because somebody asks for it.
+
+SIGINT and SIGTERM let the batch at hand finish; a second one does not wait for it (then it is not visible,
+and the next run writes it).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from trovemq_proto import errors
+from trovemq_spark.report import error_of
+from trovemq_spark.sinks.table_sink import BatchSink
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TICK_SECONDS: Final = 0.5
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that the first signal sets; the second is KeyboardInterrupt. Nothing changes in a thread that
+    is not the main one: there, signals are not ours."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    previous = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def watch(
+    query: StreamingQuery, sink: BatchSink, stop: threading.Event, on_progress: Callable[[Any], None]
+) -> bool:
+    """Until the query has ended; whether it was stopped before it would have ended.
+
+    on_progress: told what Spark says of a batch after it is done, of the last one where several were done
+    between two looks. Raises what failed: a TroveError where it is one, else Spark's.
+    """
+    told = -1
+    try:
+        while not _has_ended(query, sink):
+            last = query.lastProgress
+            if last is not None and last.batchId != told:
+                told = last.batchId
+                on_progress(last)
+            if stop.is_set():
+                sink.stop()
+                return True
+        return False
+    finally:
+        # In a batch nobody waits for, this interrupts Spark's tasks; nothing of it is visible.
+        query.stop()
+
+
+def _has_ended(query: StreamingQuery, sink: BatchSink) -> bool:
+    """Waits a moment."""
+    try:
+        return bool(query.awaitTermination(TICK_SECONDS))  # type: ignore[arg-type]
+    except Exception as error:
+        found = error_of(sink.failure or error)
+        if found.spec is errors.UNKNOWN_ERROR:
+            raise
+        raise found from error

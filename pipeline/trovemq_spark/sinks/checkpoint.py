@@ -1,0 +1,56 @@
+"""What a checkpoint of Spark says of a streaming query with one source of ours.
+
+CHECKPOINT/offsets/N    `v1`, JSON about the batch, JSON for each source: where it ends; a line each
+CHECKPOINT/commits/N    batch N is done
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import Any
+
+from trovemq_spark.storage import Place
+
+
+def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
+    """The offsets document of the source behind the last batch that is done; None where there is none.
+
+    ValueError where the files are none of Spark's; OSError.
+    """
+    done = _numbers(checkpoint, "commits")
+    known = _numbers(checkpoint, "offsets")
+    last = max(done & known, default=None)
+    if last is None:
+        return None
+    version, *lines = checkpoint.read(f"offsets/{last}").decode().split("\n")
+    if not version.startswith("v") or len(lines) < 2:
+        raise ValueError(f"{checkpoint}/offsets/{last} is no list of offsets of one source")
+    document = json.loads(lines[1])
+    if not isinstance(document, dict):
+        raise ValueError(f"{checkpoint}/offsets/{last} has no offsets")
+    return document
+
+
+def sync_offsets(checkpoint: Place, batch_id: int) -> None:
+    """The batch's offsets are on disk, which Spark does not see to. Before the table has the batch: if power
+    then fails, the batch has the same rows when it runs again, so that it may be passed over.
+
+    OSError; nothing on object stores, whose puts last.
+    """
+    if checkpoint.local is None:
+        return
+    directory = checkpoint.local / "offsets"
+    for path in (directory / str(batch_id), directory / f".{batch_id}.crc", directory):
+        with suppress(FileNotFoundError):  # Hadoop may be told to write no checksums
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _numbers(checkpoint: Place, directory: str) -> set[int]:
+    names = (entry.name.rpartition("/")[2] for entry in checkpoint.entries(directory))
+    return {int(name) for name in names if name.isdecimal()}

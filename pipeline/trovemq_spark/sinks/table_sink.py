@@ -1,0 +1,224 @@
+"""The Parquet sink of the job `stream`: a micro-batch is a commit of the table's manifest.
+
+    write     tasks write whole files that nobody sees: a topic, broker and day each
+    commit    the driver names all of them in one commit, with (query, batch number)
+
+A batch that Spark runs again after a crash has the same rows, as its offsets were stored before it ran. Where
+the manifest has its number already, it is passed over; else nothing of it was visible, and what the crash
+left was cleared away when the table was opened. So a reader sees every row once, by the manifest or by its
+links `topic=T/date=D/*.parquet`. The query's id is that of its checkpoint: with another checkpoint the rows
+would come twice, so a table takes one query only.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.archive.disk_full import disk_full_told
+from trovemq_spark.archive.entry import FileEntry
+from trovemq_spark.archive.manifest import Manifest
+from trovemq_spark.archive.parquet_files import FileLayout, ParquetFile
+from trovemq_spark.sinks.checkpoint import sync_offsets
+from trovemq_spark.storage import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+JOB: Final = "stream"
+ENTRY_COLUMN: Final = "entry"
+ENTRY_SCHEMA: Final = pa.schema([pa.field(ENTRY_COLUMN, pa.string())])
+_DATE: Final = "date"
+_GROUP: Final = ("topic", "brokerName", _DATE)
+_ORDER: Final = (*_GROUP, "queueId", "queueOffset", "physicalOffset")
+_QUERY_ID_WAIT_SECONDS: Final = 60
+
+
+class SinkStoppedError(Exception):
+    """No batch is begun any more."""
+
+
+# --- in a task -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWriter:
+    """Writes a partition's rows; for DataFrame.mapInArrow. Pickles."""
+
+    out: str
+    layout: FileLayout
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Gives a row for each file: its entry as JSON. TroveError DISK_FULL, OSError."""
+        entries = write_files(Place(self.out), batches, self.layout)
+        texts = [json.dumps(entry.to_json(), ensure_ascii=False) for entry in entries]
+        yield pa.record_batch([pa.array(texts, pa.string())], schema=ENTRY_SCHEMA)
+
+
+def write_files(place: Place, batches: Iterable[pa.RecordBatch], layout: FileLayout) -> list[FileEntry]:
+    """The rows as files of one topic, broker and day each, sorted by queue and offset; they do not count yet.
+
+    All rows are in memory at once. After a failure none of the files is left. TroveError DISK_FULL, OSError.
+    """
+    entries: list[FileEntry] = []
+    try:
+        with disk_full_told(place):
+            for rows, indices in _groups(list(batches)):
+                entries.append(_write_file(place, rows, indices, layout))
+    except BaseException:
+        for entry in entries:
+            with suppress(OSError):
+                place.remove(entry.file)
+        raise
+    return entries
+
+
+def _groups(batches: list[pa.RecordBatch]) -> Iterator[tuple[pa.Table, pa.Array]]:
+    """(all rows, which of them, in order) of each file."""
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return
+    rows = pa.Table.from_batches(filled)
+    day = rows["storeTimestamp"].cast(pa.date32()).cast(pa.string())
+    rows = rows.append_column(_DATE, day)  # damage has no store time, and no topic
+    order = pc.sort_indices(rows.select(_ORDER), [(name, "ascending") for name in _ORDER])
+    keys = rows.select(_GROUP).take(order)
+    counts = keys.group_by(list(_GROUP), use_threads=False).aggregate([([], "count_all")])["count_all"]
+    begin = 0
+    for count in counts.to_pylist():  # in order of the first row of each
+        yield rows, order[begin : begin + count]
+        begin += count
+
+
+def _write_file(place: Place, rows: pa.Table, indices: pa.Array, layout: FileLayout) -> FileEntry:
+    first = rows.select(_GROUP).slice(indices[0].as_py(), 1).to_pylist()[0]
+    step = max(1, min(layout.row_group_rows, layout.row_group_bytes * rows.num_rows // (rows.nbytes + 1)))
+    topic, date, source = first["topic"], first[_DATE], first["brokerName"] or ""
+    with ParquetFile(place, topic, date, source=source, layout=layout, rows_max=len(indices)) as file:
+        for begin in range(0, len(indices), step):
+            file.write(rows.take(indices[begin : begin + step]))
+        return file.close()
+
+
+# --- on the driver -------------------------------------------------------------------------------------
+
+
+class BatchSink:
+    """What foreachBatch calls: one batch at a time, none after stop(). Subclasses write the batch."""
+
+    def __init__(self, on_batch: Callable[[int], None]) -> None:
+        """on_batch: told the rows of each batch that was written, from Spark's thread."""
+        self.query_id: Future[str] = Future()
+        """To be given when the query has started."""
+        self.failure: Exception | None = None
+        self.rows = self.batches = self.replayed = 0
+        self._on_batch = on_batch
+        self._at_work = threading.Lock()
+        self._stopped = False
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        try:
+            with self._at_work:
+                if self._stopped:
+                    raise SinkStoppedError("the job is being stopped")
+                count = self.process(rows, batch_id, self.query_id.result(_QUERY_ID_WAIT_SECONDS))
+                self._tell(count)
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+
+    def process(self, rows: DataFrame, batch_id: int, query_id: str) -> int | None:
+        """Writes the batch, once; the number of its rows, None where it was written before."""
+        raise NotImplementedError
+
+    def observe(self, query: StreamingQuery) -> None:
+        """Called now and then while the query runs, and when it has ended."""
+
+    def facts(self) -> dict[str, object]:
+        """For the report."""
+        return {"rows": self.rows, "batches": self.batches, "batchesReplayed": self.replayed}
+
+    def stop(self) -> None:
+        """Waits for the batch at hand; none begins any more."""
+        with self._at_work:
+            self._stopped = True
+
+    def _tell(self, count: int | None) -> None:
+        if count is None:
+            self.replayed += 1
+            return
+        self.batches += 1
+        self.rows += count
+        self._on_batch(count)
+
+
+class TableSink(BatchSink):
+    """Writes batches as Parquet files into a table that is open for writing."""
+
+    def __init__(
+        self, manifest: Manifest, checkpoint: Place, layout: FileLayout, on_batch: Callable[[int], None]
+    ) -> None:
+        """TroveError ARCHIVE_ILLEGAL where the table was made by the job `archive`."""
+        super().__init__(on_batch)
+        self._manifest = manifest
+        self._checkpoint = checkpoint
+        self._layout = layout
+        self._files = self._bytes = 0
+        if manifest.selection is not None:
+            raise _illegal(manifest, "it was made by `archive`: a stream could add rows that it has")
+
+    def process(self, rows: DataFrame, batch_id: int, query_id: str) -> int | None:
+        check_query(self._manifest, query_id)
+        if batch_id <= self._manifest.last_batch(query_id):
+            return None
+        # As many tasks as cores, so that a batch of many queues makes few files.
+        tasks = rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
+        writer: Any = PartitionWriter(self._manifest.place.text, self._layout)
+        told = tasks.mapInArrow(writer, f"{ENTRY_COLUMN} string").collect()
+        entries = [FileEntry.from_json(json.loads(row[ENTRY_COLUMN])) for row in told]
+        return self.commit(entries, batch_id, query_id)
+
+    def commit(self, entries: list[FileEntry], batch_id: int, query_id: str) -> int | None:
+        """Makes the batch count; None where it does already, and the files are removed.
+
+        TroveError, OSError: then it does not count."""
+        if entries:
+            sync_offsets(self._checkpoint, batch_id)
+            if not self._manifest.commit(entries, job=JOB, batch=(query_id, batch_id)):
+                return None
+        self._files += len(entries)
+        self._bytes += sum(entry.bytes for entry in entries)
+        return sum(entry.rows for entry in entries)
+
+    def facts(self) -> dict[str, object]:
+        return super().facts() | {"files": self._files, "bytes": self._bytes}
+
+
+def check_query(manifest: Manifest, query_id: str) -> None:
+    """TroveError ARCHIVE_ILLEGAL where the table has batches of another query."""
+    others = [query for query in manifest.queries if query != query_id]
+    if others:
+        raise _illegal(
+            manifest,
+            f"it was written with another checkpoint (query {others[0]}): rows would come twice, or be left "
+            "out. Name the checkpoint that it was written with",
+        )
+
+
+def _illegal(manifest: Manifest, why: str) -> TroveError:
+    return TroveError(
+        errors.ARCHIVE_ILLEGAL,
+        f"{manifest.place}: {why}; or name another directory",
+        path=manifest.place,
+    )
