@@ -66,6 +66,10 @@ bench: setup ## Measure the store and both protocols; prints a table and writes 
 pipeline-demo: setup ## The flights archived, searched by tail number, delays by carrier as a table and a picture
 	@exec $(RUN) -m deploy.pipeline_demo $(ARGS)
 
+.PHONY: delta-jars
+delta-jars: ## Fetch Delta Lake's jars with Maven into build/delta-jars (trovemq-pipeline stream --set format=delta)
+	@mvn -q -B -f pipeline/delta/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/build/delta-jars
+
 .PHONY: bench-pipeline
 bench-pipeline: setup ## Measure the pipeline beside plain Python and Spark's own parts (ARGS="--quick")
 	@exec $(RUN) -m bench.run pipeline $(ARGS)
@@ -125,7 +129,7 @@ proto: setup ## Generate the protocol's Python code from the .proto files
 	  --pyi_out=$(PROTO_OUT) $(wildcard proto/trovemq_proto/v1/*.proto proto/trovemq_proto/rocketmq/v2/*.proto)
 
 .PHONY: docs
-docs: setup ## Generate docs/settings.md and docs/errors.md
+docs: setup ## Generate the pages of reference: settings, errors, options of the pipeline
 	@$(RUN) docs/generate.py
 
 .PHONY: format

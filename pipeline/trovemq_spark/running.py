@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -52,14 +52,16 @@ class JobRun:
         self._job = job
         self._master = master
         self._debug = debug
+        self._advice = f"See `{PROGRAM} {name} --help`."
         self._session: SparkSession | None = None
+        self._session_settings: Mapping[str, str] = {}
 
     def run(self, common: dict[str, str], settings: list[str]) -> int:
         self._log_to_stderr()
         try:
             work = self._prepare(common, settings)
         except UsageError as error:
-            return usage_error(str(error), f"See `{PROGRAM} {self._name} --help`.")
+            return usage_error(str(error), self._advice)
         except Exception as error:
             return self._fail(error)
         try:
@@ -86,7 +88,12 @@ class JobRun:
         job_arguments.check_names(self._name, job_arguments.read_fields(self._job.module), common, given)
         module = importlib.import_module(self._job.module)
         values = job_arguments.build(job_arguments.arguments_class(module), common, given)
+        if not self._job.lazy_session:
+            importlib.import_module("trovemq_spark.before_start").check_arguments(values)
         function: Callable[..., Report] = module.run
+        # A job may need more of Spark than the usual, from its start: jars.
+        settings_of = getattr(module, "session_settings", None)
+        self._session_settings = {} if settings_of is None else settings_of(values)
         return function, values
 
     def _work(self, function: Callable[..., Report], values: Any) -> Report:
@@ -98,7 +105,8 @@ class JobRun:
         from trovemq_spark.session import make_session
 
         if self._session is None:
-            self._session = make_session(f"{PROGRAM} {self._name}", master=self._master)
+            name = f"{PROGRAM} {self._name}"
+            self._session = make_session(name, master=self._master, settings=self._session_settings)
         return self._session
 
     def _stop(self) -> None:
@@ -126,8 +134,10 @@ class JobRun:
 
         if self._debug:
             traceback.print_exc()
+        if report.is_usage(error):
+            return usage_error(report.error_of(error).message, self._advice)
         sys.stderr.write(report.failure_line(error) + "\n")
-        return report.EXIT_USAGE if report.is_usage(error) else report.EXIT_FAILURE
+        return report.EXIT_FAILURE
 
     @staticmethod
     def _show(result: Report) -> int:
@@ -157,5 +167,8 @@ def stopped_code() -> int:
 
 
 def usage_error(what: str, advice: str = f"See `{PROGRAM} --help`.") -> int:
-    sys.stderr.write(f"error: {what} {advice}\n")
+    """Says it in one line; the exit code."""
+    what = " ".join(what.split())
+    end = "" if what.endswith((".", "?", "!")) else "."
+    sys.stderr.write(f"error: {what}{end} {advice}\n")
     return 2

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProbeArguments:
-    store: str
+    out: str
     """Not looked at."""
-    out: str = ""
-    """Not looked at either."""
     deed: Literal["count", "find", "raise", "no-room", "bug", "wait"] = "count"
     """What every task does: count its rows, raise a TroveError, find no room on its disk,
     meet a bug, or wait for an interrupt."""

@@ -36,11 +36,13 @@ from tests.support.small_disks import mounted_disk
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import encode_record
-from trovemq_spark.archive.bloom import row_groups_with
+from trovemq_spark.archive.bloom import FileFilters
 from trovemq_spark.archive.entry import Selection
 from trovemq_spark.archive.manifest import FILES, Manifest
 from trovemq_spark.archive.parquet_files import BLOOM_COLUMNS
 from trovemq_spark.archive.readers import archive_files, arrow_dataset, read_archive
+from trovemq_spark.archive.segment_task import SegmentResult, SegmentTask, archive_segment
+from trovemq_spark.jobs import archive as archive_job
 from trovemq_spark.jobs import compact
 from trovemq_spark.jobs.archive import ArchiveArguments, run, run_here
 from trovemq_spark.jobs.job import NoProgress, Report
@@ -140,7 +142,8 @@ def test_bloom_filters_find_every_key_and_little_else(log: GrowingLog, tmp_path:
             ]
             for group, values in enumerate(groups):
                 value = values[0] if isinstance(values[0], str) else values[0][0]
-                found = row_groups_with(place, entry, column, ["nowhere", value])
+                with FileFilters(place, entry) as filters:
+                    found = filters.groups_with(column, ["nowhere", value])
                 assert group in found
                 wrong, asked = wrong + len(found) - 1, asked + len(groups)
     assert wrong <= asked * 0.03
@@ -192,6 +195,42 @@ def test_what_was_lost_before_it_was_archived_is_told_once(log: GrowingLog, tmp_
     assert finding.kind == "segmentsMissing"
     assert f"[{read_to}, {6 * SEGMENT_SIZE})" in finding.what
     assert archive(log.store, out).finding_count == 0
+
+
+def test_a_segment_that_retention_took_meanwhile_is_told_until_it_is_known(
+    log: GrowingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planned, then gone: neither this run nor the next one takes it for archived."""
+    out = tmp_path / "archive"
+    log.grow(200)
+    gone = log.directory / f"{2 * SEGMENT_SIZE:020d}"
+
+    def without_it(task: SegmentTask) -> SegmentResult:
+        gone.unlink(missing_ok=True)
+        return archive_segment(task)
+
+    monkeypatch.setattr(archive_job, "archive_segment", without_it)
+    with pytest.raises(TroveError, match="retention took it"):
+        archive(log.store, out, segments_per_commit=100)
+    (finding,) = archive(log.store, out).findings
+    assert finding.kind == "segmentsMissing"
+    assert f"[{2 * SEGMENT_SIZE}, {3 * SEGMENT_SIZE})" in finding.what
+    assert Manifest.open(out).holes("") == [(2 * SEGMENT_SIZE, 3 * SEGMENT_SIZE)]
+    check_equal(log.store, out)
+
+
+def test_a_closed_segment_of_another_log_is_not_taken_for_archived(log: GrowingLog, tmp_path: Path) -> None:
+    """A log that a recovery cut back by more than its last segment, and that grew again in another way."""
+    out = tmp_path / "archive"
+    log.grow(100)
+    archive(log.store, out)
+    other = GrowingLog(tmp_path / "other", 2)
+    other.grow(300)
+    names = sorted(path.name for path in log.directory.iterdir())
+    shutil.copy(other.directory / names[-2], log.directory / names[-2])
+    (log.directory / names[-1]).unlink()
+    with pytest.raises(TroveError, match=f"{names[-2]} of .* no longer holds the record"):
+        archive(log.store, out)
 
 
 def test_on_an_object_store(log: GrowingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +438,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(log: GrowingLog, tmp_path: Path)
     log.grow(30)
     archive(log.store, out)
     before = archive_rows(out)
-    log.grow(200)
+    log.grow(60)
     for size in (100, 3000, 9000):
         with file_size_max(size), pytest.raises(TroveError, match="DISK_FULL"):
             archive(log.store, out)

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from tests.support.own_store import own_store
 from tests.support.store_faults import FAULTS, DamagedStore
 from trovemq_proto.errors import TroveError
-from trovemq_spark.audit.runner import OneProcess
 from trovemq_spark.jobs.audit import AuditArguments, audit, run
 from trovemq_spark.jobs.job import NoProgress, Report
+from trovemq_spark.tasks import OneProcess
 
 pytestmark = pytest.mark.slow
 

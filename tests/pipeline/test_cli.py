@@ -63,7 +63,7 @@ def kept(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> _Kept:
 def test_what_a_task_does_is_told_in_one_line(
     deed: str, code: int, said: str, kept: _Kept, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["probe", "--store", "x", "--set", f"deed={deed}", "--set", "row_count=5"]) == code
+    assert cli.run(["probe", "--out", "x", "--set", f"deed={deed}", "--set", "row_count=5"]) == code
     shown = capsys.readouterr()
     assert kept.stopped
     if said:
@@ -77,13 +77,13 @@ def test_what_a_task_does_is_told_in_one_line(
 
 
 def test_debug_shows_the_traceback(kept: _Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["probe", "--store", "x", "--set", "deed=bug", "--debug"]) == 3
+    assert cli.run(["probe", "--out", "x", "--set", "deed=bug", "--debug"]) == 3
     assert "Traceback" in capsys.readouterr().err
 
 
 def start(deed: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "probe", "--store", "x", "--set", f"deed={deed}"],
+        [sys.executable, "-c", SCRIPT, "probe", "--out", "x", "--set", f"deed={deed}"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -95,7 +95,7 @@ def start(deed: str, **environment: str) -> subprocess.Popen[str]:
 
 def test_nothing_of_spark_reaches_the_terminal() -> None:
     process = start("find")
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, err) == (1, "")
     assert json.loads(out)["findings"][0]["kind"] == "hole"
 
@@ -114,7 +114,7 @@ def test_a_job_that_is_stopped_leaves_nothing(number: signal.Signals, code: int,
             os.killpg(process.pid, number)  # as a terminal does
         else:
             process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out) == (code, "")
         assert err in ("stopped\n", "")
         watch = select.poll()

@@ -144,6 +144,20 @@ def test_a_stream_begins_at_what_is_latest_unless_told_otherwise(broker: BrokerP
     assert places(rows) == [("begin", NAME, 1, 0), ("begin", NAME, 1, 1)]
 
 
+def test_the_checkpoint_of_another_source_and_a_topic_that_left_are_told(broker: BrokerProcess) -> None:
+    filled(broker, "stays", 1)
+    reader = stream_reader_of(options_of(broker, "stays"))
+    with pytest.raises(TroveError, match="another query's") as caught:
+        reader.latestOffset({"physicalOffset": 5}, ReadAllAvailable())
+    assert caught.value.spec is errors.OPTION_ILLEGAL
+    start = {"stays": {NAME: {"0": 0}}, "left": {NAME: {"0": 3}}}
+    with pytest.raises(TroveError, match=r"topic left, .* up to offset 3, .* no longer subscribed") as caught:
+        reader.latestOffset(start, ReadAllAvailable())
+    assert caught.value.spec is errors.DATA_LOST
+    tolerant = stream_reader_of(options_of(broker, "stays", failOnDataLoss="false"))
+    assert tolerant.latestOffset(start, ReadAllAvailable()) == start | {"stays": {NAME: {"0": 1}}}
+
+
 def test_batches_are_as_large_as_asked_and_leave_no_queue_out(broker: BrokerProcess) -> None:
     sent = filled(broker, "large", 90, 9, 1)
     options = options_of(broker, "large", maxOffsetsPerTrigger="20", minPartitions="4")

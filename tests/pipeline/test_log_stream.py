@@ -201,6 +201,20 @@ def test_an_offset_behind_the_log_is_told(tmp_path: Path) -> None:
         reader.latestOffset({"physicalOffset": 1 << 40}, ReadAllAvailable())
 
 
+@pytest.mark.parametrize("foreign", [{"t": {"b": {"0": 5}}}, {"physicalOffset": "7"}, {}])
+def test_the_checkpoint_of_another_source_is_told(foreign: dict[str, Any], tmp_path: Path) -> None:
+    """It was a KeyError."""
+    LogFiles(tmp_path).append("t", b"b")
+    reader = reader_of(tmp_path)
+    for ask in (
+        lambda: reader.latestOffset(foreign, ReadAllAvailable()),
+        lambda: reader.partitions({"physicalOffset": 0}, foreign),
+    ):
+        with pytest.raises(TroveError, match="another query's") as caught:
+            ask()
+        assert caught.value.symbol == "OPTION_ILLEGAL"
+
+
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "4"}])
 def test_damage_is_passed_once(limit: dict[str, str], tmp_path: Path) -> None:
     log = LogFiles(tmp_path)
@@ -251,10 +265,10 @@ def test_stopped_and_started_anew_from_its_checkpoint_each_row_is_there_once(
     batches = [progress.numInputRows for progress in query.recentProgress]
     assert [count for count in batches if count] == [30, 20]
 
-    append_some(log, source, 40)
+    append_some(log, source, 25)
     query = start(available_now=False)
     query.processAllAvailable()
-    append_some(log, source, 40)
+    append_some(log, source, 25)
     query.stop()  # whatever it is about
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     # As if it were killed before the last batch was committed: that is done again.

@@ -215,7 +215,7 @@ def test_killed_at_random_moments_and_resumed_every_message_is_there_once(
     spark: SparkSession, broker: BrokerProcess, store: Path, tmp_path: Path
 ) -> None:
     total = MESSAGES * sum(SOURCES.values())
-    kills = 20 if LONG else 2
+    kills = 20 if LONG else 1
     chances = random.Random(20_260_131)
     moments = sorted(chances.sample(range(1, total - 200), kills))
     ask(broker, lambda client: client.admin.create_topic("resumed", 4))
@@ -269,8 +269,10 @@ def send(
     target: str,
     run_name: str = "run-1",
     rate: float = 0.0,
+    skip_unsendable: bool = False,
 ) -> pa.RecordBatch:
-    task = ReplayTask(ReplayTarget(broker.address, target, "", Ledger(str(ledger)), run_name, rate))
+    own = ReplayTarget(broker.address, target, "", Ledger(str(ledger)), run_name, rate, skip_unsendable)
+    task = ReplayTask(own)
     (result,) = task.run(iter(rows.to_batches(max_chunksize=70)))
     return result
 
@@ -367,12 +369,44 @@ def test_what_cannot_be_sent_is_named_and_the_ledger_stays_before_it(
     rows = rows_of(broker, "orders").slice(0, 100)
     tags = ["fine"] * 90 + ["not|fine"] * 10
     rows = rows.set_column(rows.schema.get_field_index("tags"), "tags", pa.array(tags))
-    with pytest.raises(TroveError, match=r"topic orders, queue 0, offsets \d+ to \d+") as caught:
+    with pytest.raises(TroveError, match=r"topic orders, queue 0, offset 90: .*skip_unsendable") as caught:
         send(broker, rows, tmp_path, "refusing")
     assert caught.value.symbol == "TAG_ILLEGAL"
     state = Ledger(str(tmp_path)).load(SourceQueue("orders", "", 0))
     assert state is not None
     assert state.source_offset == len(stored(broker, "refusing")) - 1 < 90
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["columns", "sharding keys"])
+def test_one_original_that_cannot_be_sent_does_not_hold_up_the_others_where_it_may_be_left_out(
+    broker: BrokerProcess, tmp_path: Path, grouped: bool
+) -> None:
+    target = f"without-{grouped}"
+    ask(broker, lambda client: client.admin.create_topic(target, 1))
+    rows = rows_of(broker, "orders").slice(0, 100)
+    columns = {name: rows.column(name).to_pylist() for name in ("tags", "body", "properties")}
+    columns["tags"][3] = columns["tags"][99] = "not|fine"
+    columns["body"][50] = bytes(5 << 20)  # more than the broker takes
+    if grouped:
+        columns["properties"] = [dict(own) | {"__SHARDINGKEY": "g"} for own in columns["properties"]]
+        columns["properties"][20]["__SHARDINGKEY"] = "g" * 1000
+    for name, column in columns.items():
+        number = rows.schema.get_field_index(name)
+        rows = rows.set_column(number, name, pa.array(column, rows.schema.field(name).type))
+    bad = [3, 20, 50, 99] if grouped else [3, 50, 99]
+    left = [offset for offset in range(100) if offset not in bad]
+    with pytest.raises(TroveError, match=r"topic orders, queue 0, offset \d+: .*skip_unsendable"):
+        send(broker, rows, tmp_path, target)
+    result = send(broker, rows, tmp_path, target, skip_unsendable=True)
+    before = result.column("before")[0].as_py()
+    assert result.column("unsendable").to_pylist() == [len(bad)]
+    assert result.column("sent")[0].as_py() + before == len(left)
+    assert [origin(message)[1] for message in stored(broker, target)] == left
+    state = Ledger(str(tmp_path)).load(SourceQueue("orders", "", 0))
+    assert state is not None
+    assert (state.source_offset, state.sent) == (99, len(left))
+    again = send(broker, rows, tmp_path, target, skip_unsendable=True)
+    assert again.column("sent").to_pylist() == [0]
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,27 @@ from pyarrow import fs
 from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.rebuild.run import Parts, Rebuild, rebuild
 from trovemq_spark.rebuild.sizes import FileSizes, complete
-from trovemq_spark.rebuild.tasks import InThisProcess
 from trovemq_spark.storage import Place
+from trovemq_spark.tasks import OneProcess
 
 
 def rebuild_here(
-    store: Path, out: Path | Place, *, parts: Parts = "both", tags: bool = True, **sizes: int
+    store: Path,
+    out: Path | Place,
+    *,
+    parts: Parts = "both",
+    tags: bool = True,
+    core_count: int = 1,
+    **sizes: int,
 ) -> Report:
-    """The job without Spark."""
+    """The job without Spark, planned for so many cores: where segments are fewer they are cut small."""
     target = out if isinstance(out, Place) else Place(out)
-    wanted = Rebuild(str(store), target, complete(FileSizes(**sizes), Place(store)), parts, tags)
-    return rebuild(wanted, InThisProcess(), NoProgress())
+    wanted = Rebuild(
+        str(store), target, complete(FileSizes(**sizes), Place(store)), parts, tags, part_size_min=100
+    )
+    runner = OneProcess(NoProgress())
+    runner.core_count = core_count
+    return rebuild(wanted, runner)
 
 
 def files_of(root: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ its words; all eight are set where the value is there. So one question reads 32 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow.parquet as pq
 
@@ -24,21 +24,41 @@ _SALTS: Final = (
 _HEADER_SIZE_MAX: Final = 64
 
 
-def row_groups_with(place: Place, entry: FileEntry, column: str, values: Iterable[str]) -> list[int]:
-    """The row groups of a file that may have one of these values (whole ones; of `keyList`: single keys).
+class FileFilters:
+    """All filters of one file, which is open inside of `with`."""
 
-    column: one of BLOOM_COLUMNS. A row group without a filter may have anything. OSError.
-    """
-    hashes = [xxhash64(value.encode()) for value in values]
-    files, root = place.arrow()
-    with files.open_input_file(f"{root.rstrip('/')}/{entry.file}") as file:
-        metadata = pq.read_metadata(file)
-        index = _column_index(metadata, BLOOM_COLUMNS[column])
-        return [
+    def __init__(self, place: Place, entry: FileEntry) -> None:
+        """OSError."""
+        files, root = place.arrow()
+        self._file = files.open_input_file(f"{root.rstrip('/')}/{entry.file}")
+        try:
+            self._metadata = pq.read_metadata(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def row_group_count(self) -> int:
+        return int(self._metadata.num_row_groups)
+
+    def groups_with(self, column: str, values: Iterable[str]) -> set[int]:
+        """The row groups that may have one of these values (whole ones; of `keyList`: single keys).
+
+        column: one of BLOOM_COLUMNS. A row group without a filter may have anything. OSError.
+        """
+        hashes = [xxhash64(value.encode()) for value in values]
+        index = _column_index(self._metadata, BLOOM_COLUMNS[column])
+        return {
             group
-            for group in range(metadata.num_row_groups)
-            if _may_have(file, metadata.row_group(group).column(index), hashes)
-        ]
+            for group in range(self.row_group_count)
+            if _may_have(self._file, self._metadata.row_group(group).column(index), hashes)
+        }
 
 
 def _column_index(metadata: Any, path: str) -> int:

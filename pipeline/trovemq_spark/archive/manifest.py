@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Any, Final
 from uuid import uuid4
 
@@ -55,7 +56,7 @@ class Manifest:
         place = path if isinstance(path, Place) else Place(path)
         state = chain.load(place)
         if state is None and place.exists(chain.DIRECTORY):
-            state = chain.State()  # made, and nothing committed yet
+            state = _new_state(place)  # made, and nothing committed yet
         if state is None:
             raise TroveError(
                 errors.ARCHIVE_ILLEGAL,
@@ -75,6 +76,8 @@ class Manifest:
         TroveError JOB_RUNNING names another that writes, ARCHIVE_ILLEGAL, DISK_FULL; OSError.
         """
         place = path if isinstance(path, Place) else Place(path)
+        if not place.exists(chain.DIRECTORY):
+            _new_state(place)  # nothing is left where no archive can be
         with disk_full_told(place), locked(place, f"{chain.DIRECTORY}/lock", job):
             manifest = cls(place, chain.load(place) or _new_state(place))
             manifest._recover(sweep)
@@ -107,6 +110,16 @@ class Manifest:
     def read_to(self, source: str) -> Mapping[str, dict[str, Any]]:
         """How far each segment of this source was read: first offset, 20 digits -> facts of the commits."""
         return self._state.sources.get(source, {})
+
+    @property
+    def sources(self) -> list[str]:
+        """Whose logs are in it."""
+        return list(self._state.sources)
+
+    def holes(self, source: str) -> list[tuple[int, int]]:
+        """[begin, end) of a source's log that was never read, behind what was: its segments were gone."""
+        segments = sorted((int(name), facts["end"]) for name, facts in self.read_to(source).items())
+        return [(end, begin) for (_, end), (begin, _) in pairwise(segments) if end < begin]
 
     def last_batch(self, query: str) -> int:
         """The last batch that this streaming query committed; -1: none."""

@@ -39,7 +39,8 @@ BLOOM_COLUMNS: Final = {
 }
 """Column -> its path in the file."""
 COMPRESSIONS: Final = ("zstd", "snappy", "none")
-ROW_GROUP_ROWS_DEFAULT: Final = 65_536
+ROW_GROUP_ROWS_DEFAULT: Final = 8192
+"""Little enough that a look-up decodes little beside the row it wants: a row group is read as a whole."""
 ROW_GROUP_BYTES: Final = 32 << 20
 _FALSE_POSITIVES: Final = 0.01
 _BULKY: Final = ("body", "properties", KEY_LIST)

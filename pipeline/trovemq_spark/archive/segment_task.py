@@ -78,7 +78,7 @@ def archive_segment(task: SegmentTask) -> SegmentResult:
     was archived; OSError."""
     out = Place(task.out)
     segment = task.log.open_segment(task.file)
-    _check_same_log(task, segment)
+    check_same_log(task, segment)
     result = SegmentResult(task.file.start, task.begin, task.last_record)
     damages: list[Damage] = []
     rows = _gather(task, segment, result, damages)
@@ -97,7 +97,8 @@ def archive_segment(task: SegmentTask) -> SegmentResult:
     return result
 
 
-def _check_same_log(task: SegmentTask, segment: Segment) -> None:
+def check_same_log(task: SegmentTask, segment: Segment) -> None:
+    """TroveError ARCHIVE_ILLEGAL where the last record that is archived no longer lies there."""
     if task.last_record is None:
         return
     offset, size, expected = task.last_record

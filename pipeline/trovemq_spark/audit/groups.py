@@ -22,8 +22,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_spark.audit.delivery_events import SETTLED, Subscription, events_of_segment, joined
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import as_file_system
-from trovemq_spark.audit.runner import Runner
 from trovemq_spark.audit.store import AuditedStore
+from trovemq_spark.tasks import Runner
 
 FIRST_OFFSETS_MAX: Final = 10
 _WINDOW_MAX: Final = 1 << 24

@@ -19,7 +19,6 @@ from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.groups import unacknowledged
 from trovemq_spark.audit.index_check import check_index, index_facts, index_paths
 from trovemq_spark.audit.queue_check import LogBounds, check_queue
-from trovemq_spark.audit.runner import Runner
 from trovemq_spark.audit.segment_check import SegmentResult, check_segment
 from trovemq_spark.audit.store import (
     AuditedStore,
@@ -32,6 +31,7 @@ from trovemq_spark.audit.store import (
 )
 from trovemq_spark.audit.unique_keys import find_twice, keys_of_segment
 from trovemq_spark.jobs.job import Report
+from trovemq_spark.tasks import Runner
 
 CHECKS: Final = ("log", "queues", "index", "uniqueKeys", "groups", "files")
 

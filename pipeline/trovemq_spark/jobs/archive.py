@@ -8,7 +8,7 @@ ended. What a topic's deletion killed is left out; what is archived stays, also 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,10 +17,18 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import scan_run
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import COMPRESSIONS, ROW_GROUP_ROWS_DEFAULT, FileLayout
-from trovemq_spark.archive.segment_task import MODES, PERMISSIVE, SegmentResult, SegmentTask, archive_segment
-from trovemq_spark.archive.tasks import Failure, OneProcess, Runner, SparkTasks
+from trovemq_spark.archive.segment_task import (
+    MODES,
+    PERMISSIVE,
+    SegmentResult,
+    SegmentTask,
+    archive_segment,
+    check_same_log,
+)
 from trovemq_spark.jobs.job import Finding, Progress, Report
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_spark.spark_tasks import SparkTasks
+from trovemq_spark.tasks import Failure, OneProcess, Runner, raise_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,16 +83,15 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 def run(session: SparkSession, arguments: ArchiveArguments, progress: Progress) -> Report:
     """TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, RECORD_DAMAGED
     (failfast); OSError. What was committed before stays."""
-    runner = SparkTasks(session)
-    return archive_log(runner, arguments, progress)
+    return archive_log(SparkTasks(session, progress), arguments)
 
 
 def run_here(arguments: ArchiveArguments, progress: Progress) -> Report:
     """The same in this process, without Spark."""
-    return archive_log(OneProcess(), arguments, progress)
+    return archive_log(OneProcess(progress), arguments)
 
 
-def archive_log(runner: Runner, arguments: ArchiveArguments, progress: Progress) -> Report:
+def archive_log(runner: Runner, arguments: ArchiveArguments) -> Report:
     arguments.check()
     log = LogDirectory.open(arguments.store)
     report = Report(JOB)
@@ -94,27 +101,39 @@ def archive_log(runner: Runner, arguments: ArchiveArguments, progress: Progress)
         read_to = manifest.read_to(arguments.broker_name)
         _tell_missing(log, read_to, report)
         tasks = list(_plan(log, read_to, arguments))
-        progress.begin("segments", len(tasks))
+        runner.begin("segments", len(tasks))
         wave = arguments.segments_per_commit or _SEGMENTS_A_CORE * runner.core_count
         for first in range(0, len(tasks), wave):
-            outcomes = runner.map(archive_segment, tasks[first : first + wave])
-            results = [outcome for outcome in outcomes if isinstance(outcome, SegmentResult)]
+            outcomes = runner.outcomes("", archive_segment, tasks[first : first + wave])
+            results = list(_before_first_failure(outcomes))
             _commit(manifest, arguments, tasks, results)
             for result in results:
                 totals.add(result, report)
-            for outcome in outcomes:
-                if isinstance(outcome, Failure):
-                    raise outcome.error()
-            progress.advance(len(outcomes))
+            raise_failure(outcomes)
         report.facts |= totals.to_json() | {
             "archive": arguments.out,
             "segmentsRead": len(tasks),
             "segmentsSkipped": len(log.segments) - len(tasks),
             "commits": manifest.number,
         }
+        report.note_missing(arguments.topics, (entry.topic or "" for entry in manifest.files()))
+        last = log.segments[-1]
+        if last.start < totals.end < last.end:
+            report.notes.append(
+                f"segment {last.name} is not full: read to its last whole record, {totals.end}"
+            )
         if manifest.place.local is None:
             report.notes.append("this place has no links: readers other than Spark take archive_files()")
     return report
+
+
+def _before_first_failure(outcomes: Iterable[SegmentResult | Failure]) -> Iterator[SegmentResult]:
+    """Only these are committed: were later segments to count, one that is gone by the next run would look as
+    if it had been archived."""
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            return
+        yield outcome
 
 
 @dataclass(slots=True)
@@ -150,14 +169,13 @@ class _Totals:
 def _plan(
     log: LogDirectory, read_to: Mapping[str, Mapping[str, Any]], arguments: ArchiveArguments
 ) -> Iterator[SegmentTask]:
-    """A task for each segment that is not yet read to its end."""
+    """A task for each segment that is not yet read to its end. TroveError ARCHIVE_ILLEGAL where one that was
+    has changed (on a local path, where a look at its last record costs little)."""
     layout = FileLayout(row_group_rows=arguments.row_group_rows, compression=arguments.compression)
     for file in log.segments[_left_out_count(log, arguments.since_timestamp) :]:
         known = read_to.get(f"{file.start:020d}", {})
-        if known.get("closed"):
-            continue
         last = known.get("last")
-        yield SegmentTask(
+        task = SegmentTask(
             store=arguments.store,
             log=log,
             file=file,
@@ -170,6 +188,10 @@ def _plan(
             layout=layout,
             last_record=None if last is None else (last[0], last[1], last[2]),
         )
+        if not known.get("closed"):
+            yield task
+        elif log.place.local is not None:
+            check_same_log(task, log.open_segment(file))
 
 
 def _left_out_count(log: LogDirectory, since_ms: int) -> int:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.audit.runner import Runner, SparkTasks
 from trovemq_spark.audit.store import Sizes
 from trovemq_spark.audit.whole import CHECKS, Audit
 from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.spark_tasks import SparkTasks
+from trovemq_spark.tasks import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +39,10 @@ class AuditArguments:
     """maxHashSlotNum of the index files; 0: as the store's files say."""
     index_item_count: int = 0
     """maxIndexNum of the index files; 0: as the store's files say."""
+
+    def check(self) -> None:
+        """TroveError OPTION_ILLEGAL."""
+        _checks(self.checks)
 
 
 def run(session: SparkSession, arguments: AuditArguments, progress: Progress) -> Report:

@@ -18,8 +18,9 @@ from trovemq_spark.archive.entry import FileEntry, Selection
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.merge import Merged, MergeTask, merge_files
 from trovemq_spark.archive.parquet_files import COMPRESSIONS, ROW_GROUP_ROWS_DEFAULT, FileLayout
-from trovemq_spark.archive.tasks import Failure, OneProcess, Runner, SparkTasks
 from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.spark_tasks import SparkTasks
+from trovemq_spark.tasks import OneProcess, Runner, raise_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,15 +59,15 @@ class CompactArguments:
 def run(session: SparkSession, arguments: CompactArguments, progress: Progress) -> Report:
     """TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, DATA_LOST (a file of the archive is
     not as it was written); OSError. What was committed before stays."""
-    return compact_archive(SparkTasks(session), arguments, progress)
+    return compact_archive(SparkTasks(session, progress), arguments)
 
 
 def run_here(arguments: CompactArguments, progress: Progress) -> Report:
     """The same in this process, without Spark."""
-    return compact_archive(OneProcess(), arguments, progress)
+    return compact_archive(OneProcess(progress), arguments)
 
 
-def compact_archive(runner: Runner, arguments: CompactArguments, progress: Progress) -> Report:
+def compact_archive(runner: Runner, arguments: CompactArguments) -> Report:
     arguments.check()
     Manifest.open(arguments.archive)  # there is one: nothing is made where none is
     report = Report(JOB)
@@ -76,14 +77,13 @@ def compact_archive(runner: Runner, arguments: CompactArguments, progress: Progr
         freed = manifest.remove_retired(JOB)
         merged = rows = 0
         while packs := list(_packs(_all_files(manifest), arguments.target_bytes)):
-            progress.begin("merges", len(packs))
+            runner.begin("merges", len(packs))
             tasks = [MergeTask(arguments.archive, pack, layout) for pack in packs]
             wave = _MERGES_A_CORE * runner.core_count
             for first in range(0, len(tasks), wave):
                 done = _merge(runner, manifest, tasks[first : first + wave])
                 merged += sum(len(result.replaced) for result in done)
                 rows += sum(result.entry.rows for result in done)
-                progress.advance(len(done))
         report.facts |= {
             "archive": arguments.archive,
             "filesBefore": files_before,
@@ -106,14 +106,12 @@ def _all_files(manifest: Manifest) -> list[FileEntry]:
 
 def _merge(runner: Runner, manifest: Manifest, tasks: list[MergeTask]) -> list[Merged]:
     """What could be merged counts, also where another merge failed."""
-    outcomes = runner.map(merge_files, tasks)
+    outcomes = runner.outcomes("", merge_files, tasks)
     done = [outcome for outcome in outcomes if isinstance(outcome, Merged)]
     if done:
         replaced = [name for result in done for name in result.replaced]
         manifest.commit([result.entry for result in done], replaced, job=JOB)
-    for outcome in outcomes:
-        if isinstance(outcome, Failure):
-            raise outcome.error()
+    raise_failure(outcomes)
     return done
 
 

@@ -8,7 +8,7 @@ notebook, a scheduler, on `local[2]` and on a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -65,6 +65,11 @@ class Report:
         self.finding_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
+
+    def note_missing(self, asked: Iterable[str], found: Iterable[str]) -> None:
+        """A topic that was asked for and is not there may be a misspelt one."""
+        there = set(found)
+        self.notes += [f"no message of topic {topic} is there" for topic in asked if topic not in there]
 
     def to_json(self) -> Mapping[str, object]:
         return {

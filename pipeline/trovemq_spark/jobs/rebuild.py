@@ -7,20 +7,17 @@ are those that a broker writes, byte for byte (index files are named by their fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
-
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Literal
 
 from trovemq_spark.jobs.job import Progress, Report
 from trovemq_spark.rebuild.run import Rebuild, rebuild
 from trovemq_spark.rebuild.sizes import FileSizes, complete
+from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.storage import Place
 
-T = TypeVar("T")
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +51,4 @@ def run(session: SparkSession, arguments: RebuildArguments, progress: Progress) 
         arguments.parts,
         arguments.tags,
     )
-    return rebuild(wanted, _OnSpark(session.sparkContext), progress)
-
-
-class _OnSpark:
-    """A Spark task for each element."""
-
-    def __init__(self, context: SparkContext) -> None:
-        self._context = context
-        self.parallelism = context.defaultParallelism
-
-    def map(self, function: Callable[[T], R], elements: list[T]) -> list[R]:
-        if not elements:
-            return []
-        return self._context.parallelize(elements, len(elements)).map(function).collect()
+    return rebuild(wanted, SparkTasks(session, progress))

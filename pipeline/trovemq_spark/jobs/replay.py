@@ -7,9 +7,7 @@ was, with each message sent once (replay/ledger.py); where each came from is in 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +22,7 @@ from trovemq_spark.replay.ledger import Ledger
 from trovemq_spark.replay.sender import ReplayTarget
 from trovemq_spark.replay.source import QueuePlan, Wanted, by_task, messages, plan, preview
 from trovemq_spark.replay.task import CONNECT_WAIT_MS, RESULT_DDL, ReplayTask
+from trovemq_spark.sources import live_loop
 
 JOB = "replay"
 
@@ -56,8 +55,15 @@ class ReplayArguments:
     """Whether missing topics are made, with as many queues as the source shows."""
     rate: float = 0.0
     """Messages a second at most, of all tasks together; 0: no cap."""
+    skip_unsendable: bool = False
+    """Whether messages that no broker would take (too large, an illegal tag or property) are counted and left
+    out; else the first one stops the replay."""
     dry_run: bool = False
     """Only counts what would be sent, by topic and queue, with the time range."""
+
+    def check(self) -> None:
+        """TroveError OPTION_ILLEGAL."""
+        _wanted(self)
 
 
 def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -> Report:
@@ -73,6 +79,7 @@ def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -
         report.facts["dryRun"] = arguments.dry_run
         report.facts["messages"] = sum(entry.count for entry in plans)
         report.facts["topics"] = preview(plans)
+        report.note_missing(arguments.topics, (entry.queue.topic for entry in plans))
         if ledger is not None and plans:
             _prepare_topics(arguments, plans)
             parallelism = session.sparkContext.defaultParallelism
@@ -84,6 +91,7 @@ def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -
                 ledger,
                 run_name,
                 rate,
+                arguments.skip_unsendable,
             )
             progress.begin("sending", len(plans))
             sent = by_task(session, messages(session, wanted), plans, partitions)
@@ -165,19 +173,21 @@ def _prepare_topics(arguments: ReplayArguments, plans: Sequence[QueuePlan]) -> N
             for topic in missing:
                 await client.admin.create_topic(topic, queues[topic], broker=arguments.target_broker or None)
 
-    # In a thread of its own: the caller's may have an event loop that is running (a notebook).
-    with ThreadPoolExecutor(1) as executor:
-        executor.submit(asyncio.run, prepare()).result()
+    live_loop.run(prepare())
 
 
 def _tell(report: Report, results: list[dict[str, Any]]) -> None:
     results.sort(key=lambda row: (row["topic"], row["broker"], row["queueId"]))
-    for name in ("sent", "before", "settled", "repeated"):
+    for name in ("sent", "before", "settled", "repeated", "unsendable"):
         report.facts[name] = sum(row[name] for row in results)
     report.facts["queues"] = results
     if report.facts["repeated"]:
         report.notes.append(
             f"{report.facts['repeated']} messages of the source had an offset twice: left out"
+        )
+    if report.facts["unsendable"]:
+        report.notes.append(
+            f"{report.facts['unsendable']} messages of the source cannot be sent: left out (skip_unsendable)"
         )
     if report.facts["before"] or report.facts["settled"]:
         report.notes.append("went on behind what an earlier run had sent")

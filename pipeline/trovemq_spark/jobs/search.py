@@ -8,6 +8,7 @@ and there are no more rows than `limit`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LIMIT_MAX: Final = 100_000
+_MSG_ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class SearchArguments:
             raise _illegal("begin_timestamp is after end_timestamp", "begin_timestamp")
         if self.property and self.property.find("=") < 1:
             raise _illegal(f"property is NAME=VALUE, not {self.property!r}", "property")
+        if self.msg_id and not _MSG_ID.fullmatch(self.msg_id):
+            raise _illegal(f"msg_id is 32 or 56 hexadecimal digits, not {self.msg_id!r}", "msg_id")
         if self.json_value is not None and not self.json_path:
             raise _illegal("json_value needs json_path", "json_path")
         self.question()
@@ -114,6 +118,8 @@ def run(
     if arguments.archive:
         archive = ArchivePart.open(arguments.archive, question)
         reading.add("archive", archive.pieces)
+        complete &= archive.complete
+        report.notes += archive.notes
         sources["archive"] = {"fileCount": archive.file_count, "filesRead": len(archive.pieces)}
     if arguments.store:
         store = StorePart.open(arguments.store, question)

@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 
 from broker.events.codec import EVENTS_TOPIC
 from broker.index.consume_queue import ROOT_DIRECTORY
-from trovemq_spark.audit.runner import Runner, SparkTasks
 from trovemq_spark.jobs.job import Progress, Report
 from trovemq_spark.jobs.trace_latency import put_together, reduce_times
 from trovemq_spark.jobs.trace_times import TracedLog, times_of_segment
 from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.storage import Place
+from trovemq_spark.tasks import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +83,7 @@ def trace(runner: Runner, arguments: TraceArguments) -> Report:
     report = Report("trace", {"latencies": latencies, "deliveries": deliveries, "copies": copies})
     report.facts["quantiles"] = "exact, nearest rank; whole milliseconds"
     _note(report, log, has_events=has_events)
+    report.note_missing(arguments.topics, (str(row["topic"]) for row in latencies))
     if arguments.out:
         _write(Place(arguments.out), latencies)
         report.facts["outFile"] = OUT_FILE

@@ -63,8 +63,24 @@ def scan_segment(
         if state is RecordState.BLANK or _is_end(segment, position, state, bounds):
             return
         found = find_record(segment, search_from(segment, position, state))
+        if bounds.is_last and position >= bounds.known_end and _is_written_by_now(segment, position):
+            continue
         yield Damage(position, min(found, segment.end), state)
         position = found
+
+
+def _is_written_by_now(segment: Segment, position: int) -> bool:
+    """A record of an open segment that was seen half-written: one behind it is whole, so now it is too."""
+    view = segment.file.view()
+    records, _, _ = scan_run(
+        view,
+        position - segment.start,
+        segment.file.size,
+        physical_offset_of_data=segment.start,
+        check_crc=True,
+        bytes_max=1,
+    )
+    return len(records) > 0
 
 
 def _is_end(segment: Segment, position: int, state: RecordState, bounds: ScanBounds) -> bool:

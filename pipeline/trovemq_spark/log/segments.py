@@ -69,7 +69,15 @@ class LogDirectory:
 
         TroveError STORE_FAILED where there is neither, or where a file is named as no segment can be.
         """
-        place = Place(text)
+        try:
+            place = Place(text)
+        except ValueError as error:
+            raise TroveError(
+                errors.STORE_FAILED,
+                f"{text} is no path or URI that can be read: {error}. Known are file://, s3:// (not s3a://), "
+                "gs:// and hdfs://",
+                path=text,
+            ) from None
         root = place if place.exists(DIRECTORY) else None
         place = place.child(DIRECTORY) if root is not None else place
         found = tuple(_segments(place))

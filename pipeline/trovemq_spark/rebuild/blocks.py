@@ -1,13 +1,14 @@
-"""What one segment's task hands on: the units and index entries of its records, in files of the workspace.
+"""What one task hands on: the units and index entries of the records of its part of the log, in files of the
+workspace. Both are named by their block: the physical offset where the part begins.
 
-A file `units-<segment start>`:
+A file `units-<block>`:
 
 | part    | width | content                                                                        |
 |---------|-------|--------------------------------------------------------------------------------|
 | units   | 20 n  | consume-queue units as in the queues' files; those of one piece stand together |
 | offsets | 8 m   | i64 little-endian: the queue offsets of the units of pieces that are not dense |
 
-A file `entries-<segment start>`: index entries in log order, ENTRY_DTYPE each.
+A file `entries-<block>`: index entries in log order, ENTRY_DTYPE each.
 
 Nothing here outlives a run. Bodies are never carried on.
 """
@@ -32,21 +33,21 @@ Entries = NDArray[np.void]
 Int64s = NDArray[np.int64]
 
 
-def units_name(segment_start: int) -> str:
-    return f"units-{segment_start:020d}"
+def units_name(block: int) -> str:
+    return f"units-{block:020d}"
 
 
-def entries_name(segment_start: int) -> str:
-    return f"entries-{segment_start:020d}"
+def entries_name(block: int) -> str:
+    return f"entries-{block:020d}"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The units of one queue from one segment, in log order."""
+    """The units of one queue from one block, in log order."""
 
     topic: str
     queue_id: int
-    segment_start: int
+    block: int
     begin: int
     """Index of its first unit in the block."""
     count: int
@@ -57,32 +58,32 @@ class Piece:
 
     def units(self, blocks: Place, begin: int, count: int) -> Units:
         """`count` of its units from its own unit `begin` on."""
-        name = units_name(self.segment_start)
+        name = units_name(self.block)
         return _array(blocks, name, UNIT_DTYPE, (self.begin + begin) * UNIT_SIZE, count)
 
     def offsets(self, blocks: Place) -> Int64s:
         """The queue offset of each unit."""
         if self.offsets_at < 0:
             return np.arange(self.first_offset, self.first_offset + self.count)
-        name = units_name(self.segment_start)
+        name = units_name(self.block)
         return _array(blocks, name, OFFSET_DTYPE, self.offsets_at, self.count).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """`count` index entries of one segment from its entry `begin` on."""
+    """`count` index entries of one block from its entry `begin` on."""
 
-    segment_start: int
+    block: int
     begin: int
     count: int
 
     def entries(self, blocks: Place) -> Entries:
         begin = self.begin * ENTRY_DTYPE.itemsize
-        return _array(blocks, entries_name(self.segment_start), ENTRY_DTYPE, begin, self.count)
+        return _array(blocks, entries_name(self.block), ENTRY_DTYPE, begin, self.count)
 
     def one(self, index: int) -> EntryRange:
         """The range of its entry `index` (-1: the last) alone."""
-        return EntryRange(self.segment_start, self.begin + index % self.count, 1)
+        return EntryRange(self.block, self.begin + index % self.count, 1)
 
 
 def _array(blocks: Place, name: str, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:

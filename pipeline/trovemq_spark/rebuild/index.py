@@ -1,6 +1,6 @@
 """The key index's files, each made by itself. The files' form: broker.index.index_file.
 
-The only state that goes through all of an index is how many entries there are: how many each segment has says
+The only state that goes through all of an index is how many entries there are: how many each block has says
 which entries stand in which file. Within a file an item points to the one before it in its slot, which one
 sort of (slot, item) pairs gives for all of them. A file begun because the one before was full counts the
 seconds of its item 1 from that one's last store time, so a task reads one entry more than it writes.
@@ -50,18 +50,18 @@ class IndexTask:
 
 
 def plan_files(counts: Iterable[tuple[int, int]], item_count: int) -> list[tuple[EntryRange, ...]]:
-    """The entries of each file, oldest first. counts: (segment start, entries) in log order; item_count: as
+    """The entries of each file, oldest first. counts: (block, entries) in log order; item_count: as
     in the settings; item 0 is never used."""
     files: list[list[EntryRange]] = []
     room = 0
-    for segment_start, count in counts:
+    for block, count in counts:
         begin = 0
         while begin < count:
             if room == 0:
                 files.append([])
                 room = item_count - 1
             taken = min(room, count - begin)
-            files[-1].append(EntryRange(segment_start, begin, taken))
+            files[-1].append(EntryRange(block, begin, taken))
             begin, room = begin + taken, room - taken
     return [tuple(ranges) for ranges in files]
 
@@ -117,7 +117,7 @@ def _chunks(task: IndexTask) -> Iterator[Entries]:
     for entries in task.ranges:
         for begin in range(0, entries.count, _ENTRIES_AT_ONCE):
             count = min(_ENTRIES_AT_ONCE, entries.count - begin)
-            yield EntryRange(entries.segment_start, entries.begin + begin, count).entries(task.blocks)
+            yield EntryRange(entries.block, entries.begin + begin, count).entries(task.blocks)
 
 
 def _items(entries: Entries, begin_timestamp: int, previous: Int32s) -> NDArray[np.void]:

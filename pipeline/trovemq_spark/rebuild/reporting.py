@@ -29,15 +29,16 @@ def report_log(store: str, log: LogDirectory, runs: list[SegmentRuns], report: R
             file, offset = place(damage.physical_offset)
             what = f"{size} bytes are no good record ({damage.state.name.lower()})"
             report.found(Finding("recordDamaged", what, file, offset))
-    last = runs[-1]
-    if last.end < log.capacity_end:
-        file, offset = place(last.segment_start)
-        report.notes.append(f"{file} is read up to its byte {last.end - last.segment_start}")
+    last = runs[-1].segment_start
+    end = max(found.end for found in runs)
+    if end < log.capacity_end:
+        file, _ = place(last)
+        report.notes.append(f"{file} is read up to its byte {end - last}")
     written = [found for found in runs if found.record_count]
     report.facts |= {
         "segments": len(log.segments),
         "logBegin": log.begin,
-        "logEnd": max(found.end for found in runs),
+        "logEnd": end,
         "lastStoreTimestamp": written[-1].last_store_timestamp if written else 0,
         "records": sum(found.record_count for found in runs),
         "recordsOfDeletedTopics": sum(found.deleted_count for found in runs),

@@ -10,7 +10,7 @@ from broker.index.key_index import DIRECTORY as INDEX_DIRECTORY
 from broker.log.segments import DIRECTORY as LOG_DIRECTORY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.jobs.job import Report
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.rebuild.blocks import EntryRange, Piece
 from trovemq_spark.rebuild.index import IndexTask, build_index_file, file_names, plan_files
@@ -18,14 +18,16 @@ from trovemq_spark.rebuild.queues import QueueResult, QueueTask, build_queue
 from trovemq_spark.rebuild.reporting import note_absent_queues, report_log, report_queues
 from trovemq_spark.rebuild.runs import SegmentRuns, SegmentTask, extract_runs
 from trovemq_spark.rebuild.sizes import FileSizes
-from trovemq_spark.rebuild.tasks import Spread, run_tasks
 from trovemq_spark.rebuild.workspace import Workspace, open_workspace
+from trovemq_spark.sources.log_parts import LogPart, plan_parts
 from trovemq_spark.storage import Place
+from trovemq_spark.tasks import Runner
 
 Parts = Literal["both", "consumequeue", "index"]
 JOB: Final = "rebuild"
-_SEGMENT_BINS_EACH: Final = 4
-_BUILD_BINS_EACH: Final = 2
+_PARTS_A_CORE: Final = 4
+_UNEVEN: Final = 1.2
+"""Cutting costs a look at every record's length, which a little idling is not worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Rebuild:
     """All of them known."""
     parts: Parts = "both"
     tags: bool = True
+    part_size_min: int = 16 << 20
+    """Segments are not cut for parts of less than so many bytes."""
 
     @property
     def with_queues(self) -> bool:
@@ -48,7 +52,7 @@ class Rebuild:
         return self.parts != QUEUE_DIRECTORY
 
 
-def rebuild(wanted: Rebuild, spread: Spread, progress: Progress) -> Report:
+def rebuild(wanted: Rebuild, runner: Runner) -> Report:
     """Writes the files. TroveError STORE_FAILED, OFFSET_OUT_OF_RANGE (a segment went meanwhile), JOB_RUNNING,
     OPTION_ILLEGAL, DISK_FULL; OSError. Then the results of an earlier run are as they were, but on an
     object store some files may be new."""
@@ -58,7 +62,7 @@ def rebuild(wanted: Rebuild, spread: Spread, progress: Progress) -> Report:
     log = LogDirectory.open(wanted.store)
     report = Report(JOB)
     with open_workspace(wanted.out) as workspace:
-        runs = _extract(wanted, log, workspace, spread, progress)
+        runs = _extract(wanted, log, workspace, runner)
         report_log(wanted.store, log, runs, report)
         report.facts |= {
             "consumeQueueFileSize": wanted.sizes.consume_queue_file_size,
@@ -68,9 +72,7 @@ def rebuild(wanted: Rebuild, spread: Spread, progress: Progress) -> Report:
         queue_tasks = _queue_tasks(wanted, log, runs, workspace) if wanted.with_queues else []
         index_tasks = _index_tasks(wanted, runs, workspace) if wanted.with_index else []
         tasks: list[QueueTask | IndexTask] = [*index_tasks, *queue_tasks]
-        progress.begin("files", len(tasks))
-        results = run_tasks(spread, _build, tasks, _weight, _BUILD_BINS_EACH)
-        progress.advance(len(tasks))
+        results = runner.map("files", _build, tasks, _weight)
         queues = [result for result in results if isinstance(result, QueueResult)]
         if wanted.with_queues:
             workspace.publish(QUEUE_DIRECTORY, {name for result in queues for name in result.files})
@@ -83,26 +85,32 @@ def rebuild(wanted: Rebuild, spread: Spread, progress: Progress) -> Report:
     return report
 
 
-def _extract(
-    wanted: Rebuild, log: LogDirectory, workspace: Workspace, spread: Spread, progress: Progress
-) -> list[SegmentRuns]:
+def _extract(wanted: Rebuild, log: LogDirectory, workspace: Workspace, runner: Runner) -> list[SegmentRuns]:
     deletions = open_deletions(wanted.store)
     tasks = [
         SegmentTask(
             log,
-            segment,
+            part,
             deletions if deletions is not None and deletions.any else None,
             workspace.blocks,
             wanted.with_queues,
             wanted.with_index,
             wanted.tags,
         )
-        for segment in log.segments
+        for part in _parts(log, wanted.part_size_min, runner.core_count)
     ]
-    progress.begin("segments", len(tasks))
-    runs = run_tasks(spread, extract_runs, tasks, lambda task: task.segment.size, _SEGMENT_BINS_EACH)
-    progress.advance(len(tasks))
-    return runs
+    return runner.map("segments", extract_runs, tasks, lambda task: task.size)
+
+
+def _parts(log: LogDirectory, part_size_min: int, core_count: int) -> list[LogPart]:
+    """The segments; in parts where there are so few of them that cores would have nothing to do."""
+    segment_count = len(log.segments)
+    turns = -(-segment_count // core_count)
+    if turns * core_count <= _UNEVEN * segment_count:
+        return plan_parts(log, log.begin, log.capacity_end)
+    size = sum(segment.size for segment in log.segments)
+    part_count = min(_PARTS_A_CORE * core_count, size // part_size_min)
+    return plan_parts(log, log.begin, log.capacity_end, min_parts=part_count)
 
 
 def _queue_tasks(
@@ -121,7 +129,7 @@ def _queue_tasks(
 
 def _index_tasks(wanted: Rebuild, runs: list[SegmentRuns], workspace: Workspace) -> list[IndexTask]:
     sizes, blocks = wanted.sizes, workspace.blocks
-    files = plan_files(((found.segment_start, found.entry_count) for found in runs), sizes.index_item_count)
+    files = plan_files(((found.block, found.entry_count) for found in runs), sizes.index_item_count)
     names = file_names(_first_timestamp(ranges, blocks) for ranges in files)
     befores = [None, *(ranges[-1].one(-1) for ranges in files[:-1])]
     return [

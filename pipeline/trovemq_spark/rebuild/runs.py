@@ -1,4 +1,4 @@
-"""One segment's records as runs of units by queue and as index entries: the step that reads the log.
+"""The records of one part of the log as runs of units by queue and as index entries: the step that reads.
 
 Invariants
 - Units of one queue keep the order of the log; so do index entries.
@@ -19,8 +19,8 @@ from broker.log.reader import Damage
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
-from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
-from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_spark.log.scan import Run, scan_segment
+from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.rebuild.blocks import (
     ENTRY_DTYPE,
     OFFSET_DTYPE,
@@ -32,6 +32,7 @@ from trovemq_spark.rebuild.blocks import (
     units_name,
 )
 from trovemq_spark.rebuild.files import write_pieces
+from trovemq_spark.sources.log_parts import LogPart
 from trovemq_spark.storage import Place
 
 _UNIT_BYTES: Final = np.dtype((np.void, UNIT_SIZE))
@@ -42,21 +43,26 @@ Alive = NDArray[np.bool_] | None
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
     log: LogDirectory
-    segment: SegmentFile
+    part: LogPart
     deletions: TopicDeletions | None
     blocks: Place
-    """Where its blocks are written to."""
+    """Where its block is written to."""
     with_queues: bool
     with_index: bool
     with_tags: bool
     """Whether the index has items of tags, as RocketMQ 5.4 and later have them."""
 
+    @property
+    def size(self) -> int:
+        return self.part.bounds.end - self.part.bounds.begin
+
 
 @dataclass(slots=True)
 class SegmentRuns:
-    """What was found in a segment."""
+    """What was found in a part of a segment."""
 
     segment_start: int
+    block: int
     pieces: list[Piece] = field(default_factory=list)
     entry_count: int = 0
     record_count: int = 0
@@ -69,11 +75,9 @@ class SegmentRuns:
 
 
 def extract_runs(task: SegmentTask) -> SegmentRuns:
-    """Reads a segment and writes its blocks. TroveError OFFSET_OUT_OF_RANGE: its file is gone; OSError."""
-    log, segment = task.log, task.log.open_segment(task.segment)
-    is_last = task.segment == log.segments[-1]
-    bounds = ScanBounds(segment.start, segment.end, log.known_end, is_last)
-    found = SegmentRuns(segment.start, end=segment.start)
+    """Reads the part and writes its block. TroveError OFFSET_OUT_OF_RANGE: its file is gone; OSError."""
+    segment, bounds = task.log.open_segment(task.part.file), task.part.bounds
+    found = SegmentRuns(segment.start, bounds.begin, end=segment.start)
     queues, entries = _QueueColumns(), list[bytes]()
     for part in scan_segment(segment, bounds):
         if isinstance(part, Damage):
@@ -89,11 +93,11 @@ def extract_runs(task: SegmentTask) -> SegmentRuns:
         if task.with_index:
             entries.append(_entries(part, alive, task.with_tags).tobytes())
     if task.with_queues:
-        found.pieces = queues.write(task.blocks, segment.start)
+        found.pieces = queues.write(task.blocks, found.block)
     if task.with_index:
         data = b"".join(entries)
         found.entry_count = len(data) // ENTRY_DTYPE.itemsize
-        write_pieces(task.blocks, entries_name(segment.start), len(data), [(0, data)], synced=False)
+        write_pieces(task.blocks, entries_name(found.block), len(data), [(0, data)], synced=False)
     return found
 
 
@@ -117,7 +121,7 @@ def _entries(run: Run, alive: Alive, tags: bool) -> Entries:
 
 
 class _QueueColumns:
-    """The units of a segment, and which queue and queue offset each has."""
+    """The units of a part, and which queue and queue offset each has."""
 
     def __init__(self) -> None:
         self._topics: dict[str, int] = {}
@@ -149,7 +153,7 @@ class _QueueColumns:
             numbers[indexes] = self._topics.setdefault(topic, len(self._topics))
         return numbers
 
-    def write(self, blocks: Place, segment_start: int) -> list[Piece]:
+    def write(self, blocks: Place, block: int) -> list[Piece]:
         """Writes the block, queue by queue. Returns its pieces."""
         if not any(map(len, self._units)):
             return []
@@ -169,10 +173,10 @@ class _QueueColumns:
             dense = bool((own[1:] - own[:-1] == 1).all())
             topic, queue_id = names[int(queues[begin] >> 32)], int(ids[order[begin]])
             at = -1 if dense else offsets_at
-            pieces.append(Piece(topic, queue_id, segment_start, begin, end - begin, int(own[0]), at))
+            pieces.append(Piece(topic, queue_id, block, begin, end - begin, int(own[0]), at))
             if not dense:
                 sparse.append(own.astype(OFFSET_DTYPE).tobytes())
                 offsets_at += len(sparse[-1])
         parts = [(0, units.tobytes()), (len(units) * UNIT_SIZE, b"".join(sparse))]
-        write_pieces(blocks, units_name(segment_start), offsets_at, parts, synced=False)
+        write_pieces(blocks, units_name(block), offsets_at, parts, synced=False)
         return pieces

@@ -13,7 +13,7 @@ A queue's file: {"form": 1, "topic", "broker", "queueId", "targetTopic", "target
 
 | member       | means                                                                                     |
 |--------------|-------------------------------------------------------------------------------------------|
-| sourceOffset | the last source offset that was sent and acknowledged; -1: none                           |
+| sourceOffset | the last source offset that was sent and acknowledged, or left out as unsendable; -1: none |
 | targetOffset | the target's messages below it were there, or acknowledged, when this was written         |
 | sent         | messages acknowledged, over all runs                                                      |
 | inFlight     | messages behind sourceOffset may have been sent: those are in the target from targetOffset |

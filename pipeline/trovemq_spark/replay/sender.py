@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,18 +18,28 @@ import pyarrow as pa
 
 from trovemq import Client, Producer
 from trovemq.model import QueueOffsets
+from trovemq.receipts import SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.replay.ledger import Ledger, QueueState, SourceQueue
 from trovemq_spark.replay.messages import offsets_of, record_sizes, replayed
 from trovemq_spark.replay.pace import Pace
 from trovemq_spark.sinks.rows_out import CHUNK_BYTES_MAX, Chunk, cut
-from trovemq_spark.sinks.send_client import send_columns
+from trovemq_spark.sinks.send_client import illegal_messages, send_columns
 from trovemq_spark.table.columns import arrow_batch
 
 SETTLE_SECONDS: Final = 1.0
 """What a killed task had handed to its connection is stored, or lost with it, within this time."""
 PART_ROWS_MAX: Final = 1000
+_REFUSALS: Final = (
+    errors.KEY_ILLEGAL,
+    errors.TAG_ILLEGAL,
+    errors.UNIQUE_KEY_ILLEGAL,
+    errors.PROPERTY_ILLEGAL,
+    errors.PROPERTIES_SIZE_EXCEEDED,
+    errors.MESSAGE_SIZE_EXCEEDED,
+)
+"""Said of a message before anything of its frame is stored."""
 _TAIL_BYTES: Final = 1 << 20
 
 
@@ -43,6 +54,7 @@ class ReplayTarget:
     run: str
     rate: float
     """Messages a second of one task; 0: no cap."""
+    skip_unsendable: bool = False
 
 
 @dataclass(slots=True)
@@ -56,6 +68,8 @@ class QueueCount:
     """Found in the target, sent by a run that was killed before it could note it."""
     repeated: int = 0
     """Of the source, with an offset that was there already: left out."""
+    unsendable: int = 0
+    """Of the source, that no broker would take: left out."""
 
 
 class QueueSender:
@@ -114,24 +128,71 @@ class QueueSender:
         self.pace, wait = self.pace.take(len(chunk), asyncio.get_running_loop().time())
         await asyncio.sleep(wait)
         try:
-            end = await self._send_chunk(chunk)
+            await self._send_chunk(chunk)
         except TroveError as error:
-            first, last = int(chunk.rows[0]), int(chunk.rows[-1])
-            text = f"{self.queue}, offsets {first} to {last}: {error.message}"
-            raise TroveError(error.spec, text, **error.fields) from error
-        state.target_offset, state.source_offset = end, int(chunk.rows[-1])
-        state.sent += len(chunk)
-        self.count.sent += len(chunk)
+            illegal = self._illegal(chunk, error)
+            if not (illegal and self._target.skip_unsendable):
+                raise self._named(error, chunk, illegal) from error
+            await self._send_without(rows, chunk, illegal)
+
+    async def _send_without(self, rows: pa.RecordBatch, chunk: Chunk, illegal: list[int]) -> None:
+        """The part once more, where it was not sent yet, without what cannot be sent."""
+        self.count.unsendable += len(illegal)
+        kept = chunk.rows > self.state.source_offset
+        kept[illegal] = False
+        if kept.any():
+            await self._send_part(rows.filter(pa.array(kept)))
+        self.state.source_offset = max(self.state.source_offset, int(chunk.rows[-1]))
+        self._target.ledger.save(self.queue, self.state)
+
+    def _illegal(self, chunk: Chunk, error: TroveError) -> list[int]:
+        """The indexes of what no broker would take; none where the error leaves in doubt what is stored."""
+        if error.spec is errors.MESSAGE_GROUP_ILLEGAL:
+            # Said when it was handed over; those before it are sent and noted.
+            return [int(np.argmax(chunk.rows > self.state.source_offset))]
+        if error.spec in _REFUSALS:
+            return illegal_messages(chunk, int(error.fields.get("size_max", 0)))
+        return []
+
+    def _named(self, error: TroveError, chunk: Chunk, illegal: list[int]) -> TroveError:
+        """The error with the message that it is about, or with those that were sent together."""
+        if illegal:
+            place = f"offset {chunk.rows[illegal[0]]}"
+            advice = ". skip_unsendable = true leaves out such messages"
+        else:
+            place, advice = f"offsets {chunk.rows[0]} to {chunk.rows[-1]}", ""
+        return TroveError(error.spec, f"{self.queue}, {place}: {error.message}{advice}", **error.fields)
+
+    def _note(self, count: int, source_offset: int, target_offset: int) -> None:
+        """`count` messages more are acknowledged, up to these offsets (target: exclusive)."""
+        state = self.state
+        state.target_offset, state.source_offset = target_offset, source_offset
+        state.sent += count
+        self.count.sent += count
         self._target.ledger.save(self.queue, state)
 
-    async def _send_chunk(self, chunk: Chunk) -> int:
-        """The target's offset behind the part."""
+    async def _send_chunk(self, chunk: Chunk) -> None:
+        """Sends the part and notes it, also what was stored of it before an error. TroveError."""
         if not chunk.one_by_one:
-            return await send_columns(self._producer, chunk, self.state.target_broker)
+            end = await send_columns(self._producer, chunk, self.state.target_broker)
+            self._note(len(chunk), int(chunk.rows[-1]), end)
+            return
         assert chunk.groups is not None, "replayed messages have no delay"
-        # Handed over without a pause in between, they share one frame.
-        waiters = [
-            self._producer.send_nowait(
+        waiters: list[asyncio.Future[SendReceipt]] = []
+        try:
+            self._hand_over(chunk, chunk.groups, waiters)
+        finally:
+            if waiters:
+                receipts = await asyncio.gather(*waiters)
+                last = int(chunk.rows[len(waiters) - 1])
+                self._note(len(waiters), last, int(receipts[-1].queue_offset) + 1)
+
+    def _hand_over(
+        self, chunk: Chunk, groups: Sequence[str | None], waiters: list[asyncio.Future[SendReceipt]]
+    ) -> None:
+        """Messages with a sharding key: without a pause in between they share one frame."""
+        for i in range(len(chunk)):
+            waiter = self._producer.send_nowait(
                 chunk.bodies[i],
                 keys=chunk.keys[i] if chunk.keys else None,
                 tag=chunk.tags[i] if chunk.tags else None,
@@ -139,12 +200,9 @@ class QueueSender:
                 unique_key=chunk.unique_keys[i] if chunk.unique_keys else None,
                 queue_id=self.state.target_queue_id,
                 broker=self.state.target_broker,
-                message_group=chunk.groups[i],
+                message_group=groups[i],
             )
-            for i in range(len(chunk))
-        ]
-        receipts = await asyncio.gather(*waiters)
-        return int(receipts[-1].queue_offset) + 1
+            waiters.append(waiter)
 
     async def _settle(self) -> None:
         """Notes what a killed run has sent, as the target says. TroveError DATA_LOST."""

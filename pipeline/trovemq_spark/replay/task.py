@@ -17,6 +17,7 @@ from trovemq import Client, connect
 from trovemq_spark.replay.ledger import SourceQueue
 from trovemq_spark.replay.pace import Pace
 from trovemq_spark.replay.sender import QueueSender, ReplayTarget
+from trovemq_spark.sources import live_loop
 
 RESULT: Final = pa.schema(
     [
@@ -31,6 +32,7 @@ RESULT: Final = pa.schema(
         ("before", pa.int64()),
         ("settled", pa.int64()),
         ("repeated", pa.int64()),
+        ("unsendable", pa.int64()),
     ]
 )
 """A row a queue: the members of its ledger, and QueueCount's."""
@@ -38,7 +40,8 @@ CONNECT_WAIT_MS: Final = 30_000
 """How long a server may be away when a task begins."""
 RESULT_DDL: Final = (
     "topic string, broker string, queueId int, targetTopic string, targetBroker string, targetQueueId int, "
-    "sourceOffset bigint, sent bigint, before bigint, settled bigint, repeated bigint"
+    "sourceOffset bigint, sent bigint, before bigint, settled bigint, repeated bigint, "
+    "unsendable bigint"
 )
 
 
@@ -50,7 +53,7 @@ class ReplayTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For mapInArrow: columns of messages.COLUMNS in, rows of RESULT out. TroveError of the SDK."""
-        results = asyncio.run(self._replay(batches))
+        results = live_loop.run(self._replay(batches))
         yield pa.RecordBatch.from_pylist(results, schema=RESULT)
 
     async def _replay(self, batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:

@@ -64,8 +64,10 @@ class Answer:
         self._waiting, self._waiting_count = [], 0
         seen: set[tuple[Any, ...]] = set()
         kept = []
+        stored = every.schema.get_field_index("storeTimestamp")  # Python has no time after the year 9999
+        plain = every.select(IDENTITY).set_column(3, "storeTimestamp", every.column(stored).cast(pa.int64()))
         for number, identity in enumerate(
-            zip(*(every.column(name).to_pylist() for name in IDENTITY), strict=True)
+            zip(*(column.to_pylist() for column in plain.columns), strict=True)
         ):
             if identity not in seen:
                 seen.add(identity)

@@ -1,18 +1,19 @@
 """The archive's part: of all its files only those, and of these only the row groups, that may have an answer.
 
 Files go by the manifest (topic, store time, physical offset); row groups by the bloom filters of the key
-columns (archive/bloom.py) and by the statistics of the store time.
+columns (archive/bloom.py) and by the statistics of the store time. What the archive itself says it has not
+(damage of the log, segments that were gone before they were archived) makes the answer incomplete.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import decode_offset_msg_id
-from trovemq_spark.archive.bloom import row_groups_with
+from trovemq_spark.archive.bloom import FileFilters
 from trovemq_spark.archive.entry import FileEntry, Selection
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import KEY_LIST
@@ -29,50 +30,67 @@ class ArchivePart:
     pieces: list[FilePiece] = field(default_factory=list)
     file_count: int = 0
     """All files of the archive."""
+    notes: list[str] = field(default_factory=list)
+    """What the archive has not."""
 
     @classmethod
     def open(cls, archive: str, question: Question) -> ArchivePart:
         """TroveError ARCHIVE_ILLEGAL; OSError."""
         manifest = Manifest.open(archive)
-        selection = _selection(question)
-        if selection is None:
-            return cls(file_count=len(manifest.files()))
-        entries = manifest.files(selection)
-
-        def piece(entry: FileEntry) -> FilePiece:
-            groups = _row_groups(manifest, entry, question)
-            return FilePiece(manifest.place, entry.file, entry.bytes, groups)
-
-        with ThreadPoolExecutor(_THREADS) as executor:
-            pieces = list(executor.map(piece, entries))
-        return cls([one for one in pieces if one.row_groups != ()], len(manifest.files()))
-
-
-def _selection(question: Question) -> Selection | None:
-    """None: no file can have an answer."""
-    physical_offset = None
-    if question.msg_id:
+        part = cls(file_count=len(manifest.files()))
         try:
-            _, physical_offset = decode_offset_msg_id(question.msg_id)
+            physical_offset = question.physical_offset
         except TroveError:
-            return None
+            return part  # no offsetMsgId at all: no row has it
+        with ThreadPoolExecutor(_THREADS) as executor:
+            entries = manifest.files(_selection(question, physical_offset))
+            pieces = executor.map(lambda entry: _piece(manifest, entry, question), entries)
+            part.pieces = [piece for piece in pieces if piece.row_groups != ()]
+        part.notes = list(_missing(manifest, physical_offset))
+        return part
+
+    @property
+    def complete(self) -> bool:
+        """Whether the archive has all of the log from where it begins."""
+        return not self.notes
+
+
+def _missing(manifest: Manifest, physical_offset: int | None) -> Iterator[str]:
+    for source in manifest.sources:
+        for begin, end in manifest.holes(source):
+            if physical_offset is None or begin <= physical_offset < end:
+                of = f" of {source}" if source else ""
+                yield f"the archive has nothing of [{begin}, {end}) of the log{of}"
+
+
+def _selection(question: Question, physical_offset: int | None) -> Selection:
     return Selection(
         topics=frozenset([question.topic]) if question.topic else None,
         stored_from_ms=question.begin_ms if question.begin_ms > 0 else None,
         stored_to_ms=question.end_ms if question.end_ms < TIME_MAX else None,
         physical_offset=physical_offset,
+        damage=True,
     )
 
 
-def _row_groups(manifest: Manifest, entry: FileEntry, question: Question) -> tuple[int, ...] | None:
-    """The row groups that may have the ids and keys that are asked for; None: any may."""
-    groups: set[int] | None = None
+def _piece(manifest: Manifest, entry: FileEntry, question: Question) -> FilePiece:
+    if entry.is_damage:
+        return FilePiece(manifest.place, entry.file, entry.bytes, is_damage=True)
+    if not (question.msg_id or question.unique_key or question.key):
+        return FilePiece(manifest.place, entry.file, entry.bytes)
+    with FileFilters(manifest.place, entry) as filters:
+        groups = _row_groups(filters, question)
+        bytes_read = entry.bytes * len(groups) // max(1, filters.row_group_count)
+    return FilePiece(manifest.place, entry.file, bytes_read, groups)
+
+
+def _row_groups(filters: FileFilters, question: Question) -> tuple[int, ...]:
+    """The row groups that may have the ids and keys that are asked for."""
+    groups = set(range(filters.row_group_count))
     for column, value in (("msgId", question.msg_id), ("uniqueKey", question.unique_key)):
-        if value:
-            found = set(row_groups_with(manifest.place, entry, column, [value]))
-            groups = found if groups is None else groups & found
-    if question.key:
-        found = set(row_groups_with(manifest.place, entry, KEY_LIST, [question.key]))
-        found.update(row_groups_with(manifest.place, entry, "uniqueKey", [question.key]))
-        groups = found if groups is None else groups & found
-    return None if groups is None else tuple(sorted(groups))
+        if value and groups:
+            groups &= filters.groups_with(column, [value])
+    if question.key and groups:
+        own, unique = (filters.groups_with(name, [question.key]) for name in (KEY_LIST, "uniqueKey"))
+        groups &= own | unique
+    return tuple(sorted(groups))

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -24,10 +25,11 @@ from trovemq_spark.log.segments import LogDirectory, SegmentFile
 from trovemq_spark.search.question import ANSWER_COLUMNS, Question, damage_row
 from trovemq_spark.storage import Place
 from trovemq_spark.table.columns import arrow_batch
-from trovemq_spark.table.schema import arrow_schema
+from trovemq_spark.table.schema import DAMAGE_COLUMN, arrow_schema
 
 _SCHEMA: Final = arrow_schema(ANSWER_COLUMNS)
 _TIME: Final = "storeTimestamp"
+_US_PER_MS: Final = 1000
 
 
 class Piece(Protocol):
@@ -123,33 +125,66 @@ class FilePiece:
     byte_count: int
     row_groups: tuple[int, ...] | None = None
     """None: all of them."""
+    is_damage: bool = False
+    """Its rows are places of a log that could not be read, instead of messages."""
 
     def find(self, question: Question) -> Iterator[pa.RecordBatch]:
         files, root = self.place.arrow()
         with pq.ParquetFile(f"{root.rstrip('/')}/{self.name}", filesystem=files, memory_map=True) as file:
             groups = range(file.num_row_groups) if self.row_groups is None else self.row_groups
             for group in groups:
-                if _may_have_time(file, group, question):
-                    yield from self._find_in(file, group, question)
+                if self.is_damage:
+                    yield from _damage_at(_rows(file, group), question.physical_offset)
+                elif _may_have_time(file, group, question):
+                    yield from _find_in(file, group, question)
 
-    @staticmethod
-    def _find_in(file: pq.ParquetFile, group: int, question: Question) -> Iterator[pa.RecordBatch]:
-        """The columns that decide first; the others only of a row group that has an answer."""
-        wanted = question.columns()
-        schema = arrow_schema(wanted)
-        looked_at = file.read_row_group(group, columns=wanted).select(wanted).cast(schema)
-        batch = pa.RecordBatch.from_arrays(
-            [pa.concat_arrays(column.chunks) for column in looked_at.columns], schema=schema
-        )
-        found = question.matches(batch)
-        if not len(found):
-            return
-        there = [name for name in ANSWER_COLUMNS if name in file.schema_arrow.names]
-        rows = file.read_row_group(group, columns=there).take(pa.array(found))
-        for name in ANSWER_COLUMNS:
-            if name not in there:
-                rows = rows.append_column(name, pa.nulls(rows.num_rows, _SCHEMA.field(name).type))
-        yield from rows.select(ANSWER_COLUMNS).cast(_SCHEMA).combine_chunks().to_batches()
+
+def _find_in(file: pq.ParquetFile, group: int, question: Question) -> Iterator[pa.RecordBatch]:
+    """The columns that decide first; the others only of a row group that has an answer."""
+    wanted = question.columns()
+    if question.needs_body:
+        wanted.append(DAMAGE_COLUMN)
+    schema = arrow_schema(wanted)
+    looked_at = file.read_row_group(group, columns=wanted, use_threads=False).select(wanted).cast(schema)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.concat_arrays(column.chunks) for column in looked_at.columns], schema=schema
+    )
+    found = question.matches(batch)
+    if question.needs_body:
+        unread = batch.column(DAMAGE_COLUMN).is_valid()
+        if unread.true_count:
+            yield from _batches(_rows(file, group).filter(unread))
+    if len(found):
+        rows = _rows(file, group, pa.array(found))
+        # A message that was found by its other columns is one, also where its body cannot be had.
+        none = pa.nulls(rows.num_rows, pa.string())
+        yield from _batches(rows.set_column(rows.schema.get_field_index(DAMAGE_COLUMN), DAMAGE_COLUMN, none))
+
+
+def _damage_at(rows: pa.Table, physical_offset: int | None) -> Iterator[pa.RecordBatch]:
+    """The places that could have the record that begins there (None: any)."""
+    if physical_offset is not None:
+        begins = rows["physicalOffset"]
+        ends = pc.add(begins, rows["size"].cast(pa.int64()))
+        rows = rows.filter(pc.and_(pc.less_equal(begins, physical_offset), pc.greater(ends, physical_offset)))
+    yield from _batches(rows)
+
+
+def _rows(file: pq.ParquetFile, group: int, chosen: pa.Array | None = None) -> pa.Table:
+    """A row group, or the rows of these numbers in it, with ANSWER_COLUMNS."""
+    known = set(file.schema_arrow.names)
+    there = [name for name in ANSWER_COLUMNS if name in known]
+    rows = file.read_row_group(group, columns=there, use_threads=False)
+    if chosen is not None:
+        rows = rows.take(chosen)
+    for name in ANSWER_COLUMNS:
+        if name not in known:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, _SCHEMA.field(name).type))
+    return rows.select(ANSWER_COLUMNS).cast(_SCHEMA)
+
+
+def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
+    return list(rows.combine_chunks().to_batches()) if rows.num_rows else []
 
 
 def _may_have_time(file: pq.ParquetFile, group: int, question: Question) -> bool:
@@ -162,5 +197,6 @@ def _may_have_time(file: pq.ParquetFile, group: int, question: Question) -> bool
     statistics = chunk.statistics
     if statistics is None or not statistics.has_min_max:
         return True
-    first, last = (int(moment.timestamp() * 1000) for moment in (statistics.min, statistics.max))
-    return last + 1 >= question.begin_ms and first - 1 <= question.end_ms
+    # As plain numbers: Python has no time after the year 9999, a message may.
+    first_ms, last_ms = statistics.min_raw // _US_PER_MS, statistics.max_raw // _US_PER_MS
+    return bool(last_ms >= question.begin_ms and first_ms <= question.end_ms)

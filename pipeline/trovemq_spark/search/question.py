@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trovemq_proto.records import decode_offset_msg_id
 from trovemq_spark.search.json_path import Step, has_value, literal_in_body
 from trovemq_spark.table.schema import arrow_schema, column_names
 
@@ -50,6 +51,11 @@ class Question:
     @property
     def needs_body(self) -> bool:
         return bool(self.body_text) or self.json_steps is not None
+
+    @property
+    def physical_offset(self) -> int | None:
+        """Where in its log a message with this msg_id lies; None: anywhere. TroveError where it is no id."""
+        return decode_offset_msg_id(self.msg_id)[1] if self.msg_id else None
 
     @property
     def index_key(self) -> str:

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trovemq_spark.jobs.job import Progress
 from trovemq_spark.search.answer import SOURCE_COLUMN, Answer
 from trovemq_spark.search.pieces import Piece
 from trovemq_spark.search.question import ANSWER_COLUMNS, Question
+from trovemq_spark.table.schema import DAMAGE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,10 +121,10 @@ class _Best:
 
     def read(self, source: str, piece: Piece, question: Question) -> None:
         for rows in piece.find(question):
-            if rows.num_rows == 1 and rows.column("damage").null_count == 0:
-                self._damage.append(rows)
-            else:
-                self._answer.add(source, rows)
+            is_damage = rows.column(DAMAGE_COLUMN).is_valid()
+            if is_damage.true_count:
+                self._damage.append(rows.filter(is_damage))
+            self._answer.add(source, rows.filter(pc.invert(is_damage)))
 
     def rows(self) -> pa.Table:
         rows = self._answer.table().select(ANSWER_COLUMNS)

@@ -8,20 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
-
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-)
+from typing import TYPE_CHECKING, Any, Final
 
 from trovemq_spark.sources.option_kinds import (
     BYTES,
@@ -32,6 +19,9 @@ from trovemq_spark.sources.option_kinds import (
     nearest,
     option_error,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 NONE: Final = "none"
 DEDUP: Final = "dedup"
@@ -67,23 +57,18 @@ OPTIONS: Final = (
 IGNORED: Final = frozenset({"checkpointlocation", "path"})
 """Spark's own, which it hands to every sink."""
 
-_INTEGERS: Final = (IntegerType(), LongType(), ShortType(), ByteType())
-_TEXT_MAP: Final = MapType(StringType(), StringType())
-COLUMNS: Final[dict[str, tuple[str, tuple[DataType, ...]]]] = {
-    "body": ("string or binary", (StringType(), BinaryType())),
-    "topic": ("string", (StringType(),)),
-    "tags": ("string", (StringType(),)),
-    "keys": (
-        "string (several separated by a space) or array<string>",
-        (StringType(), ArrayType(StringType())),
-    ),
-    "properties": ("map<string,string>", (_TEXT_MAP,)),
-    "queueId": ("int", _INTEGERS),
-    "delayLevel": ("int", _INTEGERS),
-    "shardingKey": ("string", (StringType(),)),
-    "uniqueKey": ("string", (StringType(),)),
+COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "body": ("string or binary", ("string", "binary")),
+    "topic": ("string", ("string",)),
+    "tags": ("string", ("string",)),
+    "keys": ("string (several separated by a space) or array<string>", ("string", "array<string>")),
+    "properties": ("map<string,string>", ("map<string,string>",)),
+    "queueId": ("int", ("int", "bigint", "smallint", "tinyint")),
+    "delayLevel": ("int", ("int", "bigint", "smallint", "tinyint")),
+    "shardingKey": ("string", ("string",)),
+    "uniqueKey": ("string", ("string",)),
 }
-"""What a row may have, with its types in words; only `body` must be there."""
+"""What a row may have, its types in words and by Spark's names; only `body` must be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +130,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
                 field.name,
             )
         words, types = COLUMNS[field.name]
-        if not any(_same(field.dataType, kind) for kind in types):
+        if field.dataType.simpleString() not in types:  # whether there may be nulls in it does not matter
             raise option_error(
                 f"the column {field.name} is {field.dataType.simpleString()}: expected {words}", field.name
             )
@@ -161,11 +146,6 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             "exactlyOnce = dedup makes the unique keys: leave out the column uniqueKey, or the option",
             "uniqueKey",
         )
-
-
-def _same(found: DataType, wanted: DataType) -> bool:
-    """Whether it is that type; whether there may be nulls in it does not matter."""
-    return found.simpleString() == wanted.simpleString()
 
 
 assert {option.field for option in OPTIONS} == {field.name for field in fields(SinkOptions)}

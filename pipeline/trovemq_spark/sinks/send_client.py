@@ -3,7 +3,7 @@
 Invariants
 - Chunks for a given queue are sent one after the other, in their order; others overlap.
 - `acknowledged` counts messages that a broker has said are stored; they stay, whatever happens afterwards.
-- After the first failure nothing more is sent.
+- After the first failure, of whatever kind, nothing more is sent, and it is raised.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChunkSender:
         self._producers: dict[str, Producer] = {}
         self._order: defaultdict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._pending: set[asyncio.Task[None]] = set()
-        self._failure: TroveError | None = None
+        self._failure: Exception | None = None
         self.acknowledged = 0
 
     async def submit(self, chunk: Chunk) -> None:
@@ -53,6 +53,12 @@ class ChunkSender:
         """Until all have ended, one way or the other."""
         while self._pending:
             await asyncio.gather(*self._pending)
+
+    async def stop(self) -> None:
+        """Gives up what is under way."""
+        for task in self._pending:
+            task.cancel()
+        await asyncio.gather(*self._pending, return_exceptions=True)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -82,11 +88,11 @@ class ChunkSender:
             else:
                 await send_columns(producer, chunk)
                 self.acknowledged += len(chunk)
-        except TroveError as error:
+        except Exception as error:  # a task that ends with it would be forgotten, with its rows
             if isinstance(error, PartialBatchError):
                 self.acknowledged += len(error.receipts)
             if self._failure is None:
-                self._failure = with_row(error, chunk)
+                self._failure = with_row(error, chunk) if isinstance(error, TroveError) else error
 
     async def _send_one_by_one(self, producer: Producer, chunk: Chunk) -> None:
         """Messages that no batch of columns carries; the producer puts them into frames by itself."""
@@ -128,8 +134,9 @@ async def send_columns(producer: Producer, chunk: Chunk, broker: str | None = No
 def with_row(error: TroveError, chunk: Chunk) -> TroveError:
     """The error with the number of the row that it is about, or of those that were sent together."""
     size_max = int(error.fields.get("size_max", 0))
-    row = _first_illegal(chunk, size_max)
-    if row is not None:
+    illegal = illegal_messages(chunk, size_max)
+    if illegal:
+        row = int(chunk.rows[illegal[0]])
         text = f"row {row} of its partition: {error.message}"
         return TroveError(error.spec, text, **{**error.fields, "row": row})
     first, last = int(chunk.rows.min()), int(chunk.rows.max())
@@ -137,8 +144,9 @@ def with_row(error: TroveError, chunk: Chunk) -> TroveError:
     return TroveError(error.spec, text, **{**error.fields, "row": first})
 
 
-def _first_illegal(chunk: Chunk, size_max: int) -> int | None:
-    """The number of the first row that can be sent nowhere."""
+def illegal_messages(chunk: Chunk, size_max: int) -> list[int]:
+    """The indexes in the chunk of what can be sent nowhere. size_max: of a body; 0: not known."""
+    illegal = []
     for i in range(len(chunk)):
         try:
             block = message_properties(
@@ -149,10 +157,11 @@ def _first_illegal(chunk: Chunk, size_max: int) -> int | None:
             )
             encode_properties(block)
         except TroveError:
-            return int(chunk.rows[i])
+            illegal.append(i)
+            continue
         if size_max and len(chunk.bodies[i]) > size_max:
-            return int(chunk.rows[i])
-    return None
+            illegal.append(i)
+    return illegal
 
 
 def total(counts: Iterable[int]) -> str:

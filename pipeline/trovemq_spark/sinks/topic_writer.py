@@ -10,7 +10,8 @@ QUERY is the option queryId; else a stream's own id (it is kept in its checkpoin
 batch write. The rows of a partition must come in the same order again, as those of our own sources do.
 In a partition, rows with a sharding key keep their order, and so do those without one that have a queueId,
 queue by queue. Messages are visible when they are acknowledged: commit has nothing left to do, and abort
-takes nothing back.
+takes nothing back. A task that Spark runs a second time beside the first (spark.speculation) sends its rows
+again, as one that failed does.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_spark.sinks.options import DEDUP, SinkOptions, check_columns, parse_sink_options
 from trovemq_spark.sinks.rows_out import OutgoingPlan, chunks_of
 from trovemq_spark.sinks.send_client import ChunkSender, total
+from trovemq_spark.sources import live_loop
 from trovemq_spark.sources.option_kinds import option_error
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions, query_id
         context = TaskContext.get()
         prefix = f"{query_id}-{batch_id}-{context.partitionId() if context is not None else 0}"
     plan = OutgoingPlan(options.topic, prefix)
-    return Sent(asyncio.run(_send_all(batches, options, plan)))
+    return Sent(live_loop.run(_send_all(batches, options, plan)))
 
 
 async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, plan: OutgoingPlan) -> int:
@@ -174,4 +176,6 @@ async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, pla
             raise TroveError(
                 error.spec, text, **{**error.fields, "stored_count": sender.acknowledged}
             ) from error
+        finally:
+            await sender.stop()
     return sender.acknowledged

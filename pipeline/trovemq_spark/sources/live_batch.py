@@ -1,11 +1,13 @@
 """Format `trovemq`: topics of a running cluster as a table, by its routes and the brokers' Fetch stream.
 
-One task reads one queue, or a part of one with minPartitions. What a task reads is settled when the query is
-planned: offsets [start, end) of a queue; messages that come later are not in it.
+One task reads one queue, or a part of one with minPartitions. What a task reads is settled when the first
+query of what .load() gave is planned: offsets [start, end) of a queue. Spark 4.2 keeps them for its later
+queries; messages that come afterwards are in none of them: load() again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _ALL_TAGS: Final = "*"
 _TAGS_SEPARATOR: Final = "||"
+_SQL: Final = re.compile(r"[=<>()'\"]|\s(is|in|and|or|not|between|like|contains)\s", re.IGNORECASE)
 
 
 class TroveDataSource(DataSource):
@@ -104,9 +107,16 @@ def settings_of(options: SourceOptions, schema: StructType) -> FetchSettings:
 
 
 def tags_of(expression: str) -> tuple[str, ...]:
-    """The tags of `a || b`; none where it means all messages. TroveError OPTION_ILLEGAL."""
+    """The tags of `a || b`; none where it means all messages. TroveError OPTION_ILLEGAL, also for SQL-92,
+    which as a tag would select nothing."""
     if expression.strip() == _ALL_TAGS:
         return ()
+    if _SQL.search(expression):
+        raise option_error(
+            f"option subExpression = {expression!r}: tags with || between them, not SQL-92. Use .where() on "
+            "tags, keys or properties",
+            "subExpression",
+        )
     tags = tuple(part.strip() for part in expression.split(_TAGS_SEPARATOR))
     if not all(tags):
         text = f"option subExpression = {expression!r}: expected tags with || between them, or *"

@@ -23,7 +23,8 @@ from trovemq_spark.sources import live_loop
 from trovemq_spark.sources.live_client import Cluster, Span, describe, wait_for_brokers
 from trovemq_spark.sources.live_ranges import QueueRange, lose
 from trovemq_spark.sources.option_table import DROPMALFORMED, FAILFAST, PERMISSIVE
-from trovemq_spark.sources.rows import LOGGER
+from trovemq_spark.sources.rows import INFLATED_BYTES_MAX, LOGGER
+from trovemq_spark.table.bodies import InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import DAMAGE_COLUMN, arrow_schema
 
@@ -154,35 +155,43 @@ class RowMaker:
             yield from self._damaged(batch.damaged_offsets)
         rows = self._settings.batch_rows
         for first in range(0, len(batch), rows):
-            yield self._good(batch, first, first + rows)
+            yield from self._good(batch, first, first + rows)
 
     def finish(self) -> None:
         """Says what was left out."""
         if self._dropped:
             LOGGER.warning("%s: %d damaged records are left out", describe(self._queue), self._dropped)
 
-    def _good(self, batch: FetchedBatch, first: int, end: int) -> pa.RecordBatch:
+    def _good(self, batch: FetchedBatch, first: int, end: int) -> Iterator[pa.RecordBatch]:
         whole = batch.records
         records = whole
         if len(whole) > end - first:
             records = RecordBatch(whole.data, whole.positions[first:end], whole.sizes[first:end])
-        unreadable: dict[int, str] = {}
+        one = iter((InflatedPart(records),))
+        for part in inflated_parts(records, INFLATED_BYTES_MAX) if "body" in self._names else one:
+            end = first + len(part.records)
+            queue_offsets = None if batch.queue_offsets is None else batch.queue_offsets[first:end]
+            unreadable = {
+                index: self._unreadable(int(batch.offsets[first + index]), error)
+                for index, error in part.errors.items()
+            }
+            table = arrow_batch(
+                part.records,
+                self._names,
+                broker_name=self._queue.broker,
+                queue_offsets=queue_offsets,
+                inflated=part.bodies,
+            )
+            table = self._marked(table, unreadable) if unreadable else table
+            if table.num_rows:
+                yield table
+            first = end
 
-        def undecodable(index: int, error: TroveError) -> None:
-            offset = int(batch.offsets[first + index])
-            if self._settings.mode == FAILFAST:
-                raise TroveError(error.spec, f"{describe(self._queue)}, offset {offset}: {error.message}")
-            unreadable[index] = f"{error.symbol}: {error.message}"
-
-        queue_offsets = None if batch.queue_offsets is None else batch.queue_offsets[first:end]
-        table = arrow_batch(
-            records,
-            self._names,
-            broker_name=self._queue.broker,
-            queue_offsets=queue_offsets,
-            undecodable=undecodable,
-        )
-        return self._marked(table, unreadable) if unreadable else table
+    def _unreadable(self, offset: int, error: TroveError) -> str:
+        """Why a body is missing. Raises it in failfast."""
+        if self._settings.mode == FAILFAST:
+            raise TroveError(error.spec, f"{describe(self._queue)}, offset {offset}: {error.message}")
+        return f"{error.symbol}: {error.message}"
 
     def _marked(self, table: pa.RecordBatch, unreadable: dict[int, str]) -> pa.RecordBatch:
         """The rows whose body cannot be decompressed: said so in the column damage, or left out."""

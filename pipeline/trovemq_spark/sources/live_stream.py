@@ -8,7 +8,7 @@ offsets where it begins, and read from the batch after that; and a queue whose b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,11 +22,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from trovemq import Client
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_spark.sources.live_admission import Delay, share
 from trovemq_spark.sources.live_client import (
     Cluster,
     Selection,
     Span,
+    describe,
     mean_record_size,
     queue_spans,
     wait_for_brokers,
@@ -35,7 +38,6 @@ from trovemq_spark.sources.live_fetch import FetchSettings, read_range
 from trovemq_spark.sources.live_ranges import (
     Offsets,
     QueueRange,
-    lose,
     ranges_between,
     split_ranges,
     starting_offsets,
@@ -43,9 +45,9 @@ from trovemq_spark.sources.live_ranges import (
 )
 from trovemq_spark.sources.live_report import report_group_offsets
 from trovemq_spark.sources.offsets import Queue, offsets_from_json, offsets_to_json
-from trovemq_spark.sources.options import SourceOptions
-
-_GONE: Final = Span(0, 0)
+from trovemq_spark.sources.option_kinds import option_error
+from trovemq_spark.sources.options import LIVE, SourceOptions
+from trovemq_spark.sources.rows import LOGGER
 
 
 class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -86,7 +88,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
         async def latest(client: Client) -> Offsets:
-            starts = offsets_from_json(start)
+            starts = _offsets(start)
             if self._options.fail_on_data_loss:
                 brokers = {queue.broker for queue in starts}
                 await wait_for_brokers(client, brokers, self._cluster.reconnect_timeout_ms)
@@ -110,8 +112,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, offset in starts.items():
             span = spans.get(queue)
             if span is None:
-                then = "it is passed over while it is away"
-                lose(queue, offset, _GONE, fail=self._options.fail_on_data_loss, then=then)
+                _miss(queue, offset, fail=self._options.fail_on_data_loss)
                 known[queue] = offset
             else:
                 known[queue] = within(queue, offset, span, fail=self._options.fail_on_data_loss)
@@ -155,7 +156,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(int(size_max / mean), 1) if mean else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = ranges_between(offsets_from_json(start), offsets_from_json(end))
+        ranges = ranges_between(_offsets(start), _offsets(end))
         return split_ranges(ranges, self._options.min_partitions)
 
     # --- reading --------------------------------------------------------------------------------------
@@ -178,3 +179,29 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _cluster(self) -> Cluster:
         return self._settings.cluster
+
+
+def _offsets(document: dict[str, Any]) -> Offsets:
+    try:
+        return offsets_from_json(document)
+    except ValueError as error:
+        text = f"the checkpoint has the offset {document}, which is none of {LIVE}: it is another query's"
+        raise option_error(f"{text}. Start with a new checkpoint ({error})", "checkpointLocation") from None
+
+
+def _miss(queue: Queue, offset: int, *, fail: bool) -> None:
+    """A queue of the query's offsets that is not there: DATA_LOST, or a line in the log."""
+    text = (
+        f"{describe(queue)} was read up to offset {offset}, and is not there: its topic was deleted or is no "
+        "longer subscribed, its broker left, or the checkpoint is that of another query"
+    )
+    if fail:
+        raise TroveError(
+            errors.DATA_LOST,
+            f"{text}; {errors.DATA_LOST.what_to_do}",
+            topic=queue.topic,
+            broker=queue.broker,
+            queue_id=queue.queue_id,
+            wanted=offset,
+        )
+    LOGGER.warning("%s; it is passed over while it is away", text)

@@ -3,6 +3,21 @@
 One partition for each segment, or minPartitions of them. A store that a broker writes to is read up to the
 last whole record. Records of deleted topics are left out where the path is a store on this machine (what was
 deleted stands in trovemq/deletions.json of the store, not beside its segments).
+
+A log has more records than its topics have messages: those of the broker's own topics too, half messages
+(RMQ_SYS_TRANS_HALF_TOPIC), delayed ones that wait (SCHEDULE_TOPIC_XXXX) and others, unless the options name
+topics. Format `trovemq` has what a consumer would get.
+
+| what                                    | is settled when                                                 |
+|-----------------------------------------|-----------------------------------------------------------------|
+| options, columns                        | .load()                                                         |
+| which segments, and where they are cut  | the first query of what .load() gave is planned: Spark 4.2      |
+|                                         | keeps it for the later ones. load() again to read newer ones    |
+| the end of the open segment, deletions  | the task that reads begins: name endingPhysicalOffset for a     |
+|                                         | fixed end, as a task that runs again may see more records       |
+
+Every record that is looked at is compared with its CRC, also where a filter leaves it out: a damaged header
+might be what makes it look like another topic's.
 """
 
 from __future__ import annotations
@@ -186,8 +201,8 @@ def _check_time(log: LogDirectory, options: SourceOptions) -> None:
 def _aligned(log: LogDirectory, begin: int, end: int) -> int:
     """A place at or before `begin` where a record begins, as near as can be."""
     covering = log.covering(begin, begin + 1)
-    if not covering or begin >= end:
-        return begin
+    if not covering or begin >= end or begin == covering[0].start:
+        return begin  # the whole segment would be looked through for nothing
     file = covering[0]
     bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
     return boundaries(log.open_segment(file), [begin], bounds)[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from trovemq_proto.records import scan_run
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
 
-_PARTS_MAX: Final = 10_000
 Int64s = NDArray[np.int64]
 
 
@@ -47,16 +45,27 @@ def plan_parts(
         known_end = max(log.known_end, end) if is_snapshot else log.known_end
         bounds = ScanBounds(max(begin, file.start), min(end, file.end), known_end, is_last=is_last)
         parts.append(LogPart(file, bounds))
-    total = sum(part.bounds.end - part.bounds.begin for part in parts)
-    if min_parts is None or min_parts <= len(parts) or not total:
+    if min_parts is None or min_parts <= len(parts) or not parts:
         return parts
-    part_size = max(1, total // min(min_parts, _PARTS_MAX))
-    return [piece for part in parts for piece in _cut(log, part, part_size)]
+    filled = [_filled_end(log, part) for part in parts]
+    total = sum(end - part.bounds.begin for part, end in zip(parts, filled, strict=True))
+    part_size = max(1, total // min_parts)
+    return [
+        piece for part, end in zip(parts, filled, strict=True) for piece in _cut(log, part, end, part_size)
+    ]
 
 
-def _cut(log: LogDirectory, part: LogPart, part_size: int) -> Iterator[LogPart]:
+def _filled_end(log: LogDirectory, part: LogPart) -> int:
+    """The end of what there is to read: most of an open segment may be zeros still."""
+    if not part.bounds.is_last:
+        return part.bounds.end
+    starts, sizes = _record_places(log.open_segment(part.file), part.bounds)
+    return min(int(starts[-1] + sizes[-1]), part.bounds.end) if len(starts) else part.bounds.begin
+
+
+def _cut(log: LogDirectory, part: LogPart, filled_end: int, part_size: int) -> Iterator[LogPart]:
     bounds = part.bounds
-    targets = range(bounds.begin + part_size, bounds.end, part_size)
+    targets = range(bounds.begin + part_size, filled_end, part_size)
     cuts = boundaries(log.open_segment(part.file), targets, bounds) if targets else []
     edges = [bounds.begin, *sorted({cut for cut in cuts if cut > bounds.begin}), bounds.end]
     for index in range(len(edges) - 1):

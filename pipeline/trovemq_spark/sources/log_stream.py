@@ -45,7 +45,7 @@ from trovemq_spark.sources.log_conditions import asked_conditions
 from trovemq_spark.sources.log_parts import first_record_at, first_stored_at, log_end, plan_parts, walk
 from trovemq_spark.sources.offsets import EARLIEST_MARK
 from trovemq_spark.sources.option_kinds import option_error
-from trovemq_spark.sources.options import SourceOptions
+from trovemq_spark.sources.options import LOG, SourceOptions
 from trovemq_spark.sources.rows import columns_of_schema
 
 _OFFSET: Final = "physicalOffset"
@@ -99,7 +99,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
         """Where the next batch ends. TroveError DATA_LOST."""
-        begin = int(start[_OFFSET])
+        begin = _place(start)
         budget = _Budget(limit, self._options)
         try:
             end = self._end(self._open(), begin, budget)
@@ -139,7 +139,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """TroveError DATA_LOST."""
-        begin, stop = int(start[_OFFSET]), int(end[_OFFSET])
+        begin, stop = _place(start), _place(end)
         if begin >= stop:
             return []
         log = self._open()
@@ -168,6 +168,17 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin < log.begin:
             pass_loss(f"the log begins at {log.begin}, behind {begin}", self._options.fail_on_data_loss)
         return max(begin, log.begin)
+
+
+def _place(offset: Offset) -> int:
+    place = offset.get(_OFFSET)
+    if not isinstance(place, int):
+        raise option_error(
+            f"the checkpoint has the offset {offset}, which is none of {LOG}: it is another query's. "
+            "Start with a new checkpoint",
+            "checkpointLocation",
+        )
+    return place
 
 
 class _Budget:

@@ -30,6 +30,7 @@ STREAM: Final = "stream"
 PERMISSIVE: Final = "permissive"
 FAILFAST: Final = "failfast"
 DROPMALFORMED: Final = "dropmalformed"
+PARTITIONS_MAX: Final = 10_000
 _BOTH: Final = (LIVE, LOG)
 _ANY: Final = (BATCH, STREAM)
 
@@ -60,7 +61,7 @@ OPTIONS: Final = (
     Option("subscribePattern", "subscribe_pattern", PATTERN, "",
            "topics whose whole name this regular expression matches"),
     Option("assign", "assign", offsets.ASSIGNMENT, "", 'queues: {"TOPIC": {"BROKER": [0, 1]}}'),
-    Option("subExpression", "sub_expression", TEXT, "*", "tags, `a || b`; * is all", (LIVE,)),
+    Option("subExpression", "sub_expression", TEXT, "*", "tags, `a || b`; * is all; not SQL-92", (LIVE,)),
     Option("startingOffsets", "starting_offsets", offsets.STARTING_OFFSETS, "earliest; latest for a stream",
            'earliest, latest, or {"TOPIC": {"BROKER": {"0": 23}}}; -2 earliest, -1 latest'),
     Option("endingOffsets", "ending_offsets", offsets.ENDING_OFFSETS, "latest",
@@ -76,15 +77,16 @@ OPTIONS: Final = (
            "place in the log to begin at, bytes; goes before startingOffsets", (LOG,)),
     Option("endingPhysicalOffset", "ending_physical_offset", whole_number(0), "",
            "place in the log to end at, exclusive, bytes", (LOG,), (BATCH,)),
-    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", COUNT, "", "rows of a micro-batch at most",
-           ways=(STREAM,)),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", COUNT, "",
+           "rows of a micro-batch at most; live: one of each queue that has some, at least", ways=(STREAM,)),
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", BYTES, "",
            "bytes of a micro-batch's records at most, one record at least", ways=(STREAM,)),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", COUNT, "",
            "a micro-batch waits for so many rows (not under availableNow)", ways=(STREAM,)),
     Option("maxTriggerDelay", "max_trigger_delay_ms", DURATION, "15m",
            "… but no longer than this", ways=(STREAM,)),
-    Option("minPartitions", "min_partitions", COUNT, "", "split what is large into about so many"),
+    Option("minPartitions", "min_partitions", whole_number(1, PARTITIONS_MAX), "",
+           "split what is large into about so many"),
     Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
            "false: what is gone is logged and passed over"),
     Option("mode", "mode", choice(PERMISSIVE, FAILFAST, DROPMALFORMED), FAILFAST,
@@ -101,8 +103,7 @@ OPTIONS: Final = (
     Option("pullTimeoutMs", "pull_timeout_ms", COUNT, "3000", "how long a broker may take", (LIVE,)),
     Option("reconnectTimeoutMs", "reconnect_timeout_ms", COUNT, "60000", "… and be away", (LIVE,)),
     Option("consumerGroup", "consumer_group", TEXT, "", "the group that progress is reported to", (LIVE,),
-           aliases=("group",)),
-    Option("groupIdPrefix", "group_id_prefix", TEXT, "spark-source", "begins a made-up group", (LIVE,)),
+           (STREAM,), aliases=("group",)),
     # Not by default: Spark 4.2 keeps what was pushed with the table. Another query on the same DataFrame, or
     # another branch of the same query, would silently get only the rows of the first one's conditions.
     Option("pushdown", "pushdown", BOOLEAN, "false",

@@ -82,7 +82,6 @@ class SourceOptions:
     pull_timeout_ms: int
     reconnect_timeout_ms: int
     consumer_group: str | None
-    group_id_prefix: str
     pushdown: bool
 
     @property
@@ -188,7 +187,8 @@ def _check_offsets(values: Mapping[str, Any], source: str, streaming: bool | Non
     starting, ending = values["starting_offsets"], values["ending_offsets"]
     if streaming and source == LOG and starting.is_named:
         raise option_error(
-            f"a stream of {LOG} goes through the log as a whole: use startingPhysicalOffset",
+            f"a stream of {LOG} goes through the log as a whole, not queue by queue: use earliest, latest, "
+            "startingPhysicalOffset or startingTimestamp",
             "startingOffsets",
         )
     if streaming is False and offsets.LATEST_MARK in (starting.default, *starting.queues.values()):

@@ -30,11 +30,14 @@ from trovemq_spark.log.scan import Run
 from trovemq_spark.sources.conditions import RowFilter
 from trovemq_spark.sources.option_kinds import nearest, option_error
 from trovemq_spark.sources.option_table import DROPMALFORMED, FAILFAST, PERMISSIVE
-from trovemq_spark.sources.options import SourceOptions
+from trovemq_spark.sources.options import BATCH_BYTES_MAX, SourceOptions
+from trovemq_spark.table.bodies import InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import ALL_COLUMNS, DAMAGE_COLUMN, arrow_schema, spark_schema
 
 LOGGER: Final = logging.getLogger("trovemq_spark.sources")
+INFLATED_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
+"""Of decompressed bodies in a batch, one body at least; as many bytes are of records as they are stored."""
 _INT32_MAX: Final = (1 << 31) - 1
 _WHAT: Final = {
     RecordState.DAMAGED: "a record whose bytes do not have its CRC",
@@ -84,7 +87,9 @@ def columns_of_schema(schema: StructType, options: SourceOptions) -> tuple[str, 
             raise option_error(f"schema: there is no column {field.name!r}{hint}", "schema")
         expected = spark_schema([field.name]).fields[0].dataType
         if field.dataType != expected:
-            what = f"is {expected.simpleString()}, not {field.dataType.simpleString()}"
+            found = field.dataType.simpleString()
+            other = f"not {found}" if found != expected.simpleString() else "and its values may be null"
+            what = f"is {expected.simpleString()}, {other}"
             raise option_error(f"schema: column {field.name} {what}", "schema")
         if not field.nullable:
             raise option_error(f"schema: column {field.name} may be null, leave out NOT NULL", "schema")
@@ -133,21 +138,24 @@ class RowMaker:
 
     def _record_rows(self, records: RecordBatch) -> Iterator[pa.RecordBatch]:
         self.counts.decoded += len(records)
-        wrong: dict[int, str] = {}
-
-        def undecodable(index: int, error: TroveError) -> None:
-            wrong[index] = self._note(int(records.physical_offsets[index]), error.message, error.spec)
-
-        table = arrow_batch(
-            records,
-            self._request.names,
-            broker_name=self._request.broker_name,
-            undecodable=undecodable,
-        )
-        if wrong:
-            table = self._with_wrong(table, wrong)
-        for begin in range(0, table.num_rows, self._request.batch_rows):
-            yield table.slice(begin, self._request.batch_rows)
+        whole = iter((InflatedPart(records),))
+        parts = inflated_parts(records, INFLATED_BYTES_MAX) if "body" in self._request.names else whole
+        for part in parts:
+            offsets = part.records.physical_offsets
+            wrong = {
+                index: self._note(int(offsets[index]), error.message, error.spec)
+                for index, error in part.errors.items()
+            }
+            table = arrow_batch(
+                part.records,
+                self._request.names,
+                broker_name=self._request.broker_name,
+                inflated=part.bodies,
+            )
+            if wrong:
+                table = self._with_wrong(table, wrong)
+            for begin in range(0, table.num_rows, self._request.batch_rows):
+                yield table.slice(begin, self._request.batch_rows)
 
     def _with_wrong(self, table: pa.RecordBatch, wrong: dict[int, str]) -> pa.RecordBatch:
         if self._request.mode == DROPMALFORMED:

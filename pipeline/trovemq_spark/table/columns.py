@@ -53,12 +53,14 @@ def arrow_batch(
     queue_offsets: Int64s | None = None,
     body_size_max: int = BODY_SIZE_MAX_DEFAULT,
     undecodable: Undecodable | None = None,
+    inflated: Sequence[bytes | None] | None = None,
 ) -> pa.RecordBatch:
     """The table's columns `names` of these records, a row a record.
 
     batch: well-formed records of a buffer below 2 GiB; queue_offsets: int64[n] where the records' own are not
-    right. A body that cannot be decompressed: TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or
-    `undecodable` is told. The column `damage` is null; text that is not UTF-8 has U+FFFD in it.
+    right; inflated: the bodies of the compressed records, where they are known. Otherwise a body that cannot
+    be decompressed is a TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or `undecodable` is told. The
+    column `damage` is null; text that is not UTF-8 has U+FFFD in it.
     """
     scans = property_columns(batch) if _has_properties(names) else []
     makers: dict[str, Callable[[], pa.Array]] = {
@@ -72,7 +74,7 @@ def arrow_batch(
         "tags": lambda: _joined([scan.values(PROPERTY_TAGS) for scan in scans], pa.string()),
         "uniqueKey": lambda: _joined([scan.values(PROPERTY_UNIQ_KEY) for scan in scans], pa.string()),
         "msgId": lambda: _offset_msg_ids(batch),
-        "body": lambda: _bodies(batch, body_size_max, undecodable),
+        "body": lambda: _bodies(batch, body_size_max, undecodable, inflated),
         "properties": lambda: _joined([scan.maps() for scan in scans], PROPERTIES_TYPE),
         "bornTimestamp": lambda: _times(batch.born_timestamps),
         "storeTimestamp": lambda: _times(batch.store_timestamps),
@@ -123,14 +125,19 @@ def _topics(batch: RecordBatch) -> pa.Array:
 # --- bodies, hosts, ids ---------------------------------------------------------------------------------
 
 
-def _bodies(batch: RecordBatch, body_size_max: int, undecodable: Undecodable | None) -> pa.Array:
+def _bodies(
+    batch: RecordBatch,
+    body_size_max: int,
+    undecodable: Undecodable | None,
+    known: Sequence[bytes | None] | None,
+) -> pa.Array:
     starts = batch.body_positions
     stored = parts(batch.data, starts, starts + batch.body_sizes)
     compressed = np.flatnonzero(batch.sys_flags & SYS_FLAG_COMPRESSED)
     if not len(compressed):
         return stored
-    inflated: list[bytes | None] = []
-    for index in compressed.tolist():
+    inflated: list[bytes | None] = [] if known is None else list(known)
+    for index in compressed.tolist() if known is None else ():
         try:
             inflated.append(inflate_body(stored[index].as_py(), int(batch.sys_flags[index]), body_size_max))
         except TroveError as error:

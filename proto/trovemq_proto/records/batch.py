@@ -316,6 +316,10 @@ class RecordBatch:
 
     def topic_groups(self) -> list[tuple[str, Int64s]]:
         """(topic, indexes of its records) for each topic, in the order of first appearance."""
+        return self._topic_groups
+
+    @cached_property
+    def _topic_groups(self) -> list[tuple[str, Int64s]]:
         if not len(self):
             return []
         if self.only_topic is not None:

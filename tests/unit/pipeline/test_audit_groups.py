@@ -11,9 +11,9 @@ from broker.filters.filter import parse_filter
 from tests.support.delivery import Engine
 from tests.support.golden import load_manifest, unpack
 from tests.support.own_store import write_store
-from trovemq_spark.audit.runner import OneProcess
 from trovemq_spark.jobs.audit import AuditArguments, audit
 from trovemq_spark.jobs.job import NoProgress
+from trovemq_spark.tasks import OneProcess
 
 Rows = dict[tuple[str, str, int], dict[str, object]]
 

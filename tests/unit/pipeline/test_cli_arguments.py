@@ -141,6 +141,16 @@ def test_help_of_every_job_names_its_settings(capsys: pytest.CaptureFixture[str]
         ("search --set topic=x", "--archive, --store or --server"),
         ("search --stor x", "--store"),
         ("search --out x --store y", "takes no --out"),
+        ("archive", "archive needs --store, --out. See `trovemq-pipeline archive --help`."),
+        ("archive --out", "requires an argument. See `trovemq-pipeline archive --help`."),
+        ("audit --store x y", "unexpected extra argument"),
+        ("--store x", "--store"),
+        ("search --server nowhere", "'nowhere' is no HOST:PORT. See "),
+        ("search --store x --set order=new", "Did you mean newest? See "),
+        ("search --store x --set msg_id=12", "msg_id is 32 or 56 hexadecimal digits"),
+        ("archive --store x --out y --set mode=strict", "mode=strict is not known"),
+        ("audit --store x --set checks=que", "did you mean 'queues'"),
+        ("replay --set dry_run=yes --set rate=-1", "below 0"),
     ],
 )
 def test_wrong_usage_ends_with_2(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +158,22 @@ def test_wrong_usage_ends_with_2(line: str, said: str, capsys: pytest.CaptureFix
     shown = capsys.readouterr()
     assert said in shown.err
     assert not shown.out
+    assert (shown.err.startswith("error: "), shown.err.count("\n")) == (True, 1)
+
+
+def test_no_job_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 2
+    shown = "".join(capsys.readouterr())
+    assert "archive" in shown
+    assert "Usage" in shown
+
+
+def test_ctrl_c_while_the_job_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(arguments, "split_settings", stop)
+    assert cli.run(["audit", "--store", "x"]) == 130
 
 
 def test_help_does_not_import_spark() -> None:
@@ -192,6 +218,9 @@ trovemq_proto.errors.TroveError: RECORD_DAMAGED (221): the record at 77 is torn
         (RuntimeError("Java said: No space left on device"), "error: DISK_FULL"),
         (JavaMissingError("Spark needs Java"), "error: Spark needs Java"),
         (ValueError("a bug\nsecond line"), "error: ValueError: a bug"),
+        (NotADirectoryError(20, "Not a directory", "/a/b"), "error: /a/b: Not a directory. Check the path"),
+        (TroveError(errors.STORE_FAILED, "x"), "error: STORE_FAILED (304): x → Check the path, its owner"),
+        (TroveError(errors.DISK_FULL, "x"), "error: DISK_FULL (302): x → Free space, then run the job again"),
         (RuntimeError(WRAPPED.replace("TroveError: RECORD", "OtherError: RECORD")), "error: RuntimeError: "),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import encode_record
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
+from trovemq_spark.sources import live_fetch
 from trovemq_spark.sources.live_client import Cluster
 from trovemq_spark.sources.live_fetch import FetchSettings, RowMaker
 from trovemq_spark.sources.live_ranges import QueueRange
@@ -67,6 +69,31 @@ def test_a_body_that_does_not_decompress(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         assert [row["body"] for row in rows(maker("dropmalformed"), batch)] == [b"a", b"b", b"d"]
     assert "topic t, broker b1, queue 3: 1 damaged records are left out" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["permissive", "dropmalformed"])
+def test_bodies_that_inflate_to_much_are_cut_and_keep_their_offsets(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_fetch, "INFLATED_BYTES_MAX", 25)
+    sizes = [10, 10, 10, None, 60, 0, 20, None, 1]
+    records = [
+        encode_record(
+            "t", b"none" if size is None else zlib.compress(b"x" * size), sys_flag=SYS_FLAG_COMPRESSED
+        )
+        for size in sizes
+    ]
+    offsets = np.array([3, 5, 6, 7, 9, 10, 11, 12, 20], np.int64)
+    batch = FetchedBatch(b"".join(records), 21, 0, 100, queue_offsets=offsets)
+    tables = list(maker(mode, batch_rows=100).of(batch))
+    found = [(row["queueOffset"], row["body"]) for table in tables for row in table.to_pylist()]
+    assert found == [
+        (offset, None if size is None else b"x" * size)
+        for offset, size in zip(offsets.tolist(), sizes, strict=True)
+        if size is not None or mode == "permissive"
+    ]
+    totals = [sum(len(body or b"") for body in table.column("body").to_pylist()) for table in tables]
+    assert totals == [20, 10, 60, 21]
 
 
 def test_a_record_that_the_broker_cannot_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trovemq_proto.errors import TroveError
+from trovemq_spark.sources.live_batch import tags_of
 from trovemq_spark.sources.offsets import ALL_EARLIEST, ALL_LATEST, Queue
 from trovemq_spark.sources.option_kinds import BYTES, DURATION
 from trovemq_spark.sources.option_table import FOREIGN_NAMES, OPTIONS, Option
@@ -112,7 +113,7 @@ def test_defaults_are_those_of_the_table() -> None:
 )
 def test_a_mistyped_name_is_told_the_right_one(source: str, name: str, meant: str) -> None:
     given: dict[str, Any] = {name: "x"}
-    error = refusal(source, **given)
+    error = refusal(source, streaming=None, **given)
     assert f"did you mean {meant}?" in error.message
     assert error.fields["field"] == name
 
@@ -215,3 +216,24 @@ def test_assigned_queues_and_offsets_are_read() -> None:
     assert options.assign == {one, zero}
     assert (options.starting_offsets.of(one), options.ending_offsets.of(one)) == (5, 9)
     assert options.starting_offsets.of(Queue("other", "b", 0)) == -2
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["TAGS = 'a'", "a IS NOT NULL", "price > 10", "(a) || b", 'x in ("a")', "a BETWEEN 1 AND 2", "a and b"],
+)
+def test_an_sql_expression_is_not_taken_for_a_tag_that_no_message_has(expression: str) -> None:
+    with pytest.raises(TroveError, match=r"not SQL-92. Use \.where\(\)") as caught:
+        tags_of(expression)
+    assert caught.value.symbol == "OPTION_ILLEGAL"
+
+
+def test_tags_are_taken_as_they_are() -> None:
+    assert tags_of(" * ") == ()
+    assert tags_of("a||order in|| is-not ||Größe") == ("a", "order in", "is-not", "Größe")
+
+
+def test_partitions_without_number_are_refused() -> None:
+    for source in (LIVE, LOG):
+        assert parse(source, minPartitions="10000").min_partitions == 10_000
+        assert "from 1 to 10000" in refusal(source, minPartitions="10001").message

@@ -77,14 +77,17 @@ def test_queues_that_only_their_own_files_know_are_told(written: Path, tmp_path:
     assert any("1 queues of the store (bills/7)" in note for note in report.notes)
 
 
-def test_damaged_records_are_findings_and_the_rest_goes_on(written: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("core_count", [1, 64])
+def test_damaged_records_are_findings_and_the_rest_goes_on(
+    core_count: int, written: Path, tmp_path: Path
+) -> None:
     store, out = tmp_path / "store", tmp_path / "out"
     shutil.copytree(written, store)
     segment = sorted((store / "commitlog").iterdir())[1]
     data = bytearray(segment.read_bytes())
     data[200_000] ^= 0xFF
     segment.write_bytes(data)
-    report = rebuild_here(store, out)
+    report = rebuild_here(store, out, core_count=core_count)
     (damaged,) = [finding for finding in report.findings if finding.kind == "recordDamaged"]
     assert damaged.file == f"commitlog/{segment.name}"
     assert damaged.offset <= 200_000 < damaged.offset + int(damaged.what.split()[0])

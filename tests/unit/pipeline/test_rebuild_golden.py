@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bench.pipeline.rebuilds import rebuild_plainly
 from broker.index.index_file import HEADER_SIZE
 from broker.scrub import layouts
 from tests.support.golden import CLEAN_NAMES, load_manifest, settings_of, unpack
@@ -53,6 +54,19 @@ def _items(content: bytes, settings: Any) -> bytes:
     at = HEADER_SIZE + layouts.SLOT_SIZE * settings.index_slot_count
     count = int.from_bytes(content[HEADER_SIZE - 4 : HEADER_SIZE])
     return content[at + layouts.ITEM_SIZE : at + layouts.ITEM_SIZE * count]
+
+
+def test_what_the_benchmark_compares_with_makes_the_same(tmp_path: Path) -> None:
+    store = unpack("rollover", tmp_path)
+    sizes = complete(FileSizes(), Place(store))
+    queues, index = rebuild_plainly(store, sizes)
+    for (topic, queue_id), units in queues.items():
+        files = sorted((store / "consumequeue" / topic / str(queue_id)).iterdir())
+        assert b"".join(path.read_bytes() for path in files).rstrip(b"\0") == bytes(units).rstrip(b"\0")
+    assert len(queues) == len(list((store / "consumequeue").glob("*/*")))
+    for (header, slots, items), content in zip(index, index_contents(store), strict=True):
+        whole = bytes(header) + b"".join(slot.to_bytes(4) for slot in slots) + bytes(items)
+        assert content.rstrip(b"\0") == whole.rstrip(b"\0")
 
 
 def test_index_files_are_named_by_their_first_records_in_rising_order(tmp_path: Path) -> None:

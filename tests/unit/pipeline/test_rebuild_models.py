@@ -23,12 +23,13 @@ from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import MAGIC_BLANK_BYTES, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_spark.jobs.job import Report
 from trovemq_spark.rebuild.index import file_names, plan_files
-from trovemq_spark.rebuild.tasks import deal
+from trovemq_spark.spark_tasks import deal
 
 SIZES = replace(SMALL, consume_queue_file_size=400, index_slot_count=5, index_item_count=7)
 SEGMENT_SIZE = 4096
 EXAMPLES = 400 if os.environ.get("PIPELINE_LONG") == "1" else 40
 
+_CORE_COUNTS = st.sampled_from([1, 3])
 _TOPICS = st.sampled_from(["a", "bb"])
 _STEPS = st.one_of(
     st.just(1),  # the next offset
@@ -86,7 +87,7 @@ def _save(log: bytes, store: Path) -> None:
         (store / "commitlog" / f"{start:020d}").write_bytes(content)
 
 
-def _rebuild(store: Path, out: Path) -> Report:
+def _rebuild(store: Path, out: Path, core_count: int) -> Report:
     with patch.object(os, "fsync"):  # the disk is not what is tested here
         return rebuild_here(
             store,
@@ -94,13 +95,14 @@ def _rebuild(store: Path, out: Path) -> Report:
             consume_queue_file_size=SIZES.consume_queue_file_size,
             index_slot_count=SIZES.index_slot_count,
             index_item_count=SIZES.index_item_count,
+            core_count=core_count,
         )
 
 
-@given(_logs())
+@given(_logs(), _CORE_COUNTS)
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_rebuilt_queues_are_those_of_the_broker_that_reads_the_whole_log(
-    records: list[dict[str, object]],
+    records: list[dict[str, object]], core_count: int
 ) -> None:
     log, positions, sizes = _write_log(records)
     files = MemoryFileSystem()
@@ -112,7 +114,7 @@ def test_rebuilt_queues_are_those_of_the_broker_that_reads_the_whole_log(
     )
     with tempfile.TemporaryDirectory() as directory:
         _save(log, Path(directory) / "store")
-        report = _rebuild(Path(directory) / "store", Path(directory) / "out")
+        report = _rebuild(Path(directory) / "store", Path(directory) / "out", core_count)
         built = {
             f"consumequeue/{path}": data
             for path, data in files_of(Path(directory) / "out" / "consumequeue").items()
@@ -135,10 +137,10 @@ def _has_twice_or_late_begin(records: list[dict[str, object]]) -> bool:
     return False
 
 
-@given(_logs())
+@given(_logs(), _CORE_COUNTS)
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_rebuilt_index_files_are_those_of_putting_one_record_after_another(
-    records: list[dict[str, object]],
+    records: list[dict[str, object]], core_count: int
 ) -> None:
     log, positions, sizes = _write_log(records)
     files, names = MemoryFileSystem(), iter(f"{number:017d}" for number in range(1, 1 << 20))
@@ -151,7 +153,7 @@ def test_rebuilt_index_files_are_those_of_putting_one_record_after_another(
     index.close()
     with tempfile.TemporaryDirectory() as directory:
         _save(log, Path(directory) / "store")
-        _rebuild(Path(directory) / "store", Path(directory) / "out")
+        _rebuild(Path(directory) / "store", Path(directory) / "out", core_count)
         built = list(files_of(Path(directory) / "out" / "index").values())
     assert built == expected
 
@@ -162,7 +164,7 @@ def test_each_entry_is_in_one_file_and_all_files_but_the_last_are_full(
 ) -> None:
     files = plan_files(list(enumerate(counts)), item_count)
     spread = [
-        (entries.segment_start, entries.begin + number)
+        (entries.block, entries.begin + number)
         for ranges in files
         for entries in ranges
         for number in range(entries.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from tests.support.search_oracle import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message
+from trovemq_proto.records import Message, encode_record
+from trovemq_spark.jobs.archive import ArchiveArguments, run_here
 from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.jobs.search import SearchArguments, run
 from trovemq_spark.search.in_store import StorePart
@@ -123,6 +125,81 @@ def test_a_damaged_record_is_told_and_the_answer_is_not_complete(tmp_path: Path)
     by_id = search(store=str(store), msg_id=victim.offset_msg_id)
     assert not by_id.facts["complete"]
     assert not found(by_id)
+
+
+def log_of(directory: Path, messages: Sequence[Mapping[str, Any]]) -> Path:
+    """A log of one open segment; messages: arguments of encode_record beside its places."""
+    data = b""
+    for offset, message in enumerate(messages):
+        data += encode_record("T", **message, physical_offset=len(data), queue_offset=offset)
+    (directory / "commitlog").mkdir(parents=True)
+    (directory / "commitlog" / ("0" * 20)).write_bytes(data + bytes(4096))
+    return directory
+
+
+def archived(store: Path, archive: Path, **changes: Any) -> str:
+    run_here(ArchiveArguments(str(store), str(archive), **changes), NoProgress())
+    return str(archive)
+
+
+def test_places_that_the_archive_could_not_read_are_told(tmp_path: Path) -> None:
+    store = log_of(tmp_path / "store", [{"body": b"body %d" % i} for i in range(9)])
+    messages = living_messages(store)
+    segment = store / "commitlog" / ("0" * 20)
+    segment.write_bytes(segment.read_bytes().replace(b"body 2", b"b0dy 2").replace(b"body 6", b"b0dy 6"))
+    places = [messages[2].physical_offset, messages[6].physical_offset]
+    archive = archived(store, tmp_path / "archive")
+    for wanted in ({}, {"topic": "T"}, {"key": "k"}, {"body_text": "body 2"}):
+        report = search(archive=archive, **wanted)
+        assert not report.facts["complete"], wanted
+        assert [note.partition(":")[0] for note in report.notes[:2]] == [f"at {at}" for at in places]
+    for number, message in enumerate(messages):
+        report = search(archive=archive, msg_id=message.offset_msg_id)
+        assert bool(found(report)) == bool(report.facts["complete"]) == (number not in (2, 6))
+
+
+def test_bodies_that_do_not_inflate_hide_no_message_and_no_doubt(tmp_path: Path) -> None:
+    """Found by what else the message has, its body is null; asked for a body, the answer is in doubt."""
+    bad = [{"body": b"no zlib", "sys_flag": 1, "properties": {"KEYS": "bad"}}] * 3
+    good = {"body": b"some text", "properties": {"KEYS": "good"}}
+    store = log_of(tmp_path / "store", [*bad, good])
+    places: list[dict[str, Any]] = [{"archive": archived(store, tmp_path / "archive")}, {"store": str(store)}]
+    for place in places:
+        rows = rows_of(search(**place, key="bad"))
+        assert [(row["queueOffset"], row["body"]) for row in rows] == [(2, None), (1, None), (0, None)]
+        assert search(**place, key="bad").facts["complete"]
+        report = search(**place, body_text="text")
+        assert [row["queueOffset"] for row in rows_of(report)] == [3]
+        assert not report.facts["complete"]
+        assert "3 places could not be read" in report.notes[-1]
+
+
+def test_times_of_no_calendar_are_found_like_others(tmp_path: Path) -> None:
+    times = [-(1 << 62), -1, 0, 1_700_000_000_000, 300_000_000_000_000, 1 << 62]
+    store = log_of(tmp_path / "store", [{"body": b"", "store_timestamp": time} for time in times])
+    places: list[dict[str, Any]] = [{"store": str(store)}, {"archive": archived(store, tmp_path / "archive")}]
+    for place in places:
+        report = search(**place)
+        assert [row["queueOffset"] for row in rows_of(report)] == [5, 4, 3, 2, 1, 0]
+        assert report.facts["complete"]
+        late = search(**place, begin_timestamp=1_700_000_000_001, order="oldest")
+        assert [row["queueOffset"] for row in rows_of(late)] == [4, 5]
+    assert len(rows_of(search(**places[0], **places[1]))) == 6, "each once"
+
+
+def test_what_was_gone_before_it_was_archived_is_told(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", 12)
+    messages = living_messages(store)
+    names = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
+    begin, end = int(names[1].name), int(names[2].name)
+    names[1].unlink()
+    archive = archived(store, tmp_path / "archive")
+    report = search(archive=archive, topic="orders")
+    assert not report.facts["complete"]
+    assert f"the archive has nothing of [{begin}, {end}) of the log" in report.notes
+    gone = next(m for m in messages if begin <= m.physical_offset < end)
+    assert not search(archive=archive, msg_id=gone.offset_msg_id).facts["complete"]
+    assert search(archive=archive, msg_id=messages[0].offset_msg_id).facts["complete"]
 
 
 def test_missing_segments_are_told(tmp_path: Path) -> None:

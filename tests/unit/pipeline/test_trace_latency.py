@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.golden import load_manifest, unpack
 from tests.support.traced_store import HOUR_MS, TracedStore
-from trovemq_spark.audit.runner import OneProcess
 from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.jobs.trace import OUT_FILE, TraceArguments, trace
+from trovemq_spark.tasks import OneProcess
 
 Rows = list[dict[str, object]]
 

@@ -81,8 +81,8 @@ def test_the_layout_is_the_trees() -> None:
 
 
 def test_the_commands_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", page("Makefile"), flags=re.MULTILINE))
-    used = set(re.findall(r"`?make ([a-z]+)\b[^\n]*(?:`|#)", page("README.md") + page("CONTRIBUTING.md")))
+    targets = set(re.findall(r"^([a-z-]+):", page("Makefile"), flags=re.MULTILINE))
+    used = set(re.findall(r"`?make ([a-z-]+)\b[^\n]*(?:`|#)", page("README.md") + page("CONTRIBUTING.md")))
     assert {"run", "test"} <= used
     assert used <= targets
 

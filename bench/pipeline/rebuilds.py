@@ -1,75 +1,86 @@
-"""How fast the job `rebuild` is, beside reading the log once and putting one thing after another.
+"""Rebuilding consume queues and index with Spark, beside putting one thing after another.
 
-measure(session, store) compares, interleaved, on one store:
+All start from the log alone, on files of the same sizes:
 
 - spark: the job, in the session given;
-- one_process: the same functions without Spark, one after the other;
-- repair: the broker's own sequential rebuild (broker.tools.repair), on a copy that shares the log;
-- plain: a record at a time in plain Python, each unit and each index item put by itself, in memory (what is
-  timed has no file and no check of a CRC: less work than the others do).
+- one process: the same functions without Spark, one after the other;
+- repair: the broker's own sequential rebuild (broker.tools.repair), on a copy that shares the log. It takes
+  records by columns as the job does, so beside it two cores cannot be twice as fast with anything to spare;
+- one put at a time: a record after another, each unit and each index item put by itself, in plain Python and
+  in memory (what is timed has no file and no check of a CRC: less work than the others do).
 """
 
 from __future__ import annotations
 
-import shutil
-import statistics
 import struct
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
+from bench.pipeline.log_files import write_log
+from bench.pipeline.scans import interleaved
+from bench.report import Report
 from broker.tools.repair import repair
 from broker.tools.store_view import StoreView
 from trovemq_proto.records.hashes import index_hash, java_hash
 from trovemq_spark.jobs.job import NoProgress
 from trovemq_spark.jobs.rebuild import RebuildArguments, run
 from trovemq_spark.rebuild.run import Rebuild, rebuild
-from trovemq_spark.rebuild.sizes import FileSizes, complete
-from trovemq_spark.rebuild.tasks import InThisProcess
+from trovemq_spark.rebuild.sizes import FileSizes
 from trovemq_spark.storage import Place
+from trovemq_spark.tasks import OneProcess
 
+ROUNDS: Final = 3
+SEGMENTS: Final = 2
+BODY_SIZE: Final = 256
+"""About that of a flight."""
+SIZES: Final = FileSizes(consume_queue_file_size=6_000_000, index_slot_count=50_000, index_item_count=200_000)
 _BLANK = 0xCBD43194
 
 
-def measure(session: SparkSession, store: Path, *, rounds: int = 5) -> dict[str, object]:
-    """Medians in seconds, and the ratios to Spark's. The store was closed cleanly; it is only read."""
-    with tempfile.TemporaryDirectory(dir=store.parent) as scratch:
-        ways = _ways(session, store, Path(scratch))
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(rounds + 1):
-            for name, way in ways.items():
-                began = time.perf_counter()
-                way()
-                if number:  # the first round warms the workers and the page cache
-                    seconds[name].append(time.perf_counter() - began)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    log_bytes = sum(path.stat().st_size for path in (store / "commitlog").iterdir())
-    return {
-        "logBytes": log_bytes,
-        "rounds": rounds,
-        "seconds": {name: round(value, 3) for name, value in medians.items()},
-        "megabytesPerSecond": round(log_bytes / medians["spark"] / 1e6, 1),
-        "repairToSpark": round(medians["repair"] / medians["spark"], 2),
-        "oneProcessToSpark": round(medians["one_process"] / medians["spark"], 2),
-        "plainToSpark": round(medians["plain"] / medians["spark"], 2),
-    }
+def measure_rebuild(
+    report: Report,
+    session: SparkSession,
+    directory: Path,
+    *,
+    rounds: int = ROUNDS,
+    segments: int = SEGMENTS,
+) -> None:
+    """Writes a log of its own below `directory`."""
+    store = directory / "rebuild" / "store"
+    count = write_log(store, segments, body_size=BODY_SIZE)
+    ways = _ways(session, store)
+    seconds = interleaved(ways, rounds)
+    size = sum(path.stat().st_size for path in (store / "commitlog").iterdir())
+    report.add("rebuild: records", count, "")
+    report.add("rebuild on Spark", size / seconds["spark"] / 1e6, "MB/s")
+    ratios = {way: seconds[way] / seconds["spark"] for way in ways}
+    report.add("rebuild: Spark / one put at a time", ratios["plain"], "x", at_least=2.0)
+    report.add("rebuild: Spark / the same in one process", ratios["one process"], "x")
+    report.add("rebuild: Spark / broker.tools.repair", ratios["repair"], "x")
 
 
-def _ways(session: SparkSession, store: Path, scratch: Path) -> dict[str, Callable[[], object]]:
-    copy, out = scratch / "copy", scratch / "out"
-    shutil.copytree(store, copy, ignore=shutil.ignore_patterns("commitlog"))
+def _ways(session: SparkSession, store: Path) -> dict[str, Callable[[], object]]:
+    scratch = store.parent
+    made, copy = scratch / "made", scratch / "copy"
+    rebuild(Rebuild(str(store), Place(made), SIZES), OneProcess(NoProgress()))
+    made.rename(copy)  # the store as repair finds it: its files tell their sizes
     (copy / "commitlog").symlink_to(store.absolute() / "commitlog")
-    arguments = RebuildArguments(str(store), str(out / "spark"))
-    sizes = complete(FileSizes(), Place(store))
-    wanted = Rebuild(str(store), Place(out / "one_process"), sizes)
+    arguments = RebuildArguments(
+        str(store),
+        str(scratch / "spark"),
+        consume_queue_file_size=SIZES.consume_queue_file_size,
+        index_slot_count=SIZES.index_slot_count,
+        index_item_count=SIZES.index_item_count,
+    )
+    here = Rebuild(str(store), Place(scratch / "one_process"), SIZES)
     return {
         "spark": lambda: run(session, arguments, NoProgress()),
-        "one_process": lambda: rebuild(wanted, InThisProcess(), NoProgress()),
+        "one process": lambda: rebuild(here, OneProcess(NoProgress())),
         "repair": lambda: repair(StoreView.open(copy), copy),
-        "plain": lambda: rebuild_plainly(store, sizes),
+        "plain": lambda: rebuild_plainly(store, SIZES),
     }
 
 

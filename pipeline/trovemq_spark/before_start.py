@@ -1,0 +1,60 @@
+"""What can be told of a job's arguments without Spark, which takes many seconds to start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from broker.log.segments import DIRECTORY
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_spark.archive.manifest import Manifest
+from trovemq_spark.log.segments import LogDirectory
+from trovemq_spark.storage import Place
+
+
+def check_arguments(values: Any) -> None:
+    """values: a job's arguments, which may have a method `check()` of their own. TroveError OPTION_ILLEGAL,
+    STORE_FAILED where there is no log, ARCHIVE_ILLEGAL where there is no archive; OSError."""
+    if check := getattr(values, "check", None):
+        check()
+    store, archive, out = (getattr(values, name, "") for name in ("store", "archive", "out"))
+    for text in filter(None, (store, archive, out)):
+        _check_place(text)
+    if store:
+        LogDirectory.open(store)
+    if archive:
+        Manifest.open(archive)
+    if out:
+        _check_outside(out, store)
+
+
+def _check_place(text: str) -> None:
+    try:
+        Place(text)
+    except ValueError as error:
+        raise TroveError(errors.OPTION_ILLEGAL, f"{text} is no place that can be used: {error}") from error
+
+
+def _check_outside(out: str, store: str) -> None:
+    """A store holds what its broker wrote, and nothing else."""
+    local = Place(out).local
+    if local is None:
+        root = store if store and f"{out}/".startswith(f"{store.rstrip('/')}/") else None
+    else:
+        root = _store_around(local.resolve(), store)
+    if root is not None:
+        raise TroveError(
+            errors.OPTION_ILLEGAL,
+            f"{out} lies in the store {root}, which is only read: name a directory outside of it",
+            field="out",
+        )
+
+
+def _store_around(out: Path, store: str) -> str | None:
+    """Also where the store's log alone was named, or no store at all."""
+    for path in (out, *out.parents):
+        if (path / DIRECTORY).is_dir():
+            return str(path)
+    log = Place(store).local if store else None
+    return store if log is not None and out.is_relative_to(log.resolve()) else None
