@@ -1,10 +1,15 @@
-"""Writes docs/settings.md and docs/errors.md from the tables in the code; `--check` only compares."""
+"""Writes the pages of reference from the tables in the code; `--check` only compares."""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import operator
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from broker.rocketmq_keys import IGNORED_KEYS as IGNORED_BROKER_KEYS
 from broker.settings import BrokerSettings
@@ -12,6 +17,12 @@ from nameserver.settings import IGNORED_KEYS as IGNORED_NAMESERVER_KEYS
 from nameserver.settings import NameserverSettings
 from trovemq_daemon.setting_report import format_reference
 from trovemq_proto import errors
+from trovemq_spark import report
+from trovemq_spark.arguments import COMMON, FieldHelp, read_fields
+from trovemq_spark.cli import JOBS
+from trovemq_spark.sinks import options as sink_options
+from trovemq_spark.sources import option_table
+from trovemq_spark.table import schema
 
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Made by `make docs`; change the table in the code, not this page. -->"
@@ -88,7 +99,168 @@ def settings_page() -> str:
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "settings.md": settings_page}
+# --- the pipeline -------------------------------------------------------------------------------------
+
+PIPELINE_INTRODUCTION = """# Options of the pipeline
+
+{note}
+
+[The tutorial](pipeline.md) shows them at work. Everything here is checked before anything is read: a name
+that is not known, or a value that is none, is an error that says what would be right.
+"""
+
+SOURCES_INTRODUCTION = """## Reading: formats `trovemq` and `trovemq-log`
+
+`spark.read.format("trovemq-log").option("path", …).load()`, and `readStream`. Names may be written in any
+case of letters. *Formats*: only there, else in both; *in*: only in a batch query or a streaming one, else in
+both.
+"""
+
+SINK_INTRODUCTION = """## Writing: format `trovemq`
+
+`rows.write.format("trovemq").mode("append").option("nameServer", …).save()`, and `writeStream`.
+"""
+
+JOBS_INTRODUCTION = """## Jobs
+
+`trovemq-pipeline JOB --set NAME=VALUE …`; the settings {common} have options of their own, `--store` and so
+on. Every job takes `--master` (where Spark runs, `local[2]`) and `--debug` (Spark's own log, and tracebacks).
+From Python the settings are the fields of the job's dataclass, and `run(session, arguments, progress)` of
+`trovemq_spark.jobs.JOB` is the job.
+
+Sizes take `KiB`, `MiB`, `GiB`; times `ms`, `s`, `min`, `h`; timestamps `2025-01-31T12:00:00Z`; lists commas.
+"""
+
+
+OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.LShift: operator.lshift,
+    ast.Mult: operator.mul,
+    ast.Sub: operator.sub,
+}
+
+
+def pipeline_page() -> str:
+    """Needs no Spark: jobs are read as text."""
+    lines = [PIPELINE_INTRODUCTION.format(note=NOTE)]
+    lines += ["## Columns\n", *documented_table(schema.__doc__, columns=3), ""]
+    lines += [SOURCES_INTRODUCTION, *source_option_rows(), ""]
+    lines += ["Names of other connectors are answered with ours:", foreign_names(), ""]
+    lines += [SINK_INTRODUCTION, *sink_option_rows(), "", *sink_column_rows(), ""]
+    lines.append(JOBS_INTRODUCTION.format(common=listed(COMMON)))
+    for name, job in JOBS.items():
+        lines += [f"### {name}\n", f"{job.summary}\n", *job_rows(job.module), ""]
+    lines += ["## Exit codes\n", *documented_table(report.__doc__, columns=3)]
+    return "\n".join(lines) + "\n"
+
+
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def heading(*cells: str) -> list[str]:
+    return [row(*cells), "| --- " * len(cells) + "|"]
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def documented_table(text: str | None, columns: int) -> Iterator[str]:
+    """The table that a module's docstring has; a row of one cell is a heading inside it."""
+    assert text is not None
+    rows = [line.strip() for line in text.splitlines() if line.startswith("|")]
+    yield rows[0]
+    yield "| --- " * columns + "|"
+    for line in rows[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        yield (
+            as_code(line)
+            if len(cells) == columns
+            else row(f"*{cells[0].rstrip(':')}*", *[""] * (columns - 1))
+        )
+
+
+def as_code(text: str) -> str:
+    """Types such as map<string,string> look like HTML to Markdown."""
+    return re.sub(r"\w+<[\w,]+>", lambda match: f"`{match[0]}`", text)
+
+
+def source_option_rows() -> Iterator[str]:
+    yield from heading("option", "formats", "in", "value", "default", "meaning")
+    for option in option_table.OPTIONS:
+        names = " or ".join(code(name) for name in (option.name, *option.aliases))
+        formats = "" if len(option.sources) == 2 else code(option.sources[0])
+        ways = "" if len(option.ways) == 2 else option.ways[0]
+        yield row(names, formats, ways, option.kind.name, code(option.default), option.meaning)
+
+
+def foreign_names() -> str:
+    pairs = (f"`{theirs}` is `{ours}`" for theirs, ours in option_table.FOREIGN_NAMES.items())
+    return ", ".join(pairs) + "."
+
+
+def sink_option_rows() -> Iterator[str]:
+    yield from heading("option", "value", "default", "meaning")
+    for option in sink_options.OPTIONS:
+        yield row(code(option.name), option.kind.name, code(option.default), option.meaning)
+
+
+def sink_column_rows() -> Iterator[str]:
+    yield from heading("column of a row", "type")
+    for name, (words, _) in sink_options.COLUMNS.items():
+        yield row(code(name) + (" (required)" if name == "body" else ""), as_code(words))
+
+
+def job_rows(module: str) -> Iterator[str]:
+    yield from heading("setting", "type", "default", "meaning")
+    for field in read_fields(module):
+        yield row(code(field.name), kind_of(field.type), default_of(field, module), field.text)
+
+
+def kind_of(annotation: str) -> str:
+    """A field's type as the command line takes it."""
+    annotation = annotation.removesuffix(" | None")
+    if annotation.startswith("Literal["):
+        return " | ".join(ast.literal_eval(annotation.removeprefix("Literal")))
+    kinds = {"str": "text", "int": "number", "float": "number", "bool": "true | false"}
+    return kinds[annotation] if annotation in kinds else {"tuple[str, ...]": "list"}[annotation]
+
+
+def default_of(field: FieldHelp, module: str) -> str:
+    if not field.default:
+        return "required"
+    value = value_of(ast.parse(field.default, mode="eval").body, module)
+    return (
+        "" if value in ("", (), None) else code(str(value).lower() if isinstance(value, bool) else str(value))
+    )
+
+
+def value_of(node: ast.expr, module: str) -> Any:
+    """A default as it is written in a module: a literal, a constant of its own or of another, a product."""
+    if isinstance(node, ast.BinOp):
+        operation = {ast.LShift: operator.lshift, ast.Mult: operator.mul, ast.Sub: operator.sub}[
+            type(node.op)
+        ]
+        return operation(value_of(node.left, module), value_of(node.right, module))
+    if not isinstance(node, ast.Name):
+        return ast.literal_eval(node)
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    assert spec.origin is not None, module
+    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom) and node.id in [alias.name for alias in statement.names]:
+            return value_of(node, str(statement.module))
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == node.id:
+            assert statement.value is not None, node.id
+            return value_of(statement.value, module)
+    raise ValueError(f"{module} has no constant {node.id}")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "errors.md": errors_page,
+    "pipeline-options.md": pipeline_page,
+    "settings.md": settings_page,
+}
 
 
 def main(arguments: list[str]) -> int:
