@@ -66,8 +66,7 @@ def test_a_store_without_faults_has_no_findings(spark: SparkSession, tmp_path: P
     assert report.facts["unitsCompared"] == records - dead
 
 
-@pytest.mark.skipif(os.environ.get("PIPELINE_LONG") != "1", reason="PIPELINE_LONG=1 plants every fault alone")
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", FAULTS if os.environ.get("PIPELINE_LONG") == "1" else list(FAULTS)[:1])
 def test_each_fault_alone_is_named(
     name: str, spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

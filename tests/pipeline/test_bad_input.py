@@ -131,6 +131,25 @@ def test_a_path_that_is_no_archive(job: str, kind: str, command: Command, tmp_pa
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give one source"),
+        (["--store", "STORE", "--archive", "STORE"], "give one source"),
+        (["--store", "STORE", "--server", "nowhere"], "is no HOST:PORT"),
+        (["--set", "source_server=nowhere"], "is no HOST:PORT"),
+    ],
+)
+def test_what_replay_cannot_read_or_reach_was_told_after_spark_had_started(
+    words: list[str], told: str, command: Command, log: GrowingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trovemq_spark.session.make_session", lambda *_, **__: pytest.fail("Spark starts"))
+    given = [str(log.store) if word == "STORE" else word for word in words]
+    done = command("replay", "--set", "dry_run=true", *given)
+    assert done.code == 2
+    assert told in done.err
+
+
 @pytest.mark.parametrize("kind", ["other-files", "a-file"])
 def test_an_archive_is_not_made_where_something_else_is(
     kind: str, command: Command, log: GrowingLog, tmp_path: Path

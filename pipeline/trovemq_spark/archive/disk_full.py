@@ -25,6 +25,6 @@ def disk_full_told(place: Place) -> Iterator[None]:
         raise TroveError(
             errors.DISK_FULL,
             f"there is no room in {place} ({error.strerror or error}): nothing of this step counts, what was "
-            "committed before stays. Make room and run the job again",
+            "committed before stays",
             path=place,
         ) from error

@@ -62,8 +62,10 @@ class ReplayArguments:
     """Only counts what would be sent, by topic and queue, with the time range."""
 
     def check(self) -> None:
-        """TroveError OPTION_ILLEGAL."""
-        _wanted(self)
+        """TroveError OPTION_ILLEGAL, REQUEST_ILLEGAL for an address that is none."""
+        _wanted(self).check()
+        for server in filter(None, (self.server, self.source_server)):
+            connect(server)  # nothing is opened yet: an address that is none is told
 
 
 def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -> Report:

@@ -21,7 +21,7 @@ NARROW: Final = ("topic", "brokerName", "queueId", "queueOffset", "keys", "store
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages. One of store, archive and server is not "". Times: epoch ms, 0 for no bound."""
+    """Which messages. Times: epoch ms, 0 for no bound."""
 
     store: str
     archive: str
@@ -30,6 +30,15 @@ class Wanted:
     begin_timestamp: int
     end_timestamp: int
     keys: tuple[str, ...]
+
+    def check(self) -> None:
+        """TroveError OPTION_ILLEGAL where not exactly one of store, archive and server is given."""
+        given = [name for name in ("store", "archive", "server") if getattr(self, name)]
+        if len(given) != 1:
+            text = "give one source: store, archive or source_server" + (
+                f", not {', '.join(given)}" if given else ""
+            )
+            raise TroveError(errors.OPTION_ILLEGAL, text, field="store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +73,7 @@ def messages(session: SparkSession, wanted: Wanted, columns: Sequence[str] = COL
 
 
 def _read(session: SparkSession, wanted: Wanted, columns: Sequence[str]) -> DataFrame:
-    given = [name for name in ("store", "archive", "server") if getattr(wanted, name)]
-    if len(given) != 1:
-        text = "give one source: store, archive or source_server" + (
-            f", not {', '.join(given)}" if given else ""
-        )
-        raise TroveError(errors.OPTION_ILLEGAL, text, field="store")
+    wanted.check()
     if wanted.archive:
         from trovemq_spark.archive.readers import read_archive
 
