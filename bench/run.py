@@ -13,6 +13,7 @@ Client and broker share the processors. `--quick` sends a tenth of the messages,
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import tempfile
@@ -157,10 +158,10 @@ async def measure_store(report: Report, directory: Path, *, quick: bool) -> None
 
 
 async def measure_pipeline(report: Report, directory: Path, *, quick: bool) -> None:
-    """Spark is imported where it is asked for only."""
+    """Spark is imported where it is asked for only; its parts have event loops of their own."""
     from bench.pipeline.run import measure_all
 
-    measure_all(report, directory, quick=quick)
+    await asyncio.to_thread(measure_all, report, directory, quick=quick)
 
 
 MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {

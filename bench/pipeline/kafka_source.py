@@ -57,7 +57,7 @@ def fetch_jars(profile: str, directory: Path) -> list[Path]:
     """The jars of a profile of the pom, by Maven. KafkaMissingError."""
     if shutil.which("mvn") is None:
         raise KafkaMissingError("there is no mvn")
-    target = directory / profile
+    target = directory.resolve() / profile  # Maven would take it as relative to the pom
     command = ["mvn", "-q", "-B", "-f", str(_POM), f"-P{profile}", "dependency:copy-dependencies"]
     try:
         subprocess.run(
@@ -77,12 +77,14 @@ def running_kafka(jars: list[Path], directory: Path) -> Iterator[str]:
     settings.write_text(_SETTINGS.format(port=port, controller=controller, logs=logs, queues=QUEUES))
     java = [str(find_java_home() / "bin" / "java"), "-Xmx1g", "-cp", ":".join(map(str, jars))]
     cluster = "A" * 21 + "w"
-    subprocess.run(
+    formatted = subprocess.run(
         [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)],
-        check=True,
+        check=False,
         capture_output=True,
         timeout=60,
     )
+    if formatted.returncode:
+        raise KafkaMissingError(f"its storage cannot be made: {formatted.stderr.decode()[-200:]}")
     process = subprocess.Popen(
         [*java, "kafka.Kafka", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
