@@ -24,7 +24,6 @@ from bench.pipeline.scans import interleaved, noop
 from bench.report import Report
 from trovemq.testing import BrokerProcess
 from trovemq_spark.java import find_java_home
-from trovemq_spark.session import make_session
 
 ROWS: Final = 400_000
 QUEUES: Final = 8
@@ -140,38 +139,41 @@ def fill_kafka(session: SparkSession, address: str, rows: int) -> None:
     frame.write.format("kafka").options(**options).save()
 
 
-def measure_kafka(report: Report, directory: Path, *, quick: bool) -> None:
-    """Makes a session of its own, because the connector's jars must be there at its start."""
+def connector_settings(report: Report, directory: Path) -> dict[str, str]:
+    """Spark's settings for the connector, which a session has from its start; none where there is none."""
+    try:
+        return {"spark.jars": ",".join(map(str, fetch_jars("connector", directory)))}
+    except KafkaMissingError as missing:
+        report.notes.append(f"Kafka was not compared: {missing}.")
+        return {}
+
+
+def measure_kafka(report: Report, session: SparkSession, directory: Path, *, quick: bool) -> None:
+    """session: with connector_settings()."""
     rows = ROWS // 10 if quick else ROWS
     try:
-        jars, connector = fetch_jars("broker", directory), fetch_jars("connector", directory)
-        with running_kafka(jars, directory) as kafka:
-            _measure(report, directory, kafka, connector, rows)
+        with running_kafka(fetch_jars("broker", directory), directory) as kafka:
+            _measure(report, session, directory, kafka, rows)
     except KafkaMissingError as missing:
         report.notes.append(f"Kafka was not compared: {missing}.")
 
 
-def _measure(report: Report, directory: Path, kafka: str, connector: list[Path], rows: int) -> None:
-    settings = {"spark.jars": ",".join(map(str, connector)), "spark.local.dir": str(directory / "spark")}
-    session = make_session("bench-kafka", settings=settings)
-    try:
-        fill_kafka(session, kafka, rows)
-        with BrokerProcess(store=directory / "live", flushDiskType="ASYNC_FLUSH") as broker:
-            asyncio.run(fill_trovemq(broker.address, rows))
-            ours = {"server": broker.address, "topic": TOPIC}
-            theirs = {"kafka.bootstrap.servers": kafka, "subscribe": TOPIC, "includeHeaders": "true"}
-            seconds = interleaved(
-                {
-                    "ours": lambda: noop(session.read.format("trovemq").options(**ours).load()),
-                    "two": lambda: noop(
-                        session.read.format("trovemq").options(**ours, columns="keys,body").load()
-                    ),
-                    "theirs": lambda: noop(session.read.format("kafka").options(**theirs).load()),
-                },
-                rounds=5,
-            )
-    finally:
-        session.stop()
+def _measure(report: Report, session: SparkSession, directory: Path, kafka: str, rows: int) -> None:
+    fill_kafka(session, kafka, rows)
+    with BrokerProcess(store=directory / "live", flushDiskType="ASYNC_FLUSH") as broker:
+        asyncio.run(fill_trovemq(broker.address, rows))
+        ours = {"server": broker.address, "topic": TOPIC}
+        theirs = {"kafka.bootstrap.servers": kafka, "subscribe": TOPIC, "includeHeaders": "true"}
+        seconds = interleaved(
+            {
+                "ours": lambda: noop(session.read.format("trovemq").options(**ours).load()),
+                "two": lambda: noop(
+                    session.read.format("trovemq").options(**ours, columns="keys,body").load()
+                ),
+                "theirs": lambda: noop(session.read.format("kafka").options(**theirs).load()),
+            },
+            rounds=5,
+        )
     report.add("live source, all columns", rows / seconds["ours"] / 1e3, "k rows/s")
     report.add("live source, keys and body", rows / seconds["two"] / 1e3, "k rows/s")
     report.add("Spark's Kafka connector, the same rows", rows / seconds["theirs"] / 1e3, "k rows/s")

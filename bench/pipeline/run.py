@@ -8,7 +8,7 @@ from typing import Final
 from bench import limits
 from bench.pipeline.archives import measure_archive
 from bench.pipeline.decode import measure_decode
-from bench.pipeline.kafka_source import measure_kafka
+from bench.pipeline.kafka_source import connector_settings, measure_kafka
 from bench.pipeline.log_files import SEGMENT_SIZE, write_log
 from bench.pipeline.rebuilds import measure_rebuild
 from bench.pipeline.scans import measure_scans
@@ -21,7 +21,7 @@ SEARCHED_ROWS: Final = 10_000_000
 
 
 def measure_all(report: Report, directory: Path, *, quick: bool = False) -> None:
-    """Makes its logs and archives below `directory`; the search has no Spark, Kafka a session of its own."""
+    """Makes its logs and archives below `directory`; the search has no Spark."""
     memory = limits.memcpy_bytes_per_second()
     report.add("memory: copy", memory / 1e9, "GB/s")
     store = directory / "store"
@@ -30,12 +30,14 @@ def measure_all(report: Report, directory: Path, *, quick: bool = False) -> None
     report.add("the log", segments * SEGMENT_SIZE / 1e6, "MB")
     report.add("the log: records", count, "")
     measure_decode(report, store, memory_bytes_per_second=memory)
-    session = make_session("bench", settings={"spark.local.dir": str(directory / "spark")})
+    kafka = connector_settings(report, directory)
+    session = make_session("bench", settings={"spark.local.dir": str(directory / "spark"), **kafka})
     try:
         measure_scans(report, session, store, rounds=rounds)
         measure_archive(report, session, store, directory, rounds=min(rounds, 3))
         measure_rebuild(report, session, directory, rounds=min(rounds, 3), segments=segments)
+        if kafka:
+            measure_kafka(report, session, directory, quick=quick)
     finally:
         session.stop()
     measure_search(report, directory, SEARCHED_ROWS // (10 if quick else 1))
-    measure_kafka(report, directory, quick=quick)
