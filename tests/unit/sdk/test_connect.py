@@ -45,6 +45,30 @@ async def test_waiting_for_a_server_that_starts() -> None:
         await client.close()
 
 
+async def test_a_broker_whose_first_word_took_a_moment_was_unreachable(broker: FakeServer) -> None:
+    """A tenth of a second of other work was taken for nobody being there."""
+    host, _, port = broker.address.rpartition(":")
+    attempts = 0
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def carry(client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        server, requests = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(pump(client, requests, 0), pump(server, answers, 0.3), return_exceptions=True)
+
+    between = await asyncio.start_server(carry, "127.0.0.1", 0)
+    address = f"127.0.0.1:{between.sockets[0].getsockname()[1]}"
+    async with trovemq.connect(address):
+        assert attempts == 1
+    between.close()
+
+
 async def _connected(address: str) -> trovemq.Client:
     return await trovemq.connect(address, wait_ms=10_000, options=ClientOptions(**QUICK))  # type: ignore[arg-type]
 

@@ -42,7 +42,8 @@ def channel_arguments(options: ClientOptions) -> list[tuple[str, int | str]]:
         ("grpc.max_receive_message_length", options.message_size_max),
         ("grpc.http2.max_frame_size", (1 << 24) - 1),
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
+        # Not a wait, for all its name: how long one attempt to connect may take. A busy broker needs time.
+        ("grpc.min_reconnect_backoff_ms", options.connect_timeout_ms),
         ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
