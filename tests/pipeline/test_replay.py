@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess, running_broker
-from trovemq import Client, connect
+from tests.support.stored_messages import ask, stored
+from trovemq import Client
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 from trovemq_spark.jobs.archive import ArchiveArguments
@@ -35,7 +36,7 @@ from trovemq_spark.replay import sender as sender_module
 from trovemq_spark.replay.ledger import Ledger, SourceQueue
 from trovemq_spark.replay.messages import COLUMNS
 from trovemq_spark.replay.sender import ReplayTarget
-from trovemq_spark.replay.task import CONNECT_WAIT_MS, ReplayTask
+from trovemq_spark.replay.task import ReplayTask
 from trovemq_spark.report import error_of
 from trovemq_spark.table.columns import arrow_batch
 
@@ -74,28 +75,6 @@ async def fill(client: Client) -> None:
                     properties=[{"number": str(i)} for i in range(MESSAGES)],
                     queue_id=queue,
                 )
-
-
-def ask(broker: BrokerProcess, question: Callable[[Client], Any]) -> Any:
-    async def asked() -> Any:
-        async with connect(broker.address, wait_ms=CONNECT_WAIT_MS) as client:
-            return await question(client)
-
-    return asyncio.run(asked())
-
-
-def stored(broker: BrokerProcess, topic: str) -> list[Message]:
-    """All messages of a topic, queue by queue."""
-
-    async def read(client: Client) -> list[Message]:
-        found: list[Message] = []
-        for queue in await client.queue_offsets(topic):
-            pulled = client.pull(topic, queue_id=queue.queue_id, offset=queue.min_offset)
-            found += [message async for message in pulled]
-        return found
-
-    messages: list[Message] = ask(broker, read)
-    return messages
 
 
 def replay(

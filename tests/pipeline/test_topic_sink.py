@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tests.support.broker_process import BrokerProcess, running_broker
-from trovemq import Client, connect
+from tests.support.stored_messages import ask, stored
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message
 from trovemq_spark.report import error_of
 from trovemq_spark.sinks.options import parse_sink_options
 from trovemq_spark.sinks.topic_writer import write_rows
@@ -31,31 +29,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def ask(broker: BrokerProcess, question: Callable[[Client], Any]) -> Any:
-    async def asked() -> Any:
-        async with connect(broker.address, wait_ms=30_000) as client:
-            return await question(client)
-
-    return asyncio.run(asked())
-
-
 def make_topic(broker: BrokerProcess, name: str, queues: int = 4, kind: str = "NORMAL") -> str:
     ask(broker, lambda client: client.admin.create_topic(name, queues, kind))
     return name
-
-
-def stored(broker: BrokerProcess, topic: str) -> list[Message]:
-    """All messages of a topic, queue by queue."""
-
-    async def read(client: Client) -> list[Message]:
-        found: list[Message] = []
-        for queue in await client.queue_offsets(topic):
-            pulled = client.pull(topic, queue_id=queue.queue_id, offset=queue.min_offset)
-            found += [message async for message in pulled]
-        return found
-
-    messages: list[Message] = ask(broker, read)
-    return messages
 
 
 def write(rows: DataFrame, broker: BrokerProcess, **options: str) -> None:
