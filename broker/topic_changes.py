@@ -8,11 +8,11 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from broker.message_store import MessageStore
-from broker.topics.topics import TopicChange, TopicConfig
+from broker.topics.topics import NO_OPTIONS, TopicChange, TopicConfig
 from trovemq_daemon.threads import run_in_thread
 
 
@@ -34,11 +34,16 @@ class TopicChanges:
         self.changing: Final = asyncio.Lock()
         """Held while a topic is made, altered or deleted; whoever removes files of queues holds it too."""
 
-    async def create(self, name: str, queue_count: int, message_type: str) -> TopicConfig:
+    async def create(
+        self, name: str, queue_count: int, message_type: str, options: Mapping[str, str] = NO_OPTIONS
+    ) -> TopicConfig:
         """Raises what TopicTable.create raises."""
         async with self.changing:
             topics = self._store.topics
-            await self._save(topics.begin_create(name, queue_count, message_type, now_ms=self._clock_ms()))
+            change = topics.begin_create(
+                name, queue_count, message_type, options=options, now_ms=self._clock_ms()
+            )
+            await self._save(change)
             return topics.require(name)
 
     async def ensure_internal(self, name: str, queue_count: int) -> None:
@@ -48,12 +53,23 @@ class TopicChanges:
             if change is not None:
                 await self._save(change)
 
-    async def alter(self, name: str, *, queue_count: int | None, message_type: str | None) -> TopicConfig:
+    async def alter(
+        self,
+        name: str,
+        *,
+        queue_count: int | None,
+        message_type: str | None,
+        options: Mapping[str, str] = NO_OPTIONS,
+    ) -> TopicConfig:
         """Raises what TopicTable.alter raises."""
         async with self.changing:
             topics = self._store.topics
             change = topics.begin_alter(
-                name, queue_count=queue_count, message_type=message_type, now_ms=self._clock_ms()
+                name,
+                queue_count=queue_count,
+                message_type=message_type,
+                options=options,
+                now_ms=self._clock_ms(),
             )
             if change is not None:
                 await self._save(change)

@@ -14,6 +14,7 @@ from broker.queues import queue_ids, queue_range, topic_not_found
 from broker.server.traffic import Traffic
 from broker.topic_changes import TopicChanges
 from broker.topics.names import is_system_topic
+from broker.topics.topic_options import option_texts
 from broker.topics.topics import QUEUE_COUNT_DEFAULT, TopicConfig
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -50,7 +51,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CreateTopicRequest, _context: Context
     ) -> admin_pb2.TopicDescription:
         config = await self._changes.create(
-            request.topic, request.queue_count or QUEUE_COUNT_DEFAULT, request.message_type or "NORMAL"
+            request.topic,
+            request.queue_count or QUEUE_COUNT_DEFAULT,
+            request.message_type or "NORMAL",
+            request.options,
         )
         return self._description(config.name, config, with_queues=True)
 
@@ -61,6 +65,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             request.topic,
             queue_count=request.queue_count or None,
             message_type=request.message_type or None,
+            options=request.options,
         )
         return self._description(config.name, config, with_queues=True)
 
@@ -104,6 +109,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             system=is_system_topic(topic),
             queues=[self._queue(topic, number) for number in numbers] if with_queues else (),
             broker=self._store.settings.broker,
+            options=option_texts(config.attributes) if config is not None else {},
         )
 
     def _queue(self, topic: str, queue_id: int) -> admin_pb2.TopicQueue:

@@ -22,6 +22,7 @@ from broker.storage.files import FileSystem
 from broker.topics.json_file import ADVICE, JsonFile
 from broker.topics.lax_json import JsonObject, integer_member, object_member
 from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
+from broker.topics.topic_options import TopicOptions, check_together, options_of, with_options
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -35,6 +36,9 @@ PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4
 PERM_PRIORITY: Final = 8
+
+NO_OPTIONS: Final[Mapping[str, str]] = {}
+NO_OPTIONS_SET: Final = TopicOptions()
 
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
@@ -52,6 +56,8 @@ class TopicConfig:
     order: bool = False
     topic_sys_flag: int = 0
     attributes: dict[str, str] = field(default_factory=dict)
+    options: TopicOptions = NO_OPTIONS_SET
+    """What `attributes` say of them."""
 
     @property
     def readable(self) -> bool:
@@ -68,6 +74,11 @@ class TopicConfig:
     def with_message_type(self, message_type: str) -> TopicConfig:
         attributes = {**self.attributes, MESSAGE_TYPE_ATTRIBUTE: message_type}
         return replace(self, message_type=message_type, attributes=attributes)
+
+    def with_options(self, changes: Mapping[str, str]) -> TopicConfig:
+        """Options by name (topic_options.py). TroveError TOPIC_OPTION_ILLEGAL."""
+        attributes = with_options(self.attributes, self.message_type, changes)
+        return replace(self, attributes=attributes, options=options_of(attributes))
 
     def to_json(self, base: Mapping[str, object]) -> JsonObject:
         """RocketMQ's object for the topic; members of `base` that we do not know stay."""
@@ -99,6 +110,7 @@ class TopicConfig:
             order=bool(value.get("order", False)),
             topic_sys_flag=integer_member(value, "topicSysFlag", 0),
             attributes=texts,
+            options=options_of(texts),
         )
 
 
@@ -196,11 +208,14 @@ class TopicTable:
         queue_count: int = QUEUE_COUNT_DEFAULT,
         message_type: str = "NORMAL",
         *,
+        options: Mapping[str, str] = NO_OPTIONS,
         now_ms: int | None = None,
     ) -> TopicConfig:
         """Makes a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
-        MESSAGE_TYPE_UNSUPPORTED, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED, SERVICE_NOT_AVAILABLE."""
-        self._carry_out(self.begin_create(name, queue_count, message_type, now_ms=now_ms))
+        MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
+        SERVICE_NOT_AVAILABLE."""
+        change = self.begin_create(name, queue_count, message_type, options=options, now_ms=now_ms)
+        self._carry_out(change)
         return self.require(name)
 
     def begin_create(
@@ -209,6 +224,7 @@ class TopicTable:
         queue_count: int = QUEUE_COUNT_DEFAULT,
         message_type: str = "NORMAL",
         *,
+        options: Mapping[str, str] = NO_OPTIONS,
         now_ms: int | None = None,
     ) -> TopicChange:
         """The topic is there after finish(). Raises as create() but for what the file may raise."""
@@ -224,6 +240,7 @@ class TopicTable:
         if len(self._configs) >= TOPIC_COUNT_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
         config = TopicConfig(name, queue_count, queue_count).with_message_type(message_type)
+        config = config.with_options(options)
         return self._begin_put(None, config, now_ms)
 
     def ensure_internal(self, name: str, queue_count: int, *, now_ms: int | None = None) -> TopicConfig:
@@ -252,12 +269,18 @@ class TopicTable:
         queue_count: int | None = None,
         message_type: str | None = None,
         perm: int | None = None,
+        options: Mapping[str, str] = NO_OPTIONS,
         now_ms: int | None = None,
     ) -> TopicConfig:
         """Changes what is given; queues are only ever added. TroveError as create(), and TOPIC_NOT_FOUND."""
         self._carry_out(
             self.begin_alter(
-                name, queue_count=queue_count, message_type=message_type, perm=perm, now_ms=now_ms
+                name,
+                queue_count=queue_count,
+                message_type=message_type,
+                perm=perm,
+                options=options,
+                now_ms=now_ms,
             )
         )
         return self.require(name)
@@ -269,6 +292,7 @@ class TopicTable:
         queue_count: int | None = None,
         message_type: str | None = None,
         perm: int | None = None,
+        options: Mapping[str, str] = NO_OPTIONS,
         now_ms: int | None = None,
     ) -> TopicChange | None:
         """None where nothing is to be changed. Raises as alter() but for what the file may raise."""
@@ -283,6 +307,9 @@ class TopicTable:
         if message_type is not None:
             _check_message_type(message_type)
             after = after.with_message_type(message_type)
+            check_together(after.options, message_type)
+        if options:
+            after = after.with_options(options)
         if perm is not None:
             if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
                 raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")

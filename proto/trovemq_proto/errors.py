@@ -204,6 +204,11 @@ OPTION_ILLEGAL = _add(
     "An option of a Spark data source, sink or job is unknown, or has a value that it cannot have.",
     "Correct it; the message names the options there are (docs/pipeline.md).",
 )  # fmt: skip
+TOPIC_OPTION_ILLEGAL = _add(
+    "TOPIC_OPTION_ILLEGAL", 128, "INVALID_ARGUMENT", False,
+    "An option of a topic is unknown, has a value that it cannot have, or contradicts another one.",
+    "Correct it; the message names the option (trovemq topic create --help).",
+)  # fmt: skip
 
 # --- 2xx: something is not there, or is there already -----------------------------------------------
 TOPIC_NOT_FOUND = _add(

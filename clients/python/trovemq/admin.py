@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trovemq._groups import Groups, reset_target
 from trovemq._links import Links
@@ -33,7 +33,13 @@ class Admin:
     # --- topics ---------------------------------------------------------------------------------------
 
     async def create_topic(
-        self, name: str, queue_count: int = 8, message_type: str = "NORMAL", broker: str | None = None
+        self,
+        name: str,
+        queue_count: int = 8,
+        message_type: str = "NORMAL",
+        broker: str | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
     ) -> list[TopicDescription]:
         """Creates a topic, durably, and waits until the routes show it.
 
@@ -42,17 +48,22 @@ class Admin:
             queue_count: Queues 0 .. queue_count-1, 1 to 1,024.
             message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED.
             broker: The broker; every one where None.
+            options: What the topic does beside the usual, by name: `deduplicate` (a time such as "1h"),
+                `order` ("priority"), `retention` ("until_acknowledged"), `retention_age_max` (a time),
+                `indexed_properties` (names with commas between); "off" is each one's default.
 
         Returns:
             The topic as each broker describes it.
 
         Raises:
-            TroveError: TOPIC_ILLEGAL, TOPIC_EXISTS, MESSAGE_TYPE_UNSUPPORTED, REQUEST_ILLEGAL, …
+            TroveError: TOPIC_ILLEGAL, TOPIC_EXISTS, TOPIC_OPTION_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED,
+                REQUEST_ILLEGAL, …
         """
         _check_queue_count(queue_count)
         brokers = self._links.routes.brokers(broker)
         connections = [self._links.connection(info) for info in brokers]
-        created = await present([c.create_topic(name, queue_count, message_type) for c in connections], ())
+        calls = [c.create_topic(name, queue_count, message_type, options or {}) for c in connections]
+        created = await present(calls, ())
         await self._seen(lambda: all(self._links.routes.has_topic(name, info.name) for info in brokers))
         return created
 
@@ -62,16 +73,22 @@ class Admin:
         queue_count: int | None = None,
         message_type: str | None = None,
         broker: str | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
     ) -> list[TopicDescription]:
-        """Changes a topic on every broker that has it; None leaves a value as it is.
+        """Changes a topic on every broker that has it; None leaves a value as it is, and so does
+        an option that is not named.
 
         Raises:
-            TroveError: TOPIC_NOT_FOUND, REQUEST_ILLEGAL (fewer queues than now), MESSAGE_TYPE_UNSUPPORTED, …
+            TroveError: TOPIC_NOT_FOUND, REQUEST_ILLEGAL (fewer queues than now), MESSAGE_TYPE_UNSUPPORTED,
+                TOPIC_OPTION_ILLEGAL, …
         """
         if queue_count is not None:
             _check_queue_count(queue_count)
         connections = [self._links.connection(info) for info in self._links.routes.brokers_of(name, broker)]
-        calls = [c.alter_topic(name, queue_count or 0, message_type or "") for c in connections]
+        calls = [
+            c.alter_topic(name, queue_count or 0, message_type or "", options or {}) for c in connections
+        ]
         altered = await present(calls, (errors.TOPIC_NOT_FOUND,))
         await self._seen(lambda: all(self._has_queues(topic) for topic in altered))
         return altered

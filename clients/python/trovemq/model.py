@@ -5,7 +5,8 @@ All are frozen values; none of them holds a connection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class TopicDescription:
     system: bool
     queues: tuple[TopicQueue, ...]
     broker: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Those that are set, by name: deduplicate, order, retention, retention_age_max, indexed_properties."""
 
 
 @dataclass(frozen=True, slots=True)

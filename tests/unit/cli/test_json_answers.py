@@ -217,7 +217,14 @@ def test_an_ambiguous_queue_is_an_error_that_lists_the_brokers(run: Any) -> None
 
 
 def test_topics_from_creation_to_deletion(run: Any) -> None:
-    topic = {"topic": "new", "queueCount": 3, "messageType": "NORMAL", "system": False, "broker": "broker-a"}
+    topic = {
+        "topic": "new",
+        "queueCount": 3,
+        "messageType": "NORMAL",
+        "system": False,
+        "options": {},
+        "broker": "broker-a",
+    }
     assert run("--json", "topic", "create", "new", "--queues", "3").objects == [topic]
     assert run("--json", "topic", "create", "new").note["error"] == "TOPIC_EXISTS"
     assert run("--json", "topic", "alter", "new", "--queues", "4").objects == [topic | {"queueCount": 4}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -192,16 +192,22 @@ class Connection:
 
     # --- admin ----------------------------------------------------------------------------------------
 
-    async def create_topic(self, topic: str, queue_count: int, message_type: str) -> TopicDescription:
+    async def create_topic(
+        self, topic: str, queue_count: int, message_type: str, options: Mapping[str, str]
+    ) -> TopicDescription:
         """Creates a topic; durable before the answer."""
         request = admin_pb2.CreateTopicRequest(
-            topic=topic, queue_count=queue_count, message_type=message_type
+            topic=topic, queue_count=queue_count, message_type=message_type, options=options
         )
         return await self._topic("CreateTopic", request)
 
-    async def alter_topic(self, topic: str, queue_count: int, message_type: str) -> TopicDescription:
+    async def alter_topic(
+        self, topic: str, queue_count: int, message_type: str, options: Mapping[str, str]
+    ) -> TopicDescription:
         """Changes a topic; 0 and empty leave things as they are."""
-        request = admin_pb2.AlterTopicRequest(topic=topic, queue_count=queue_count, message_type=message_type)
+        request = admin_pb2.AlterTopicRequest(
+            topic=topic, queue_count=queue_count, message_type=message_type, options=options
+        )
         return await self._topic("AlterTopic", request)
 
     async def describe_topic(self, topic: str) -> TopicDescription:

@@ -184,7 +184,13 @@ def topic_description(topic: admin_pb2.TopicDescription) -> TopicDescription:
         for queue in topic.queues
     )
     return TopicDescription(
-        topic.topic, topic.queue_count, topic.message_type, topic.system, tuple(queues), topic.broker
+        topic.topic,
+        topic.queue_count,
+        topic.message_type,
+        topic.system,
+        tuple(queues),
+        topic.broker,
+        dict(topic.options),
     )
 
 

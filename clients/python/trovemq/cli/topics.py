@@ -36,6 +36,56 @@ TypeOption = Annotated[
 ]
 
 
+DeduplicateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--deduplicate",
+        metavar="TIME",
+        help="Store no message whose id was stored so recently, for example 1h (off: store all).",
+        show_default=False,
+    ),
+]
+OrderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--order", metavar="log|priority", help="Receive by priority (0-9, 9 first).", show_default=False
+    ),
+]
+RetentionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--retention",
+        metavar="time|until_acknowledged",
+        help="Keep messages until every group has acknowledged them.",
+        show_default=False,
+    ),
+]
+RetentionAgeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--retention-age-max",
+        metavar="TIME",
+        help="Of until_acknowledged: older messages go all the same.",
+        show_default=False,
+    ),
+]
+IndexedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--indexed-property",
+        metavar="NAME",
+        help="A property that `search` finds by an index; may be given several times (off: none).",
+        show_default=False,
+    ),
+]
+
+
+def _options(**given: str | list[str] | None) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else ",".join(value) for name, value in given.items() if value
+    }
+
+
 @verb(app, "create")
 async def create(
     session: Session,
@@ -44,6 +94,11 @@ async def create(
         int, typer.Option("--queues", metavar="N", min=1, max=1024, help="How many queues.")
     ] = 8,
     message_type: TypeOption = MessageType.NORMAL,
+    deduplicate: DeduplicateOption = None,
+    order: OrderOption = None,
+    retention: RetentionOption = None,
+    retention_age_max: RetentionAgeOption = None,
+    indexed_property: IndexedOption = None,
     broker: BrokerOption = None,
 ) -> None:
     """Create a topic: through a nameserver on every broker, unless --broker names one."""
@@ -51,7 +106,17 @@ async def create(
     async with session.client() as client:
         made = await session.call(
             client.admin.create_topic(
-                name, queue_count=queues, message_type=message_type.value, broker=broker
+                name,
+                queue_count=queues,
+                message_type=message_type.value,
+                broker=broker,
+                options=_options(
+                    deduplicate=deduplicate,
+                    order=order,
+                    retention=retention,
+                    retention_age_max=retention_age_max,
+                    indexed_properties=indexed_property,
+                ),
             )
         )
     show_topics(session, made)
@@ -68,11 +133,23 @@ async def alter(
         ),
     ] = None,
     message_type: TypeOption = None,
+    deduplicate: DeduplicateOption = None,
+    order: OrderOption = None,
+    retention: RetentionOption = None,
+    retention_age_max: RetentionAgeOption = None,
+    indexed_property: IndexedOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Give a topic more queues or another message type."""
-    if queues is None and message_type is None:
-        raise typer.BadParameter("nothing to alter: give --queues or --type")
+    """Give a topic more queues, another message type or other options."""
+    options = _options(
+        deduplicate=deduplicate,
+        order=order,
+        retention=retention,
+        retention_age_max=retention_age_max,
+        indexed_properties=indexed_property,
+    )
+    if queues is None and message_type is None and not options:
+        raise typer.BadParameter("nothing to alter: give --queues, --type or an option of the topic")
     async with session.client() as client:
         altered = await session.call(
             client.admin.alter_topic(
@@ -80,6 +157,7 @@ async def alter(
                 queue_count=queues,
                 message_type=None if message_type is None else message_type.value,
                 broker=broker,
+                options=options,
             )
         )
     show_topics(session, altered)
@@ -132,8 +210,14 @@ def topic_fields(topic: TopicDescription) -> dict[str, object]:
         "queueCount": topic.queue_count,
         "messageType": topic.message_type,
         "system": topic.system,
+        "options": dict(topic.options),
         "broker": topic.broker,
     }
+
+
+def options_text(topic: TopicDescription) -> str:
+    """`deduplicate 1h, order priority`; a dash for none."""
+    return ", ".join(f"{name} {value}" for name, value in topic.options.items()) or "-"
 
 
 def queue_fields(topic: TopicDescription) -> list[dict[str, object]]:
@@ -158,8 +242,11 @@ def show_topics(session: Session, topics: Iterable[TopicDescription]) -> None:
         return
     from trovemq.cli.render import table
 
-    rows = [(topic.topic, topic.queue_count, topic.message_type, topic.broker) for topic in found]
-    session.output.show(table(("topic", "queues", "type", "broker"), rows, numbers=("queues",)))
+    rows = [
+        (topic.topic, topic.queue_count, topic.message_type, options_text(topic), topic.broker)
+        for topic in found
+    ]
+    session.output.show(table(("topic", "queues", "type", "options", "broker"), rows, numbers=("queues",)))
 
 
 def show_queues(session: Session, topics: Iterable[TopicDescription]) -> None:

@@ -1,0 +1,144 @@
+"""What a topic does beside RocketMQ's: options, kept among the attributes of `config/topics.json`.
+
+| option               | values                            | attribute                      |
+|----------------------|-----------------------------------|--------------------------------|
+| deduplicate          | a time (`1h`); `off`              | trovemq.deduplicate            |
+| order                | `log`, `priority`                 | trovemq.order                  |
+| retention            | `time`, `until_acknowledged`      | trovemq.retention              |
+| retention_age_max    | a time (`30d`); `off`             | trovemq.retention.age.max      |
+| indexed_properties   | names with commas between; `off`  | trovemq.indexed.properties     |
+
+RocketMQ keeps attributes that it does not know. A default is written as no attribute at all; attributes that
+cannot be read (of a newer version, or written by hand) count as the default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+ORDERS: Final = ("log", "priority")
+RETENTIONS: Final = ("time", "until_acknowledged")
+WINDOW_MAX_MS: Final = 366 * 86_400_000
+WINDOW_MIN_MS: Final = 1_000
+INDEXED_PROPERTIES_MAX: Final = 16
+OFF: Final = "off"
+
+_ATTRIBUTES: Final = {
+    "deduplicate": "trovemq.deduplicate",
+    "order": "trovemq.order",
+    "retention": "trovemq.retention",
+    "retention_age_max": "trovemq.retention.age.max",
+    "indexed_properties": "trovemq.indexed.properties",
+}
+_DEFAULTS: Final = {"order": "log", "retention": "time"}
+_TIME: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)", re.ASCII)
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """Times in milliseconds, 0 where the option is off."""
+
+    deduplicate_ms: int = 0
+    """A message whose unique key was stored so recently in the topic is not stored again."""
+    order: str = "log"
+    retention: str = "time"
+    retention_age_max_ms: int = 0
+    """Of `until_acknowledged`: older messages go all the same. Off: the broker's own limit."""
+    indexed_properties: tuple[str, ...] = ()
+
+    @property
+    def by_priority(self) -> bool:
+        return self.order == "priority"
+
+    @property
+    def until_acknowledged(self) -> bool:
+        return self.retention == "until_acknowledged"
+
+
+def options_of(attributes: Mapping[str, str]) -> TopicOptions:
+    """The options among a topic's attributes; what cannot be read is the default."""
+    texts = option_texts(attributes)
+    while True:
+        try:
+            return _parsed(texts)
+        except TroveError as error:
+            del texts[error.fields["option"]]
+
+
+def with_options(
+    attributes: Mapping[str, str], message_type: str, changes: Mapping[str, str]
+) -> dict[str, str]:
+    """The attributes after these changes of options. TroveError TOPIC_OPTION_ILLEGAL."""
+    after = dict(attributes)
+    for name, text in changes.items():
+        if name not in _ATTRIBUTES:
+            raise _illegal(name, f"is unknown; there are {', '.join(_ATTRIBUTES)}")
+        value = text.strip()
+        if value in (OFF, "", _DEFAULTS.get(name)):
+            after.pop(_ATTRIBUTES[name], None)
+        else:
+            after[_ATTRIBUTES[name]] = value
+    check_together(_parsed(option_texts(after)), message_type)
+    return after
+
+
+def option_texts(attributes: Mapping[str, str]) -> dict[str, str]:
+    """The options that are set, as they were given."""
+    return {name: attributes[attribute] for name, attribute in _ATTRIBUTES.items() if attribute in attributes}
+
+
+def check_together(options: TopicOptions, message_type: str) -> None:
+    """TroveError TOPIC_OPTION_ILLEGAL for options that contradict each other."""
+    if options.by_priority and message_type == "FIFO":
+        raise _illegal("order", "cannot be priority in a FIFO topic: its order is that of sending")
+    if options.retention_age_max_ms and not options.until_acknowledged:
+        raise _illegal("retention_age_max", "belongs to retention = until_acknowledged")
+
+
+def _parsed(texts: Mapping[str, str]) -> TopicOptions:
+    return TopicOptions(
+        deduplicate_ms=_time(texts, "deduplicate"),
+        order=_choice(texts, "order", ORDERS),
+        retention=_choice(texts, "retention", RETENTIONS),
+        retention_age_max_ms=_time(texts, "retention_age_max"),
+        indexed_properties=_names(texts, "indexed_properties"),
+    )
+
+
+def _time(texts: Mapping[str, str], name: str) -> int:
+    text = texts.get(name)
+    if text is None:
+        return 0
+    match = _TIME.fullmatch(text)
+    milliseconds = int(match[1]) * _UNITS_MS[match[2]] if match else 0
+    if not WINDOW_MIN_MS <= milliseconds <= WINDOW_MAX_MS:
+        raise _illegal(name, f"{text[:40]!r} is no time from 1s to 366d, such as 30m, 1h or 7d (or off)")
+    return milliseconds
+
+
+def _choice(texts: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = texts.get(name, choices[0])
+    if text not in choices:
+        raise _illegal(name, f"{text[:40]!r} is not one of {', '.join(choices)}")
+    return text
+
+
+def _names(texts: Mapping[str, str], name: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in texts.get(name, "").split(",") if part.strip())
+    if len(names) > INDEXED_PROPERTIES_MAX or len(set(names)) < len(names):
+        raise _illegal(name, f"has one name twice, or more than {INDEXED_PROPERTIES_MAX} names")
+    for each in names:
+        if len(each.encode()) > 127 or any(c < " " for c in each):
+            raise _illegal(name, f"{each[:40]!r} is no property name of at most 127 bytes")
+    return names
+
+
+def _illegal(name: str, what: str) -> TroveError:
+    return TroveError(errors.TOPIC_OPTION_ILLEGAL, f"option {name[:40]!r} {what}", option=name)
