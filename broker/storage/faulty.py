@@ -2,7 +2,8 @@
 
 `decide(operation, path)` is asked before each call and returns the errno to fail with, or None. Operations
 are named as the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic, rename,
-remove, truncate, sync_directory, lock, list, read_bytes; read stands for check_readable. With `tear` a write
+remove, truncate, sync_directory, lock, list, read_bytes, open_trees, commit, read_trees; read stands for
+check_readable. With `tear` a write
 that fails has written its first half, as pwrite may.
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.storage.files import Buffer, File, FileSystem, StorageError, WritableMap
+from broker.storage.trees import TreeChange, TreeReader, Trees
 
 Decide = Callable[[str, str], int | None]
 
@@ -88,6 +90,28 @@ class FaultyFile:
             self._owner.open_count -= 1
             self._closed = True
         self._inner.close()
+
+
+class FaultyTrees:
+    """`commit` is an operation, and `read_trees` for a reader."""
+
+    def __init__(self, owner: FaultyFileSystem, inner: Trees, path: str) -> None:
+        self._owner = owner
+        self._inner = inner
+        self._path = path
+        self.close = inner.close
+
+    def read(self) -> TreeReader:
+        self._owner.check("read_trees", self._path)
+        return self._inner.read()
+
+    def commit(self, changes: Sequence[TreeChange]) -> None:
+        self._owner.check("commit", self._path)
+        self._inner.commit(changes)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes
 
 
 class FaultyFileSystem:
@@ -175,6 +199,10 @@ class FaultyFileSystem:
 
     def total_bytes(self) -> int:
         return self.inner.total_bytes()
+
+    def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
+        self.check("open_trees", directory)
+        return FaultyTrees(self, self.inner.open_trees(directory, names), directory)
 
     def modified_ms(self, path: str) -> int:
         return self.inner.modified_ms(path)

@@ -1,8 +1,9 @@
 """The seam to the disk: the only way in which the engine touches files.
 
 Appends go through `File.write`, reads through `File.view` (the mapping), so that a fake disk sees every
-write. `WritableMap` exists for the index files alone, whose writes are scattered; it too records what is
-written. Paths are relative to the store's root, with `/`; the seam refuses a path that leaves it.
+write. Sorted trees (trees.py) write for themselves. `WritableMap` exists for the index files alone, whose
+writes are scattered; it too records what is written. Paths are relative to the store's root, with `/`; the
+seam refuses a path that leaves it.
 
 Invariants
 - A write either happens whole or raises `StorageError`; `write` loops over short writes and EINTR.
@@ -23,6 +24,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from broker.storage.trees import Trees
 
 Buffer = bytes | bytearray | memoryview
 
@@ -163,4 +166,10 @@ class FileSystem(Protocol):
 
     def modified_ms(self, path: str) -> int:
         """When the file was written last, as epoch ms."""
+        ...
+
+    def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
+        """Opens the sorted trees of a directory, made where they are missing (broker/storage/trees.py): the
+        file `data.mdb`, whose name is durable after `sync_directory`. StorageError EINVAL: it is no such
+        file."""
         ...

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from broker.storage.files import Buffer, File, FileSystem, StorageError, WritableMap
+from broker.storage.trees import TreeChange, Trees
 
 RESERVE_DIRECTORY: Final = "trovemq"
 RESERVE_COUNT: Final = 8
@@ -65,6 +66,24 @@ class GuardedMap(GuardedFile):
     def __init__(self, owner: GuardedFileSystem, inner: WritableMap) -> None:
         super().__init__(owner, inner)
         self.scatter = inner.scatter
+
+
+class GuardedTrees:
+    """Trees of a GuardedFileSystem: for want of room their commits fail, and are made again by whoever makes
+    them."""
+
+    def __init__(self, owner: GuardedFileSystem, inner: Trees) -> None:
+        self._owner = owner
+        self._inner = inner
+        self.read = inner.read
+        self.close = inner.close
+
+    def commit(self, changes: Sequence[TreeChange]) -> None:
+        self._owner.noting(lambda: self._inner.commit(changes))
+
+    @property
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes
 
 
 class GuardedFileSystem:
@@ -162,6 +181,9 @@ class GuardedFileSystem:
 
     def open_writable_map(self, path: str, size: int) -> WritableMap:
         return GuardedMap(self, self.inner.open_writable_map(path, size))
+
+    def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
+        return GuardedTrees(self, self.inner.open_trees(directory, names))
 
     def write_atomic(self, path: str, data: bytes) -> None:
         self.with_room(lambda: self.inner.write_atomic(path, data))

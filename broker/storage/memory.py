@@ -9,19 +9,22 @@ any unsynced pages and names beside them, for a disk writes in no order.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.memory_trees import MemoryTrees, TreeContent
 from broker.storage.paths import checked_path, parent_directory
 from broker.storage.real import scatter_into
+from broker.storage.trees import Trees
 
 PAGE_SIZE: Final = 4096
 SECTOR_SIZE: Final = 512
 UNBOUNDED_SIZE: Final = 1 << 40
+DATA_NAME: Final = "data.mdb"
 
 
 class _Content:
@@ -30,6 +33,7 @@ class _Content:
     def __init__(self, size: int, data: bytes | None = None) -> None:
         self.data = bytearray(size) if data is None else bytearray(data)
         self.synced: bytes = b""
+        self.trees = TreeContent()
 
 
 class MemoryFile:
@@ -73,6 +77,7 @@ class MemoryFile:
 def _surviving(content: _Content, keep: Callable[[], bool] | None, unit: int) -> _Content:
     """What the disk has of a file whose name it has."""
     survivor = _Content(0, content.synced)
+    survivor.trees = TreeContent(content.trees.maps)
     if survivor.data == content.data:
         survivor.synced = content.synced  # shared: nobody changes bytes
         return survivor
@@ -123,6 +128,7 @@ class MemoryFileSystem:
         for content in [*self._files.values(), *self._synced_names.values()]:
             copy = copies.setdefault(id(content), _Content(0, bytes(content.data)))
             copy.synced = content.synced
+            copy.trees = TreeContent(content.trees.maps)
         survivor._files = {path: copies[id(content)] for path, content in self._files.items()}
         survivor._synced_names = {path: copies[id(c)] for path, c in self._synced_names.items()}
         return survivor
@@ -222,6 +228,12 @@ class MemoryFileSystem:
 
     def total_bytes(self) -> int:
         return UNBOUNDED_SIZE if self.capacity is None else self.capacity
+
+    def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
+        content = self._files.setdefault(checked_path(f"{directory}/{DATA_NAME}"), _Content(0))
+        if content.data:
+            raise StorageError("open_trees", directory, errno.EINVAL)  # a test wrote something else there
+        return MemoryTrees(content.trees, names)
 
     def modified_ms(self, path: str) -> int:
         """0 until a test sets it in `modified`: there is no clock here."""

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.lmdb_trees import LmdbTrees
 from broker.storage.paths import checked_path, parent_directory
+from broker.storage.trees import Trees
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 # Longer writes make the kernel take large folios. On a machine that hands its free memory back to a host
@@ -335,6 +337,9 @@ class RealFileSystem:
             status = os.statvfs(self._root)
         # What is kept for root alone counts as neither, as in df's percentage.
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
+
+    def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
+        return LmdbTrees(self._absolute(directory), directory, names)
 
     def modified_ms(self, path: str) -> int:
         with storage_errors("stat", path):

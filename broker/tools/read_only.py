@@ -11,13 +11,15 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.lmdb_trees import DATA_NAME, LmdbTrees
 from broker.storage.paths import checked_path
 from broker.storage.real import check_readable, storage_errors
+from broker.storage.trees import Trees
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -171,3 +173,8 @@ class ReadOnlyFileSystem:
     def modified_ms(self, path: str) -> int:
         with storage_errors("stat", path):
             return os.stat(self._absolute(path)).st_mtime_ns // 1_000_000
+
+    def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
+        if not self.exists(f"{directory}/{DATA_NAME}"):
+            raise StorageError("open_trees", directory, errno.ENOENT)
+        return LmdbTrees(self._absolute(directory), directory, names, read_only=True)

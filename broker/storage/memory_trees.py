@@ -1,0 +1,91 @@
+"""Trees in memory: what is committed is on the disk that a power cut leaves."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from broker.storage.trees import KEY_SIZE_MAX, TreeChange
+
+Maps = Mapping[str, dict[bytes, bytes]]
+
+
+class MemoryReader:
+    """One snapshot; see TreeReader."""
+
+    def __init__(self, maps: Maps) -> None:
+        self._maps = maps
+        self._sorted: dict[str, list[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        pass
+
+    def get(self, tree: str, key: bytes) -> bytes | None:
+        return self._maps[tree].get(key)
+
+    def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        entries = self._maps[tree]
+        return {key: entries[key] for key in keys if key in entries}
+
+    def items(
+        self, tree: str, begin: bytes, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if tree not in self._sorted:
+            self._sorted[tree] = sorted(self._maps[tree])
+        keys, entries = self._sorted[tree], self._maps[tree]
+        low = bisect_left(keys, begin)
+        high = len(keys) if end is None else bisect_left(keys, end)
+        chosen = keys[low:high]
+        for key in reversed(chosen) if reverse else chosen:
+            yield key, entries[key]
+
+    def count(self, tree: str) -> int:
+        return len(self._maps[tree])
+
+
+class TreeContent:
+    """The trees of one directory; `maps` is replaced by each commit and never changed."""
+
+    def __init__(self, maps: Maps | None = None) -> None:
+        self.maps: Maps = {} if maps is None else maps
+
+
+class MemoryTrees:
+    """See Trees."""
+
+    def __init__(self, content: TreeContent, names: Sequence[str]) -> None:
+        self._content = content
+        content.maps = {**{name: {} for name in names}, **content.maps}
+
+    def read(self) -> MemoryReader:
+        return MemoryReader(self._content.maps)
+
+    def commit(self, changes: Sequence[TreeChange]) -> None:
+        maps = dict(self._content.maps)
+        for change in changes:
+            entries = {} if change.cleared else dict(maps[change.tree])
+            for key in change.removals:
+                entries.pop(key, None)
+            for key, value in change.puts:
+                assert 0 < len(key) <= KEY_SIZE_MAX, "a key has 1 to 511 bytes"
+                entries[key] = value
+            maps[change.tree] = entries
+        self._content.maps = maps
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(k) + len(v) for entries in self._content.maps.values() for k, v in entries.items())
+
+    def close(self) -> None:
+        pass

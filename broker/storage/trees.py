@@ -1,0 +1,83 @@
+"""The seam to sorted trees on disk: maps of bytes to bytes, changed together in commits that are atomic and
+synced.
+
+`FileSystem.open_trees` opens a set of them in one directory. On disk they are LMDB's B+trees
+(lmdb_trees.py), in memory plain dictionaries (memory_trees.py).
+
+Invariants
+- A commit is whole or not there at all, also after a power cut, and on disk when commit() returns.
+- A reader sees one commit, the last before it was opened, whatever is committed meanwhile.
+- One commit at a time, in any thread; readers may be used beside it, each by one thread, and only for a
+  moment: the trees cannot grow while one is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+KEY_SIZE_MAX: Final = 511
+"""Bytes of a key: LMDB's limit."""
+
+
+@dataclass(slots=True)
+class TreeChange:
+    """What a commit does to one tree: first the removals, then the puts (sorted by key; a key that is there
+    gets the new value). `cleared`: the tree is emptied before."""
+
+    tree: str
+    puts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    removals: list[bytes] = field(default_factory=list)
+    cleared: bool = False
+
+
+class TreeReader(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+    def get(self, tree: str, key: bytes) -> bytes | None: ...
+
+    def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Those of the keys that are there, with their values; fastest where the keys are sorted."""
+        ...
+
+    def items(
+        self, tree: str, begin: bytes, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries with begin <= key < end (None: to the last), ascending, or descending with
+        `reverse`."""
+        ...
+
+    def count(self, tree: str) -> int: ...
+
+
+class Trees(Protocol):
+    def read(self) -> TreeReader:
+        """A reader of the last commit. StorageError."""
+        ...
+
+    def commit(self, changes: Sequence[TreeChange]) -> None:
+        """StorageError: nothing has changed."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """On disk."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def key_after(prefix: bytes) -> bytes | None:
+    """The least key that is greater than every key with this prefix; None where there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

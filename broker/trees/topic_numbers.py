@@ -1,0 +1,88 @@
+"""Numbers that stand for topics in the trees, and how many messages and bytes of each are indexed.
+
+Invariants
+- A number belongs to one topic from its making to its deletion, and is never given again.
+- What changes is handed out with changes() and is part of the commit that uses it.
+"""
+
+from __future__ import annotations
+
+from broker.storage.trees import TreeChange, TreeReader
+from broker.topics.deletions import TopicDeletions
+from broker.trees.layout import (
+    META,
+    NEXT_TOPIC_KEY,
+    NUMBER,
+    RETIRED,
+    TOPIC_VALUE,
+    TOPICS,
+    TopicEntry,
+)
+
+
+class TopicNumbers:
+    """As the last commit has them. Used by one thread at a time; forget() after a commit that failed."""
+
+    def __init__(self, reader: TreeReader, deletions: TopicDeletions) -> None:
+        self._deletions = deletions
+        self._next = 1
+        self._entries: dict[str, TopicEntry] = {}
+        self._changed: set[str] = set()
+        self._retired: list[int] = []
+        self.forget(reader)
+
+    def forget(self, reader: TreeReader) -> None:
+        """Back to what the trees have."""
+        value = reader.get(META, NEXT_TOPIC_KEY)
+        self._next = NUMBER.unpack(value)[0] if value else 1
+        self._entries = {
+            key.decode(): TopicEntry(*TOPIC_VALUE.unpack(found)) for key, found in reader.items(TOPICS, b"")
+        }
+        self._changed.clear()
+        self._retired.clear()
+
+    def find(self, topic: str) -> TopicEntry | None:
+        """The topic's entry, unless it was deleted since."""
+        entry = self._entries.get(topic)
+        return None if entry is None or entry.since < self._deletions.deleted_below(topic) else entry
+
+    def names(self) -> list[str]:
+        """Topics that have a number."""
+        return sorted(topic for topic in self._entries if self.find(topic) is not None)
+
+    def number(self, topic: str) -> int:
+        """The topic's number, a new one where it has none."""
+        entry = self.find(topic)
+        return entry.number if entry is not None else self._make(topic).number
+
+    def _make(self, topic: str) -> TopicEntry:
+        old = self._entries.get(topic)
+        if old is not None:
+            self._retired.append(old.number)
+        entry = self._entries[topic] = TopicEntry(self._next, self._deletions.deleted_below(topic), 0, 0)
+        self._next += 1
+        self._changed.add(topic)
+        return entry
+
+    def count(self, topic: str, messages: int, byte_count: int) -> None:
+        """So many more are indexed."""
+        self.number(topic)
+        entry = self._entries[topic]
+        self._entries[topic] = entry._replace(
+            message_count=entry.message_count + messages, byte_count=entry.byte_count + byte_count
+        )
+        self._changed.add(topic)
+
+    def changes(self) -> list[TreeChange]:
+        """What is to be committed of it; then it counts as committed."""
+        if not self._changed:
+            return []
+        puts = [(topic.encode(), TOPIC_VALUE.pack(*self._entries[topic])) for topic in sorted(self._changed)]
+        found = [
+            TreeChange(TOPICS, puts),
+            TreeChange(META, [(NEXT_TOPIC_KEY, NUMBER.pack(self._next))]),
+            TreeChange(RETIRED, [(NUMBER.pack(number), b"") for number in sorted(self._retired)]),
+        ]
+        self._changed.clear()
+        self._retired.clear()
+        return found

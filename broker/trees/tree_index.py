@@ -1,0 +1,172 @@
+"""One index of the trees: what several builders take of the log, up to one position, committed with it.
+
+A step has three parts: begin() on the engine's thread says what part of the log it takes; run() reads that
+part, sorts what the builders make of it and commits, and may run in another thread; finish() on the engine's
+thread moves `position`. One step at a time, of all indexes of a store.
+
+Invariants
+- `position` is that of the last commit: what lies below is in the trees, and nothing above.
+- Nothing is committed that is not on disk in the log: the trees are never ahead of it.
+- A record that is applied again (after a crash, say) gives the same entries: keys hold the physical offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from zlib_ng.zlib_ng import crc32
+
+from broker.dispatch.dispatcher import LogRuns
+from broker.projection import DispatchBatch
+from broker.storage.fault_points import fault_point
+from broker.storage.files import StorageError
+from broker.storage.trees import TreeChange, Trees
+from broker.topics.deletions import TopicDeletions
+from broker.trees.layout import MARK, META, Mark, mark_key
+from broker.trees.topic_numbers import TopicNumbers
+
+RUN_BYTES_MAX: Final = 1 << 20
+
+
+class TreeBuilder(Protocol):
+    """What an index consists of."""
+
+    @property
+    def trees(self) -> Sequence[str]:
+        """Those that it writes."""
+        ...
+
+    def changes(self, runs: Sequence[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
+        """What the trees get for these runs of the log, in log order (`alive` is filled in), sorted by
+        key."""
+        ...
+
+
+@dataclass(slots=True)
+class TreeStep:
+    """A part of the log, [begin, end), on its way into the trees."""
+
+    index: TreeIndex
+    begin: int
+    end: int
+    bytes_max: int
+    mark: Mark = field(default=Mark(0))
+    record_count: int = 0
+    done: bool = False
+
+    def run(self) -> None:
+        """Blocks. StorageError: nothing was committed."""
+        self.index.carry_out(self)
+
+
+class TreeIndex:
+    """See above. `name` is that of its mark; `on_committed` is told of each new position, in finish()."""
+
+    def __init__(
+        self,
+        name: str,
+        trees: Trees,
+        builders: Sequence[TreeBuilder],
+        numbers: TopicNumbers,
+        deletions: TopicDeletions,
+        read_log: LogRuns,
+        on_committed: Callable[[int], None] = lambda _position: None,
+    ) -> None:
+        self.name: Final = name
+        self._trees = trees
+        self._builders = builders
+        self._numbers = numbers
+        self._deletions = deletions
+        self._read_log = read_log
+        self._on_committed = on_committed
+        with trees.read() as reader:
+            value = reader.get(META, mark_key(name))
+        self.mark = Mark(*MARK.unpack(value)) if value else Mark(0)
+        self.record_count = 0
+        """Indexed since the store was opened."""
+
+    @property
+    def position(self) -> int:
+        """Everything in the log below it is in the trees."""
+        return self.mark.position
+
+    def begin(self, limit: int, bytes_max: int) -> TreeStep | None:
+        """The next step, about bytes_max long; None where everything below `limit` (which is on disk) is
+        there."""
+        if self.position >= limit:
+            return None
+        return TreeStep(self, self.position, limit, bytes_max)
+
+    def carry_out(self, step: TreeStep) -> None:
+        """TreeStep.run()."""
+        runs, end = self._read(step)
+        mark = self._mark_of(runs, end)
+        try:
+            changes = [
+                change for builder in self._builders for change in builder.changes(runs, self._numbers)
+            ]
+            changes += self._numbers.changes()
+            changes.append(TreeChange(META, [(mark_key(self.name), MARK.pack(*mark))]))
+            fault_point("trees.before_commit")
+            self._trees.commit(changes)
+        except BaseException:
+            with self._trees.read() as reader:
+                self._numbers.forget(reader)
+            raise
+        fault_point("trees.after_commit")
+        step.mark, step.done = mark, True
+        step.record_count = sum(len(run.records) for run in runs)
+
+    def _read(self, step: TreeStep) -> tuple[list[DispatchBatch], int]:
+        """The runs of the step, and where the next one goes on."""
+        runs: list[DispatchBatch] = []
+        byte_count = 0
+        for run in self._read_log(step.begin, step.end, RUN_BYTES_MAX):
+            alive = self._deletions.alive_mask(run.records, run.physical_offset)
+            runs.append(DispatchBatch(run.records, run.physical_offset, run.end, alive))
+            byte_count += run.records.nbytes
+            if byte_count >= step.bytes_max:
+                return runs, run.end
+        return runs, step.end  # nothing but blanks and damage is left
+
+    def _mark_of(self, runs: Sequence[DispatchBatch], end: int) -> Mark:
+        for run in reversed(runs):
+            if len(run.records):
+                last = len(run.records) - 1
+                record = run.records.record(last)
+                return Mark(
+                    end,
+                    run.physical_offset + int(run.records.positions[last]),
+                    len(record),
+                    int(run.records.store_timestamps[last]),
+                    crc32(record),
+                )
+        return self.mark._replace(position=end)
+
+    def finish(self, step: TreeStep) -> None:
+        """Whatever became of run()."""
+        if step.done:
+            self.mark = step.mark
+            self.record_count += step.record_count
+            self._on_committed(self.position)
+
+    def forget(self) -> None:
+        """Everything of it is made again; durable. StorageError: nothing has changed."""
+        names = [name for builder in self._builders for name in builder.trees]
+        changes = [TreeChange(name, cleared=True) for name in names]
+        self._trees.commit([*changes, TreeChange(META, [(mark_key(self.name), MARK.pack(*Mark(0)))])])
+        self.mark = Mark(0)
+
+
+def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:
+    """Everything below `limit` into every index; blocks. StorageError."""
+    for index in indexes:
+        while (step := index.begin(limit, bytes_max)) is not None:
+            try:
+                step.run()
+            except StorageError:
+                index.finish(step)
+                raise
+            index.finish(step)

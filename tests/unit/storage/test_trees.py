@@ -1,0 +1,246 @@
+"""Sorted trees: LMDB's and those in memory do the same; what LMDB alone can meet."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.storage.faulty import FaultyFileSystem, fail_at
+from broker.storage.files import FileSystem, StorageError
+from broker.storage.guarded import GuardedFileSystem
+from broker.storage.lmdb_trees import LOCK_FILE_SIZE, MAP_SIZE_MIN, LmdbTrees
+from broker.storage.memory import MemoryFileSystem
+from broker.storage.real import RealFileSystem
+from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
+from broker.tools.read_only import ReadOnlyFileSystem
+
+NAMES = ("a", "b")
+KEYS = st.binary(min_size=1, max_size=4)
+CHANGES = st.builds(
+    lambda tree, puts, removals, cleared: TreeChange(tree, sorted(puts.items()), removals, cleared),
+    st.sampled_from(NAMES),
+    st.dictionaries(KEYS, st.binary(max_size=3), max_size=6),
+    st.lists(KEYS, max_size=4),
+    st.integers(0, 9).map(lambda n: n == 0),
+)
+
+
+def _all(reader: TreeReader, tree: str) -> list[tuple[bytes, bytes]]:
+    return list(reader.items(tree, b""))
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileSystem:
+    return RealFileSystem(tmp_path) if request.param == "lmdb" else MemoryFileSystem()
+
+
+@pytest.fixture
+def trees(files: FileSystem) -> Iterator[Trees]:
+    opened = files.open_trees("trees", NAMES)
+    yield opened
+    opened.close()
+
+
+@given(st.lists(st.lists(CHANGES, max_size=3), max_size=8), KEYS, st.none() | KEYS)
+def test_both_kinds_of_trees_answer_as_a_dictionary_does(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[list[TreeChange]], begin: bytes, end: bytes | None
+) -> None:
+    model: dict[str, dict[bytes, bytes]] = {name: {} for name in NAMES}
+    kinds = [
+        RealFileSystem(tmp_path_factory.mktemp("lmdb")).open_trees("trees", NAMES),
+        MemoryFileSystem().open_trees("trees", NAMES),
+    ]
+    try:
+        for changes in commits:
+            for trees in kinds:
+                trees.commit(changes)
+            for change in changes:
+                entries = model[change.tree]
+                if change.cleared:
+                    entries.clear()
+                for key in change.removals:
+                    entries.pop(key, None)
+                entries.update(change.puts)
+        for trees in kinds:
+            with trees.read() as reader:
+                for name in NAMES:
+                    found = sorted(model[name].items())
+                    assert _all(reader, name) == found
+                    assert list(reader.items(name, b"", reverse=True)) == found[::-1]
+                    inside = [(k, v) for k, v in found if begin <= k and (end is None or k < end)]
+                    assert list(reader.items(name, begin, end)) == inside
+                    assert list(reader.items(name, begin, end, reverse=True)) == inside[::-1]
+                    assert reader.count(name) == len(found)
+                    asked = sorted({begin, end or begin, *list(model[name])[:3]})
+                    assert reader.get_many(name, asked) == {
+                        k: model[name][k] for k in asked if k in model[name]
+                    }
+                    assert reader.get(name, begin) == model[name].get(begin)
+    finally:
+        for trees in kinds:
+            trees.close()
+
+
+def test_a_reader_sees_the_commit_before_it_was_opened(trees: Trees) -> None:
+    trees.commit([TreeChange("a", [(b"k", b"1")])])
+    with trees.read() as reader:
+        trees.commit([TreeChange("a", [(b"k", b"2")])])
+        assert reader.get("a", b"k") == b"1"
+    with trees.read() as reader:
+        assert reader.get("a", b"k") == b"2"
+
+
+def test_what_was_committed_is_there_after_it_was_opened_again(files: FileSystem) -> None:
+    first = files.open_trees("trees", NAMES)
+    first.commit([TreeChange("a", [(b"k", b"1")]), TreeChange("b", [(b"l", b"2")])])
+    first.close()
+    assert files.list("trees")[0] == "data.mdb"
+    again = files.open_trees("trees", (*NAMES, "new"))
+    with again.read() as reader:
+        assert (_all(reader, "a"), _all(reader, "b"), _all(reader, "new")) == (
+            [(b"k", b"1")],
+            [(b"l", b"2")],
+            [],
+        )
+    assert again.size_bytes > 0
+    again.close()
+
+
+def test_the_trees_grow_beyond_their_first_mapping_and_wait_for_readers(tmp_path: Path) -> None:
+    trees = RealFileSystem(tmp_path).open_trees("trees", NAMES)
+    value = bytes(1 << 20)
+    count = 2 * MAP_SIZE_MIN // len(value)
+    trees.commit([TreeChange("a", [(b"%04d" % n, value) for n in range(count)])])
+    with trees.read() as reader:
+        assert reader.count("a") == count
+    assert trees.size_bytes > MAP_SIZE_MIN
+    trees.close()
+
+
+def test_a_power_cut_leaves_what_was_committed() -> None:
+    files = MemoryFileSystem()
+    trees = files.open_trees("trees", NAMES)
+    files.sync_directory("trees")
+    trees.commit([TreeChange("a", [(b"k", b"1")])])
+    for after in (files.after_power_cut(), files.after_process_kill()):
+        trees.commit([TreeChange("a", [(b"k", b"2")])])
+        with after.open_trees("trees", NAMES).read() as reader:
+            assert reader.get("a", b"k") in (b"1", b"2")
+    assert files.after_power_cut().exists("trees/data.mdb")
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"no tree" * 3_000)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 4096)
+
+
+@pytest.mark.parametrize("damage", [_garbage, _cut])
+def test_a_file_that_is_no_whole_one_of_lmdb_is_refused(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    files = RealFileSystem(tmp_path)
+    trees = files.open_trees("trees", NAMES)
+    trees.commit([TreeChange("a", [(b"%05d" % n, bytes(100)) for n in range(5_000)])])
+    trees.close()
+    damage(tmp_path / "trees" / "data.mdb")
+    with pytest.raises(StorageError) as caught:
+        files.open_trees("trees", NAMES)
+    assert (caught.value.errno, caught.value.operation) == (errno.EINVAL, "open_trees")
+
+
+def test_the_lock_file_has_its_blocks_so_that_a_full_disk_is_no_sigbus(tmp_path: Path) -> None:
+    RealFileSystem(tmp_path).open_trees("trees", NAMES).close()
+    status = (tmp_path / "trees" / "lock.mdb").stat()
+    assert status.st_size >= LOCK_FILE_SIZE
+    assert status.st_blocks * 512 >= LOCK_FILE_SIZE
+
+
+def test_a_commit_of_a_key_that_is_too_long_fails_and_changes_nothing(tmp_path: Path) -> None:
+    trees = RealFileSystem(tmp_path).open_trees("trees", NAMES)
+    with pytest.raises(StorageError):
+        trees.commit([TreeChange("a", [(b"k", b"1"), (bytes(512), b"2")])])
+    with trees.read() as reader:
+        assert reader.count("a") == 0
+    trees.close()
+
+
+def test_a_failed_sync_of_a_commit_is_remembered_by_the_file_system_of_the_store() -> None:
+    faulty = FaultyFileSystem(MemoryFileSystem(), fail_at("commit", 1, errno.EIO))
+    guarded = GuardedFileSystem(_CommitsAsSyncs(faulty), 4096)
+    trees = guarded.open_trees("trees", NAMES)
+    with pytest.raises(StorageError):
+        trees.commit([])
+    assert guarded.sync_failure is not None
+    trees.commit([])
+    assert trees.size_bytes == 0
+
+
+class _CommitsAsSyncs(FaultyFileSystem):
+    """Where a commit fails, it is its sync: as LmdbTrees says of EIO."""
+
+    def __init__(self, inner: FaultyFileSystem) -> None:
+        super().__init__(inner)
+
+    def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
+        return _Syncing(self.inner.open_trees(directory, names))
+
+
+class _Syncing:
+    def __init__(self, inner: Trees) -> None:
+        self._inner = inner
+        self.read = inner.read
+        self.close = inner.close
+        self.size_bytes = 0
+
+    def commit(self, changes: Sequence[TreeChange]) -> None:
+        try:
+            self._inner.commit(changes)
+        except StorageError as error:
+            raise StorageError("sync", error.path, error.errno) from error
+
+
+def test_faults_are_injected_into_opening_committing_and_reading() -> None:
+    files = FaultyFileSystem(MemoryFileSystem())
+    trees = files.open_trees("trees", NAMES)
+    for operation, call in (("commit", lambda: trees.commit([])), ("read_trees", trees.read)):
+        files.decide = fail_at(operation, 1, errno.ENOSPC)
+        with pytest.raises(StorageError) as caught:
+            call()
+        assert caught.value.disk_full
+    assert trees.size_bytes == 0
+    trees.close()
+
+
+def test_trees_are_read_where_nothing_may_be_written(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        ReadOnlyFileSystem(tmp_path).open_trees("trees", NAMES)
+    trees = RealFileSystem(tmp_path).open_trees("trees", NAMES)
+    trees.commit([TreeChange("a", [(b"k", b"1")])])
+    trees.close()
+    (tmp_path / "trees" / "lock.mdb").unlink()
+    readable = ReadOnlyFileSystem(tmp_path).open_trees("trees", NAMES)
+    with readable.read() as reader:
+        assert reader.get("a", b"k") == b"1"
+    with pytest.raises(StorageError):
+        readable.commit([TreeChange("a", [(b"k", b"2")])])
+    assert not (tmp_path / "trees" / "lock.mdb").exists()
+    readable.close()
+    with pytest.raises(StorageError):
+        LmdbTrees(str(tmp_path / "trees"), "trees", ("unknown",), read_only=True)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "after"),
+    [(b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None), (b"", None), (b"\x00", b"\x01")],
+)
+def test_the_key_after_a_prefix(prefix: bytes, after: bytes | None) -> None:
+    assert key_after(prefix) == after
