@@ -49,15 +49,17 @@ from trovemq_proto.v1 import (
     query_pb2_grpc,
     route_pb2,
     route_pb2_grpc,
+    search_pb2_grpc,
     store_pb2,
     store_pb2_grpc,
+    transaction_pb2,
 )
 
 CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
 LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait
 SERVICE_NAMES: Final = tuple(
     service.full_name
-    for module in (message_pb2, query_pb2, admin_pb2, route_pb2, store_pb2)
+    for module in (message_pb2, query_pb2, admin_pb2, route_pb2, store_pb2, transaction_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     if service.name != "RegistrationService"
 )
@@ -187,6 +189,7 @@ class BrokerApp:
         server = self._grpc.server
         store, statistics = services.store, services.statistics
         services.messages.add_to(server)
+        services.transactions.add_to(server)
         admin = AdminService(
             store,
             services.topic_changes,
@@ -197,6 +200,7 @@ class BrokerApp:
             counters=statistics.counters,
         )
         query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
+        search_pb2_grpc.add_SearchServiceServicer_to_server(services.searches, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
         store_pb2_grpc.add_StoreServiceServicer_to_server(services.store_service, server)

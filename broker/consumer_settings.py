@@ -27,6 +27,9 @@ class ConsumerSettings:
     """`rocketmq`: a queue is recent while its first message lies at most so far behind the log's end
     (RocketMQ: accessMessageInMemoryMaxRatio, 40 % of the memory)."""
     in_flight_max: int = 10_000  # of one group and queue; popInflightMessageThreshold
+    priority_starvation_max: int = 100
+    """In a queue that is received by priority: a message is received after so many of other priorities (and 8
+    more) at the latest; 0: higher ones always go first."""
     ordered_window_max: int = 2_048  # of an orderly group: how far beyond the first open message it looks
     event_interval_ms: int = 100
     receive_count_max: int = 32

@@ -12,19 +12,13 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from broker.append_result import AppendResult
 from broker.log.commit_log import AppendStatus, FlushWork
 from broker.log.damage_counts import DamageCounts
-from broker.log.readable import can_read_record
-from broker.log.reader import LogReader
-from broker.log.recovery import first_store_timestamp
 from broker.log.sectors import check_properties
 from broker.log.segments import DIRECTORY, Segment, SpareWork
 from broker.projection import DispatchBatch
@@ -37,63 +31,36 @@ from broker.store_opening import (
     LOCK_PATH,
     IndexFileNames,
     OpenedStore,
+    log_runs,
     open_store,
 )
+from broker.store_reading import StoreReading
 from broker.store_room import StoreRoom
 from broker.store_settings import StoreSettings
 from broker.store_trim import StoreTrim
 from broker.topics.offsets import OFFSET_MAX
 from broker.topics.topic_deletion import TopicDeletion
+from broker.transaction_run import RunResult, TransactionRun
+from broker.trees.store_trees import StoreTrees
+from broker.trees.tree_index import TreeStep
+from broker.trees.unique_places import UniquePlaces
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.hosts import pack_host
-from trovemq_proto.records.ids import encode_offset_msg_id
-from trovemq_proto.records.layout import RECORD_SIZE_MIN
 from trovemq_proto.records.patch import patch_batch
 
 __all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
 
-CLOCK_STEP_MAX_MS: Final = 86_400_000
-"""How far store times may step back within a store that another broker wrote (ours never do)."""
 INDEX_STEP_BYTES: Final = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """Where a batch now stands: contiguous from physical_offset; record i has first_queue_offset + i."""
-
-    status: AppendStatus
-    physical_offset: int
-    bytes_written: int
-    store_timestamp: int
-    first_queue_offset: int
-    record_count: int
-    store_host: bytes
-    positions: NDArray[np.int64]
-
-    @property
-    def end(self) -> int:
-        """The log must be synced up to here for the batch to be durable."""
-        return self.physical_offset + self.bytes_written
-
-    def offset_msg_ids(self) -> list[str]:
-        """One offsetMsgId a record."""
-        return [
-            encode_offset_msg_id(self.store_host, self.physical_offset + int(position))
-            for position in self.positions
-        ]
-
-
-class MessageStore:
+class MessageStore(StoreReading):
     """One open store."""
 
     def __init__(self, opened: OpenedStore, names: IndexFileNames, files: GuardedFileSystem) -> None:
+        super().__init__(opened.log, opened.deletions, opened.dispatcher, DamageCounts(opened.report.damages))
         self.files = files
-        self._log = self.log = opened.log
-        self._deletions = self.deletions = opened.deletions
-        self._dispatcher = opened.dispatcher
         self._names = names
         self.settings = opened.settings
         self.topics = opened.topics
@@ -106,13 +73,14 @@ class MessageStore:
         self._marks = StoreMarks(
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
-        self.damage = DamageCounts(opened.report.damages)
         self.last_store_timestamp = opened.last_store_timestamp
         self._marked_failed = False
         self._store_host = pack_host(opened.settings.store_host)
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._flushed_timestamp = opened.last_store_timestamp
         self.removal_holds = 0
+        self.trees: StoreTrees | None = None
+        """The B+trees beside the log, where tree_index_enable."""
         self.offsets.limit = self._synced_queue_end
 
     @classmethod
@@ -145,6 +113,17 @@ class MessageStore:
         self.files.sync_directory("")
         if self.settings.message_index_safe:
             self._complete_index()
+        if self.settings.tree_index_enable:
+            self.trees = StoreTrees.open(
+                self.files,
+                self._log,
+                self._deletions,
+                log_runs(self._log),
+                lambda topic: self.topics.options(topic).indexed_properties,
+                UniquePlaces(self.topics, self._deletions, self._log, self._window_begin),
+                self.topics.priority_topics,
+            )
+            self.trees.catch_up_current(min(self.flushed_offset, self.visible_offset))
         fault_point("open.before_flush")
         self.flush_projections()
 
@@ -184,7 +163,7 @@ class MessageStore:
             first = self._next_queue_offset(topic, queue_id)
         except StorageError as error:  # before anything was written: see ARCHITECTURE.md, disk errors
             raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
-        timestamp = max(now_ms, self.last_store_timestamp)
+        timestamp = self._next_timestamp(now_ms)
         buffer = data if isinstance(data, bytearray) else bytearray(data)
         patched = patch_batch(
             buffer,
@@ -196,17 +175,7 @@ class MessageStore:
             born_host=born_host,
             append_property_crc=self.settings.append_property_crc,
         )
-        check_properties(patched)
-        try:
-            self._log.write(physical_offset, buffer)
-            self._next_offsets[topic, queue_id] = first + len(patched)
-            self.last_store_timestamp = self._names.now_ms = timestamp
-            self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
-        except TroveError:
-            raise  # refused, and taken back
-        except BaseException:
-            self.mark_failed()  # no memory, perhaps: what the log has may now be more than is known of it
-            raise
+        self._write(buffer, patched, physical_offset, timestamp, {(topic, queue_id): first + len(patched)})
         return AppendResult(
             AppendStatus.PUT_OK,
             physical_offset,
@@ -217,6 +186,54 @@ class MessageStore:
             self._store_host,
             patched.positions,
         )
+
+    def append_run(self, run: TransactionRun, now_ms: int) -> RunResult:
+        """Appends an atomic transaction's records as one run within one segment. Never syncs.
+
+        Who was asked has checked topics and queues, as for append(). The run is the store's from then on.
+        TroveError as append(); then nothing was written and no queue offset used up.
+        """
+        self._check_writable()
+        try:
+            physical_offset = self._place(len(run.data), internal=False)
+            firsts = {queue: self._next_queue_offset(*queue) for queue in run.queues}
+        except StorageError as error:
+            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
+        timestamp = self._next_timestamp(now_ms)
+        patched = run.patch(
+            physical_offset,
+            firsts,
+            store_timestamp=timestamp,
+            store_host=self._store_host,
+            append_property_crc=self.settings.append_property_crc,
+        )
+        next_offsets = {queue: first + len(run.indexes(queue)) for queue, first in firsts.items()}
+        self._write(run.data, patched, physical_offset, timestamp, next_offsets)
+        return RunResult(physical_offset, self._log.end, timestamp, self._store_host, firsts)
+
+    def _next_timestamp(self, now_ms: int) -> int:
+        return max(now_ms, self.last_store_timestamp)
+
+    def _write(
+        self,
+        data: Buffer,
+        patched: RecordBatch,
+        physical_offset: int,
+        timestamp: int,
+        next_offsets: Mapping[tuple[str, int], int],
+    ) -> None:
+        """All of it at once, or nothing."""
+        check_properties(patched)
+        try:
+            self._log.write(physical_offset, data)
+            self._next_offsets.update(next_offsets)
+            self.last_store_timestamp = self._names.now_ms = timestamp
+            self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
+        except TroveError:
+            raise  # refused, and taken back
+        except BaseException:
+            self.mark_failed()  # no memory, perhaps: what the log has may now be more than is known of it
+            raise
 
     def _check_writable(self) -> None:
         if self.failed:
@@ -256,10 +273,6 @@ class MessageStore:
 
     # --- positions (physical offsets) ---------------------------------------------------------------
     @property
-    def min_offset(self) -> int:
-        return self._log.min_offset
-
-    @property
     def end_offset(self) -> int:
         """One past the last appended record."""
         return self._log.end
@@ -268,11 +281,6 @@ class MessageStore:
     def flushed_offset(self) -> int:
         """Everything below is on disk."""
         return self._log.flushed_offset
-
-    @property
-    def visible_offset(self) -> int:
-        """Everything below may be read: it is dispatched, and in sync mode on disk."""
-        return self._dispatcher.position
 
     @property
     def undispatched_bytes(self) -> int:
@@ -335,6 +343,27 @@ class MessageStore:
         """Lets projections that lag (a rebuilt key index) read on in the log. True where more is left."""
         return self._dispatcher.catch_up(bytes_max)
 
+    def begin_trees(self, bytes_max: int) -> TreeStep | None:
+        """The next part of the log for the trees: run() in another thread, while removals are held, then
+        finish_trees(). None where they have everything that is on disk and visible."""
+        if self.trees is None:
+            return None
+        step = self.trees.begin(min(self.flushed_offset, self.visible_offset), bytes_max)
+        if step is not None:
+            self.removal_holds += 1
+        return step
+
+    def finish_trees(self, step: TreeStep) -> None:
+        """Whatever became of run()."""
+        assert self.trees is not None
+        self.removal_holds -= 1
+        self.trees.finish(step)
+
+    def catch_up_trees(self) -> None:
+        """Brings the trees up to date; blocks. StorageError."""
+        if self.trees is not None:
+            self.trees.catch_up(min(self.flushed_offset, self.visible_offset))
+
     def spare_work(self) -> SpareWork | None:
         """Work that makes the next segment's file ahead of need; run() it in another thread."""
         return self._log.spare_work()
@@ -352,96 +381,8 @@ class MessageStore:
         """A restart scans the log from here, or from further on."""
         return self._marks.position
 
-    # --- reading ------------------------------------------------------------------------------------
-    def record_at(self, physical_offset: int, *, check: bool = True) -> memoryview | None:
-        """The whole visible, undamaged record that begins exactly there.
-
-        None where there is none: inside a record, beyond the visible end, below the minimum, of a deleted
-        topic. TroveError RECORD_DAMAGED where one begins there and is damaged.
-        """
-        visible_end = self.visible_offset
-        segment = self._log.segments.at(physical_offset)
-        if segment is None or not self.min_offset <= physical_offset <= visible_end - RECORD_SIZE_MIN:
-            return None
-        position = physical_offset - segment.start
-        limit = min(segment.file.size, visible_end - segment.start)
-        if not can_read_record(segment.file, position, limit):
-            self.damage.met(physical_offset, 0, RecordState.UNREADABLE.value)
-            raise TroveError(errors.RECORD_DAMAGED, f"the disk does not give the record at {physical_offset}")
-        view = segment.file.view()
-        found, size = check_record(view, position, limit, physical_offset=physical_offset, check_crc=check)
-        if found is RecordState.DAMAGED:
-            self.damage.met(physical_offset, size, found.value)
-            raise TroveError(errors.RECORD_DAMAGED, f"the record at {physical_offset} is damaged")
-        if found is not RecordState.RECORD:
-            return None
-        record = view[position : position + size]
-        return None if self._is_deleted(record, physical_offset) else record
-
-    def _is_deleted(self, record: memoryview, physical_offset: int) -> bool:
-        if not self._deletions.any:
-            return False
-        one = RecordBatch(record, np.zeros(1, np.int64), np.array([len(record)], np.int64))
-        return self._deletions.alive_mask(one, physical_offset) is not None
-
-    def read(self, physical_offset: int, size: int, *, check_readable: bool = True) -> memoryview:
-        """Raw log bytes within one segment, unchecked; empty where they are not all there. StorageError where
-        the disk does not give them; with check_readable=False the caller asks, by can_read()."""
-        return self._log.read(physical_offset, size, check_readable=check_readable)
-
-    def read_given(self, physical_offset: int, size: int) -> memoryview:
-        """read(); what the disk does not give is empty too, and counted as damage."""
-        try:
-            return self._log.read(physical_offset, size)
-        except StorageError:
-            self.damage.met(physical_offset, size, RecordState.UNREADABLE.value)
-            return memoryview(b"")
-
-    def can_read(self, physical_offset: int, size: int) -> bool:
-        """Whether the disk gives these bytes of one segment."""
-        try:
-            self._log.read(physical_offset, size)
-        except StorageError:
-            return False
-        return True
-
-    def store_timestamp_at(self, physical_offset: int) -> int | None:
-        """STORETIMESTAMP of the record there without checking the rest; None where it cannot be one."""
-        if not self.min_offset <= physical_offset < self._log.end:
-            return None
-        return self._log.store_timestamp_at(physical_offset)
-
-    def scan(
-        self, begin: int, end: int, bytes_max: int = 1 << 20
-    ) -> Iterator[tuple[int, RecordBatch, NDArray[np.bool_] | None]]:
-        """Visible records of [begin, end) in log order: (physical offset of position 0, records, alive).
-
-        What is no record is passed over; bodies are not compared with their CRCs.
-        """
-        limit = min(end, self.visible_offset)
-        reader = LogReader(
-            self._log,
-            max(begin, self.min_offset),
-            limit,
-            limit=limit,
-            check_crc=False,
-            run_bytes_max=bytes_max,
-        )
-        for run in reader:
-            alive = self._deletions.alive_mask(run.records, run.physical_offset)
-            yield run.physical_offset, run.records, alive
-
-    def lowest_offset_at(self, timestamp: int) -> int:
-        """A safe lower bound: no record below this physical offset has STORETIMESTAMP >= timestamp."""
-        lowest = self.min_offset
-        for segment in self._log.segments:
-            if segment.start >= self._log.end:
-                break
-            first = first_store_timestamp(segment)
-            if first is not None and first >= timestamp - CLOCK_STEP_MAX_MS:
-                break
-            lowest = segment.start
-        return lowest
+    def _window_begin(self, window_ms: int) -> int:
+        return self.lowest_offset_at(self.last_store_timestamp - window_ms)
 
     # --- topics -------------------------------------------------------------------------------------
     def delete_topic(self, topic: str, now_ms: int) -> int:
@@ -556,6 +497,8 @@ class MessageStore:
             always.callback(self.files.unlock, LOCK_PATH)
             always.callback(self._log.close)
             always.callback(self.consume_queues.close)
+            if self.trees is not None:
+                always.callback(self.trees.close)
             if self.key_index is not None:
                 always.callback(self.key_index.close if stopped else self.key_index.close_files)
 

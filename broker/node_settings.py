@@ -165,6 +165,16 @@ class NodeSettings:
         "Completes the key index before serving; else it catches up beside, and look-ups scan what it lacks.",
         rocketmq="messageIndexSafe",
     )
+    tree_index_enable: bool = setting(
+        True,
+        "Keeps B+trees beside the log: search, deduplication and priority need them.",
+    )
+    tree_index_share_percent: int = setting(
+        20,
+        "Of one processor: what the trees may take while messages come in. What they lack is scanned.",
+        minimum=1,
+        maximum=100,
+    )
     spare_segment_enable: bool = setting(
         True,
         "Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Off for small disks.",

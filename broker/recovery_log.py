@@ -45,6 +45,16 @@ def log_recovery(logger: Any, store: MessageStore) -> None:
         logger.warning(
             "store.gap", topic=gap.topic, queue_id=gap.queue_id, offset=gap.offset, messages=gap.count
         )
+    for run in report.unfinished[:LINES_MAX]:
+        logger.warning(
+            "store.transaction_unfinished",
+            transaction=run.transaction_id,
+            physical_offset=run.physical_offset,
+            records=run.seen,
+            of=run.count,
+        )
+    if (cut := report.cut_transaction) is not None:
+        logger.info("store.transaction_cut", transaction=cut.transaction_id, records=cut.seen, of=cut.count)
     for event, found in (("store.damages_more", report.damages), ("store.gaps_more", report.gaps)):
         if len(found) > LINES_MAX:
             logger.warning(event, count=len(found) - LINES_MAX)

@@ -84,6 +84,14 @@ class RetentionSettings(NodeSettings):
         rocketmq="diskSpaceWarningLevelRatio",
         convert=_between(35, 90),
     )
+    unacknowledged_max_ms: int = setting(
+        30 * DAY_MS,
+        "How long topics with `retention = until_acknowledged` keep what some group has not acknowledged, "
+        "where they have no `retention_age_max` of their own.",
+        unit="ms",
+        minimum=1_000,
+        maximum=36_500 * DAY_MS,
+    )
     delete_files_max: int = setting(
         10,
         "Segments that go in one run.",
@@ -111,4 +119,5 @@ class RetentionSettings(NodeSettings):
             warning_percent=self.disk_warning_percent,
             forcible_enable=self.clean_forcibly_enable,
             files_max=self.delete_files_max,
+            unacknowledged_max_ms=self.unacknowledged_max_ms,
         )

@@ -8,6 +8,8 @@ Invariants
 - Nothing that another request was handed in the meantime is forgotten: what is owed is carried once more in
   the same step of the loop that takes the segments from the readers.
 - At more than the warning level new messages are refused; the broker's own records are not.
+- What a topic keeps until it is acknowledged goes only where the disk forces it, or by its own age; each such
+  message that the disk takes is counted, and told by topic and group.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Final
 
 from broker.consumer_model import ConsumerModel
 from broker.delivery.carrying import CARRIED_TOPIC
+from broker.held_log import NOTHING_HELD, HeldLog, Subscribers, held_log
 from broker.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
 from broker.log.segment_age import closed_segments
 from broker.message_store import MessageStore
@@ -49,16 +52,22 @@ Hold = Callable[[TroveError | None], None]
 
 @dataclass(slots=True)
 class RetentionCounters:
-    """Since the start, but for the last two. Dropped: owed to somebody and gone for the disk's sake."""
+    """Since the start, but for the last four. Dropped: owed to somebody and gone for the disk's sake."""
 
     removed_segments: int = 0
     removed_bytes: int = 0
     forced_segments: int = 0
     carried_messages: int = 0
     dropped_messages: int = 0
+    dropped_unacknowledged: int = 0
+    """Of topics that are kept until they are acknowledged; gone for the disk's sake."""
     failures: int = 0
     disk_used_percent: float = 0.0
     disk_full: bool = False
+    held: HeldLog = NOTHING_HELD
+    """As the last run found it: who keeps the log from going."""
+    held_bytes: int = 0
+    """From the first of it to the end of the log."""
 
 
 class RetentionTask:
@@ -75,6 +84,7 @@ class RetentionTask:
         hold: Hold,
         topic_changes: TopicChanges,
         clock_ms: Callable[[], int],
+        subscribers: Subscribers = lambda _: (),
     ) -> None:
         self._store = store
         self._model = model
@@ -84,6 +94,7 @@ class RetentionTask:
         self._hold = hold
         self._topic_changes = topic_changes
         self._clock_ms = clock_ms
+        self._subscribers = subscribers
         self._leaving: StoreTrim | None = None
         self.counters: Final = RetentionCounters()
 
@@ -136,7 +147,9 @@ class RetentionTask:
         async with self._topic_changes.changing:
             if self._store.removals_held():
                 return 0  # a backup began meanwhile, and copies these segments
-            trim = await self._detach(end, carry=carried)
+            trim = await self._detach(end, carry=carried, pressed=decision.pressed)
+            if trim is None:
+                return 0
             count = self._count(trim, decision)
             await self._remove(trim)
         get_logger().info(
@@ -160,6 +173,7 @@ class RetentionTask:
             self._model.want_snapshot()  # a start from the present one would look for these
         safe = [segment for segment in segments if segment.end <= self._model.saved_log_end]
         min_offset, hour = store.min_offset, time.localtime(now_ms / 1000).tm_hour
+        held = self._look_what_is_held(now_ms)
         return await run_in_thread(
             lambda: decide(
                 closed_segments(store.files, safe),
@@ -168,8 +182,23 @@ class RetentionTask:
                 min_offset=min_offset,
                 hour=hour,
                 now_ms=now_ms,
+                held_from=held.held_from,
+                free_to=held.free_to,
             )
         )
+
+    def _look_what_is_held(self, now_ms: int) -> HeldLog:
+        """Who keeps the log from going; told once for each topic and group that come to be the first."""
+        counters, max_ms = self.counters, self._policy.unacknowledged_max_ms
+        before = counters.held.holders[:1]
+        held = counters.held = held_log(self._store, self._model, max_ms, self._subscribers, now_ms)
+        counters.held_bytes = max(0, self._store.end_offset - held.held_from)
+        for one in held.holders[:1]:
+            if [(one.topic, one.group)] != [(old.topic, old.group) for old in before]:
+                get_logger().info(
+                    "retention.held", topic=one.topic, group=one.group, bytes_held=counters.held_bytes
+                )
+        return held
 
     # --- what is owed -------------------------------------------------------------------------------
     async def _carry(self, decision: Decision) -> tuple[int, bool]:
@@ -221,10 +250,15 @@ class RetentionTask:
         return sum(int.from_bytes(size) for size in sizes)
 
     # --- the removal --------------------------------------------------------------------------------
-    async def _detach(self, end: int, *, carry: bool) -> StoreTrim:
+    async def _detach(self, end: int, *, carry: bool, pressed: bool) -> StoreTrim | None:
+        """None where somebody has come to hold the log meanwhile."""
         store, model = self._store, self._model
         trim = store.trim(end)
         await run_in_thread(trim.measure)
+        held = self._look_what_is_held(self._clock_ms())
+        if held.held_from < end and not pressed:
+            return None
+        self._note_unacknowledged(held, end)
         if carry:
             self.counters.carried_messages += model.carry_before(end, self._clock_ms())
         else:
@@ -240,6 +274,18 @@ class RetentionTask:
         await self._durable(self._store.end_offset)
         await run_in_thread(trim.remove)
         self._leaving = None
+
+    def _note_unacknowledged(self, held: HeldLog, end: int) -> None:
+        """What the disk takes of topics that are kept until they are acknowledged."""
+        for one, count in held.count_before(self._store, end).items():
+            self.counters.dropped_unacknowledged += count
+            get_logger().warning(
+                "retention.dropped_unacknowledged",
+                topic=one.topic,
+                queue_id=one.queue_id,
+                group=one.group,
+                messages=count,
+            )
 
     def _note_dropped(self, end: int) -> None:
         owed = sorted(set(self._model.owed_before(end)))

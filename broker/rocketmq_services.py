@@ -10,6 +10,7 @@ from typing import Any, Final
 import grpc
 
 from broker import consumer_tasks
+from broker.server.biography_service import BiographyParts, BiographyService
 from broker.server.group_service import GroupService, GroupServiceParts
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.service import RocketmqParts, RocketmqService
@@ -17,7 +18,7 @@ from broker.services import StoreServices, clock_ms, unique_keys
 from broker.settings import BrokerSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level
-from trovemq_proto.v1 import group_pb2_grpc
+from trovemq_proto.v1 import biography_pb2_grpc, group_pb2_grpc
 
 EXPIRE_INTERVAL_S: Final = 1.0
 NONCE_BYTES: Final = 16
@@ -73,10 +74,21 @@ class RocketmqServices:
                 clock_ms=clock_ms,
             )
         )
+        self._biographies = BiographyService(
+            BiographyParts(
+                store=services.store,
+                model=self._model,
+                registry=self.registry,
+                durable=services.group_commit.durable,
+                one_more=services.queries.one_more,
+                clock_ms=clock_ms,
+            )
+        )
 
     def add_to(self, server: grpc.aio.Server) -> None:
         self.service.add_to(server)
         group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
+        biography_pb2_grpc.add_BiographyServiceServicer_to_server(self._biographies, server)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs beside the requests, by name, until it is cancelled."""

@@ -10,12 +10,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from broker import background, consumer_tasks
+from broker.atomic.atomic_commits import AtomicCommits
+from broker.atomic.open_transactions import OpenTransactions
 from broker.consume.long_poll import LongPolls
 from broker.consume.offsets import OffsetKeeper
 from broker.consume.pull import Puller, PullSettings
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
+from broker.deduplication import Deduplication
+from broker.duplicate_log import log_duplicate
 from broker.group_changes import GroupChanges
 from broker.message_store import MessageStore
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
@@ -29,14 +33,17 @@ from broker.server.fetch_stream import FetchParts
 from broker.server.message_service import MessageService
 from broker.server.query_service import QueryService
 from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.search_service import SearchService
 from broker.server.statistics import BrokerStatistics, StatisticsParts
 from broker.server.store_service import StoreService
 from broker.server.traffic import Traffic
+from broker.server.transaction_service import TransactionParts, TransactionService
 from broker.settings import BrokerSettings
 from broker.storage.files import StorageError
 from broker.topic_changes import TopicChanges
 from broker.topics.names import is_system_topic
 from broker.topics.topics import TopicConfig
+from broker.tree_task import TreeTask
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import UniqueKeyGenerator
@@ -66,6 +73,7 @@ class StoreServices:
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
         self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)
+        self.deduplication = Deduplication(store, log_duplicate())
         self.appender = Appender(
             store,
             self.group_commit,
@@ -76,6 +84,7 @@ class StoreServices:
             clock_ms,
             self._grown,
             self.appended.set,
+            self.deduplication,
         )
         self.model.on_append = self.appender.appended
         encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, unique_keys().next)
@@ -103,6 +112,7 @@ class StoreServices:
             self.appender.hold,
             self.topic_changes,
             clock_ms,
+            lambda topic: [group for group, _ in self.clients.subscriptions(topic=topic)],
         )
         self.store_service = StoreService(
             store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path
@@ -110,7 +120,26 @@ class StoreServices:
         self.traffic = traffic or Traffic()
         self.messages = self._message_service(settings)
         self.queries = QueryService(store, settings.queries_max, self.traffic)
+        self.searches = SearchService(store, self.queries.one_more, self.traffic)
+        self.atomic = self._open_transactions(settings)
+        self.transactions = self._transaction_service(settings)
         self.statistics = BrokerStatistics(self._statistics_parts())
+
+    def _open_transactions(self, settings: BrokerSettings) -> OpenTransactions:
+        commits = AtomicCommits(self.store, self.model, self.deduplication)
+        return OpenTransactions(commits, settings.atomic_limits(), self.appender.topic_for_write)
+
+    def _transaction_service(self, settings: BrokerSettings) -> TransactionService:
+        return TransactionService(
+            TransactionParts(
+                transactions=self.atomic,
+                appender=self.appender,
+                group_commit=self.group_commit,
+                traffic=self.traffic,
+                broker=settings.name,
+                clock_ms=clock_ms,
+            )
+        )
 
     def _message_service(self, settings: BrokerSettings) -> MessageService:
         append = AppendParts(
@@ -137,11 +166,14 @@ class StoreServices:
             long_polls=self.long_polls,
             receive_waits=self.receive_waits,
             queries=self.queries,
+            searches=self.searches.counters,
             streams=self.messages.streams,
             traffic=self.traffic,
             timer_task=self.timer_task,
             clients=self.clients,
             retention=self.retention.counters,
+            deduplication=self.deduplication,
+            atomic=self.atomic,
             store_service=self.store_service.counters,
             clock_ms=clock_ms,
         )
@@ -160,6 +192,7 @@ class StoreServices:
         return forgotten
 
     def _topic_deleted(self, topic: str) -> None:
+        self.deduplication.duplicates.pop(topic, None)
         now_ms = clock_ms()
         self.model.delivery.forget_topic(topic, now_ms)
         self.model.timers.forget_topic(topic, now_ms)
@@ -176,6 +209,7 @@ class StoreServices:
             "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
+            "trees": TreeTask(self.store, settings.tree_index_share_percent).run(),
             "room": background.keep_room(self.store, self._grown),
             "segments": background.make_segments_ahead(self.store, self.appended),
             "retention": self.retention.run(),
@@ -192,7 +226,7 @@ class StoreServices:
         self.group_commit.stop()
         self.long_polls.close()
         self.receive_waits.close()
-        await self.messages.streams.end_all(timeout_s)
+        await asyncio.gather(self.messages.streams.end_all(timeout_s), self.transactions.end_all(timeout_s))
 
     async def settle(self) -> None:
         """Returns when no thread writes any more; nothing is asked for by now."""

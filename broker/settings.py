@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from broker.atomic.atomic_limits import AtomicLimits
 from broker.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from broker.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.retention_settings import RetentionSettings
@@ -68,6 +69,28 @@ class BrokerSettings(RetentionSettings):
         unit="frames",
         minimum=1,
         maximum=65_536,
+    )
+
+    atomic_open_max: int = setting(
+        1_000,
+        "Atomic transactions (of several messages, stored together) that may be open.",
+        unit="transactions",
+        minimum=1,
+        maximum=100_000,
+    )
+    atomic_bytes_max: int = setting(
+        536_870_912,
+        "Memory that open atomic transactions may take together.",
+        unit="bytes",
+        minimum=4_096,
+        maximum=64 * GIB,
+    )
+    atomic_timeout_max_ms: int = setting(
+        900_000,
+        "Longest time that an atomic transaction may be open; a client asks for 60 s unless told otherwise.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
     )
 
     # --- consuming and queries --------------------------------------------------------------------------
@@ -142,6 +165,14 @@ class BrokerSettings(RetentionSettings):
         "How far beyond its first open message an orderly group looks for other message groups.",
         unit="messages",
         minimum=1,
+        maximum=1_000_000,
+    )
+    priority_starvation_max: int = setting(
+        100,
+        "In a queue that is received by priority: a message goes out after so many of other priorities, "
+        "and 8 more, at the latest; 0: higher ones always go first.",
+        unit="messages",
+        minimum=0,
         maximum=1_000_000,
     )
     event_interval_ms: int = setting(
@@ -344,6 +375,7 @@ class BrokerSettings(RetentionSettings):
             index_slot_count=self.index_slot_count,
             index_item_count=self.index_item_count,
             message_index_enable=self.message_index_enable,
+            tree_index_enable=self.tree_index_enable,
             message_index_safe=self.message_index_safe,
             body_size_max=self.body_size_max,
             batch_size_max=self.batch_size_max,
@@ -358,6 +390,14 @@ class BrokerSettings(RetentionSettings):
             undispatched_bytes_max=self.undispatched_bytes_max,
         )
 
+    def atomic_limits(self) -> AtomicLimits:
+        """What open atomic transactions may take."""
+        return AtomicLimits(
+            open_max=self.atomic_open_max,
+            bytes_max=self.atomic_bytes_max,
+            timeout_max_ms=self.atomic_timeout_max_ms,
+        )
+
     def consumer_settings(self) -> ConsumerSettings:
         """What delivery, timers and transactions take."""
         return ConsumerSettings(
@@ -366,6 +406,7 @@ class BrokerSettings(RetentionSettings):
             recent_bytes_max=machine_memory_size() * self.recent_memory_percent // 100,
             in_flight_max=self.in_flight_max,
             ordered_window_max=self.ordered_window_max,
+            priority_starvation_max=self.priority_starvation_max,
             event_interval_ms=self.event_interval_ms,
             receive_count_max=self.receive_count_max,
             invisible_min_ms=self.invisible_min_ms,

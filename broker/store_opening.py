@@ -41,6 +41,7 @@ from broker.log.recovery import (
 )
 from broker.log.segments import DIRECTORY
 from broker.log.state import StoreState
+from broker.log.whole_runs import UnfinishedRun
 from broker.projection import DispatchBatch, Projection
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
@@ -48,6 +49,7 @@ from broker.store_settings import StoreSettings
 from broker.topics.deletions import TopicDeletions
 from broker.topics.offsets import ConsumerOffsets
 from broker.topics.topics import TopicTable
+from broker.transaction_run import run_size_max
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState
@@ -77,6 +79,9 @@ class RecoveryReport:
     bytes_cut: int
     damages: tuple[Damage, ...]
     gaps: tuple[QueueGap, ...] = ()
+    unfinished: tuple[UnfinishedRun, ...] = ()
+    """Atomic transactions in the middle of the log that lack records."""
+    cut_transaction: UnfinishedRun | None = None
 
 
 @dataclass(slots=True)
@@ -183,7 +188,7 @@ class _Opening:
             queues,
             [self._key_index] if self._key_index is not None else [],
             self._deletions,
-            _log_runs(log),
+            log_runs(log),
             max(trusted, log.min_offset),
         )
         begin, found = self._scan(dispatcher)
@@ -222,6 +227,8 @@ class _Opening:
                 bytes_cut,
                 (*found.damages, *misplaced),
                 tuple(queues.gaps),
+                found.unfinished,
+                found.cut,
             ),
         )
 
@@ -432,7 +439,8 @@ class _Opening:
         self._offsets.cap_all(self._consume_queues.next_offset)  # of a .bak too, and of topics since deleted
         if self._clean and self._saved is not None:
             # No more can be there than one append that failed, and whose bytes could not be taken back.
-            return zero_behind(self._files, self._log, end, self._settings.batch_size_max)
+            size_max = max(self._settings.batch_size_max, run_size_max(self._settings.commit_log_file_size))
+            return zero_behind(self._files, self._log, end, size_max)
         return zero_behind(self._files, self._log, end)
 
 
@@ -461,7 +469,9 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
     return log.store_timestamp_at(last) or 0
 
 
-def _log_runs(log: CommitLog) -> LogRuns:
+def log_runs(log: CommitLog) -> LogRuns:
+    """Runs of the log without looking at CRCs; damage is passed over."""
+
     def runs(begin: int, end: int, run_bytes_max: int) -> LogReader:
         begin = max(begin, log.min_offset)
         return LogReader(log, begin, end, limit=end, check_crc=False, run_bytes_max=run_bytes_max)

@@ -24,6 +24,9 @@ class StoreSettings:
     index_item_count: int = 20_000_000  # maxIndexNum
     message_index_enable: bool = True  # messageIndexEnable
     message_index_safe: bool = False  # messageIndexSafe: complete the index before serving
+    tree_index_enable: bool = (
+        False  # B+trees beside the log: search, deduplication, priority (a broker has them)
+    )
     body_size_max: int = 4_194_304  # maxMessageSize
     batch_size_max: int = 8_388_608
     append_property_crc: bool = True  # enabledAppendPropCRC

@@ -11,9 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from broker.deduplication import disabled
 from broker.message_store import MessageStore
+from broker.topics.topic_options import OFF
 from broker.topics.topics import NO_OPTIONS, TopicChange, TopicConfig
 from trovemq_daemon.threads import run_in_thread
+
+POLL_S: Final = 0.02
 
 
 class TopicChanges:
@@ -34,10 +38,16 @@ class TopicChanges:
         self.changing: Final = asyncio.Lock()
         """Held while a topic is made, altered or deleted; whoever removes files of queues holds it too."""
 
+    def _check_index(self, name: str, options: Mapping[str, str]) -> None:
+        """TroveError INDEX_DISABLED."""
+        if self._store.trees is None and options.get("deduplicate", OFF) not in (OFF, ""):
+            raise disabled(name)
+
     async def create(
         self, name: str, queue_count: int, message_type: str, options: Mapping[str, str] = NO_OPTIONS
     ) -> TopicConfig:
-        """Raises what TopicTable.create raises."""
+        """Raises what TopicTable.create raises, and INDEX_DISABLED."""
+        self._check_index(name, options)
         async with self.changing:
             topics = self._store.topics
             change = topics.begin_create(
@@ -45,6 +55,15 @@ class TopicChanges:
             )
             await self._save(change)
             return topics.require(name)
+
+    async def _ids_read(self, name: str) -> None:
+        """Returns when every id of the topic that counts is known."""
+        trees, end = self._store.trees, self._store.end_offset
+        while trees is not None and self._store.topics.options(name).deduplicate_ms:
+            if trees.ids_known(end) or self._store.failed:
+                return
+            trees.hurry = True
+            await asyncio.sleep(POLL_S)
 
     async def ensure_internal(self, name: str, queue_count: int) -> None:
         """Raises what TopicTable.ensure_internal raises."""
@@ -61,7 +80,9 @@ class TopicChanges:
         message_type: str | None,
         options: Mapping[str, str] = NO_OPTIONS,
     ) -> TopicConfig:
-        """Raises what TopicTable.alter raises."""
+        """Raises what TopicTable.alter raises, and INDEX_DISABLED. A topic that is to be deduplicated from
+        now on (or for longer) is so when this returns: ids stored before count too."""
+        self._check_index(name, options)
         async with self.changing:
             topics = self._store.topics
             change = topics.begin_alter(
@@ -73,7 +94,11 @@ class TopicChanges:
             )
             if change is not None:
                 await self._save(change)
-            return topics.require(name)
+            config = topics.require(name)
+        before = change.before if change is not None else None
+        if before is not None and before.options.deduplicate_ms < config.options.deduplicate_ms:
+            await self._ids_read(name)
+        return config
 
     async def delete(self, name: str) -> int:
         """Returns the physical offset of the deletion. Raises what MessageStore.delete_topic raises."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from broker.rocketmq_keys import IGNORED_KEYS as IGNORED_BROKER_KEYS
 from broker.settings import BrokerSettings
@@ -17,7 +14,7 @@ from nameserver.settings import IGNORED_KEYS as IGNORED_NAMESERVER_KEYS
 from nameserver.settings import NameserverSettings
 from trovemq_daemon.setting_report import format_reference
 from trovemq_proto import errors
-from trovemq_spark import report
+from trovemq_spark import arguments, report
 from trovemq_spark.arguments import COMMON, FieldHelp, read_fields
 from trovemq_spark.cli import JOBS
 from trovemq_spark.sinks import options as sink_options
@@ -132,13 +129,6 @@ Sizes take `KiB`, `MiB`, `GiB`; times `ms`, `s`, `min`, `h`; timestamps `2025-01
 """
 
 
-OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.LShift: operator.lshift,
-    ast.Mult: operator.mul,
-    ast.Sub: operator.sub,
-}
-
-
 def pipeline_page() -> str:
     """Needs no Spark: jobs are read as text."""
     lines = [PIPELINE_INTRODUCTION.format(note=NOTE)]
@@ -229,31 +219,10 @@ def kind_of(annotation: str) -> str:
 def default_of(field: FieldHelp, module: str) -> str:
     if not field.default:
         return "required"
-    value = value_of(ast.parse(field.default, mode="eval").body, module)
+    value = arguments.default_of(field, module)
     return (
         "" if value in ("", (), None) else code(str(value).lower() if isinstance(value, bool) else str(value))
     )
-
-
-def value_of(node: ast.expr, module: str) -> Any:
-    """A default as it is written in a module: a literal, a constant of its own or of another, a product."""
-    if isinstance(node, ast.BinOp):
-        operation = {ast.LShift: operator.lshift, ast.Mult: operator.mul, ast.Sub: operator.sub}[
-            type(node.op)
-        ]
-        return operation(value_of(node.left, module), value_of(node.right, module))
-    if not isinstance(node, ast.Name):
-        return ast.literal_eval(node)
-    spec = importlib.util.find_spec(module)
-    assert spec is not None, module
-    assert spec.origin is not None, module
-    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom) and node.id in [alias.name for alias in statement.names]:
-            return value_of(node, str(statement.module))
-        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == node.id:
-            assert statement.value is not None, node.id
-            return value_of(statement.value, module)
-    raise ValueError(f"{module} has no constant {node.id}")
 
 
 PAGES: dict[str, Callable[[], str]] = {

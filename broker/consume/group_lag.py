@@ -156,6 +156,15 @@ def queue_lag(
     )
 
 
+def messages_between(
+    store: MessageStore, queue: ConsumeQueue, begin: int, end: int, filters: Sequence[Filter]
+) -> Generator[None, None, tuple[int, bool]]:
+    """(how many messages of [begin, end) one of the filters takes, whether that is estimated); without
+    filters every one counts."""
+    waiting = yield from _waiting(store, queue, max(begin, queue.min_offset), end, filters, Work())
+    return waiting.count, waiting.estimated
+
+
 def _waiting(
     store: MessageStore,
     queue: ConsumeQueue,

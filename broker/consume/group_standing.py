@@ -50,14 +50,18 @@ def group_standings(
 
 def queue_standing(store: MessageStore, state: QueueState, now_ms: int) -> GroupStanding:
     """Of one queue; costs as much as there are messages open."""
-    leases = set(state.open.values())
-    in_flight = sum(lease.live for lease in leases if not lease.over(now_ms))
+    in_flight = state.open.in_flight_count(now_ms)
     ready = len(state.open) - in_flight + len(state.held)
     queue = store.consume_queues.get(state.topic, state.queue_id)
     if queue is None:
         return GroupStanding(in_flight, ready)
     begin = max(state.next_offset, queue.min_offset)
     ready += max(0, queue.max_offset - begin)
-    first = max(min(state.held, default=begin), queue.min_offset)
+    held, order = state.held.first(), state.order
+    if order is not None and order.waiting_from < state.next_offset:
+        begin = max(order.waiting_from, queue.min_offset)
+        passed_over = state.next_offset - begin - len(state.open)  # at most, until a receive has counted
+        ready += max(0, passed_over) if order.waiting_count is None else order.waiting_count
+    first = max(begin if held is None else held, queue.min_offset)
     oldest = store.store_timestamp_at(queue.unit(first)[0]) if first < queue.max_offset else None
     return GroupStanding(in_flight, ready, oldest)

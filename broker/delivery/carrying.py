@@ -30,7 +30,7 @@ def carry_before(context: Context, pairs: Pairs, physical_offset: int, now_ms: i
     carried by then stays carried."""
     count = 0
     for state in list(pairs.states()):
-        below = [offset for offset, at in _owed_records(context, state) if at < physical_offset]
+        below = [offset for offset, _ in _owed_records(context, state, physical_offset)]
         for begin in range(0, len(below), _BATCH):
             count += _carry(context, state, below[begin : begin + _BATCH], now_ms)
     return count + carry_unread(context, pairs, physical_offset, now_ms)
@@ -39,7 +39,7 @@ def carry_before(context: Context, pairs: Pairs, physical_offset: int, now_ms: i
 def owed_before(context: Context, pairs: Pairs, physical_offset: int) -> Iterator[int]:
     """Where the owed records below physical_offset lie."""
     for state in list(pairs.states()):
-        yield from (at for _, at in _owed_records(context, state) if at < physical_offset)
+        yield from (at for _, at in _owed_records(context, state, physical_offset))
     yield from unread_before(context, pairs, physical_offset)
 
 
@@ -53,7 +53,7 @@ def lowest_owed(context: Context, pairs: Pairs) -> int | None:
 def _lowest_of(context: Context, state: QueueState) -> int | None:
     """Records lie in the order of their offsets, but for those that were moved."""
     moved = [state.moved[offset] for offset in state.moved]
-    for offset in state.owed():
+    for offset in state.each_owed():
         if offset not in state.moved:
             at = context.physical_offset_of(state, offset)
             if at is not None:
@@ -62,11 +62,15 @@ def _lowest_of(context: Context, state: QueueState) -> int | None:
     return min(moved, default=None)
 
 
-def _owed_records(context: Context, state: QueueState) -> list[tuple[int, int]]:
+def _owed_records(context: Context, state: QueueState, physical_offset: int) -> list[tuple[int, int]]:
+    """(offset, physical offset) of those whose record lies below. Records lie in the order of their offsets,
+    but for those that were moved: so not all that is owed is looked at."""
+    queue = context.store.consume_queues.get(state.topic, state.queue_id)
+    end = queue.lower_bound(physical_offset) if queue is not None else 0
     found = []
-    for offset in state.owed():
+    for offset in [*state.owed_before(end), *(moved for moved in state.moved if moved >= end)]:
         at = context.physical_offset_of(state, offset)
-        if at is not None:
+        if at is not None and at < physical_offset:
             found.append((offset, at))
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.leases import Lease
 from broker.delivery.pair import Pair
+from broker.delivery.priority_order import PriorityOrder, PriorityQueues
 from broker.delivery.queue_state import QueueState
 from broker.delivery.records import RecordReader
 from broker.delivery.renewals import Renewals
@@ -33,6 +34,7 @@ class Context:
         self.groups = groups
         self.settings = settings
         self.records = RecordReader(store)
+        self.priority_order: PriorityOrder = PriorityQueues(store, self.records)
         self.renewals = Renewals()
         self.timed: set[Pair] = set()
         """Pairs with a lease that ends by itself."""

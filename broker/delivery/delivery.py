@@ -24,6 +24,8 @@ from broker.delivery.leases import Lease
 from broker.delivery.orderly import OrderlyTaker
 from broker.delivery.pair import Pair
 from broker.delivery.pairs import Pairs
+from broker.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
+from broker.delivery.priority_taking import PriorityTaker, receive_in_log_order, waiting_of
 from broker.delivery.queue_state import QueueState
 from broker.delivery.receipt_handle import (
     HandleHead,
@@ -36,6 +38,7 @@ from broker.delivery.receiving import Taker
 from broker.delivery.renewals import Renewed
 from broker.delivery.request import ANY_QUEUE, Delivered, QueueProgress, ReceiveRequest
 from broker.delivery.snapshotting import DeliveryState
+from broker.delivery.standing import MessageStanding, message_standing
 from broker.events.codec import Event, EventKind
 from broker.events.event_log import EventLog
 from broker.message_store import MessageStore
@@ -100,9 +103,17 @@ class Delivery:
             RECEIVE_READS_MAX,
             request.now_ms + lasts_ms,
         )
+        config = self.context.store.topics.get(request.topic)
+        by_priority = config is not None and config.by_priority and not orderly
         for state in self._in_turn(pair, request):
+            if state.order is not None and not by_priority:
+                receive_in_log_order(self.context, state, request.now_ms)
+                if orderly:
+                    self.pair_table.fill_keys(pair)
             if orderly:
                 OrderlyTaker(self.context, pair, state, batch).take()
+            elif by_priority and state.kind is SourceKind.TOPIC:
+                PriorityTaker(self.context, pair, state, batch).take()
             else:
                 Taker(self.context, pair, state, batch).take()
             if batch.full:
@@ -286,21 +297,13 @@ class Delivery:
         self, pair: Pair, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
     ) -> None:
         """Messages that are open under the lease are consumed."""
+        self._consume(pair, state, lease, offsets)
+        self.context.add(settled_event(kind, state, lease, offsets, now_ms))
+
+    def _consume(self, pair: Pair, state: QueueState, lease: Lease, offsets: range) -> None:
+        """_settle() but for its event."""
         begin = state.committed
         moved = state.settle_run(lease, offsets)
-        self.context.add(
-            Event(
-                kind,
-                now_ms,
-                state.group,
-                state.topic,
-                state.queue_id,
-                offsets.start,
-                len(offsets),
-                attempt=lease.attempt,
-                lease=lease.number,
-            )
-        )
         if moved:
             self.context.commit(state)
         window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
@@ -310,6 +313,33 @@ class Delivery:
             or (pair.keyed and moved and window_was_full)
         ):
             self.context.woken.add(pair)  # others may have waited for that
+
+    # --- acknowledgements of an atomic transaction ---------------------------------------------------------
+    def prepare_acknowledgements(
+        self, acknowledgements: Sequence[Acknowledgement], now_ms: int
+    ) -> list[PreparedAcknowledgement]:
+        """What consume_prepared() will do; nothing has changed yet. Messages that are consumed already, by a
+        handle that would last, and handles that come twice are left out.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL, with the handle's place in `index`: not one of them counts.
+        """
+        prepared: dict[tuple[int, int], PreparedAcknowledgement] = {}
+        for index, (group, topic, handle) in enumerate(acknowledgements):
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError as error:
+                text = f"acknowledgement {index} (group {group[:80]}, topic {topic[:80]}): {error.message}"
+                raise TroveError(error.spec, text, **{**error.fields, "index": index}) from error
+            if lease is not None:
+                prepared[id(state), offset] = PreparedAcknowledgement(pair, state, lease, offset)
+        return list(prepared.values())
+
+    def consume_prepared(self, prepared: Sequence[PreparedAcknowledgement]) -> None:
+        """The events of these acknowledgements lie in the log: their messages are consumed. Call it before
+        anything else happens to the groups."""
+        for pair, state, lease, offset in prepared:
+            self._consume(pair, state, lease, range(offset, offset + 1))
 
     # --- time --------------------------------------------------------------------------------------------
     def next_visible_ms(self, group: str, topic: str) -> int | None:
@@ -426,10 +456,32 @@ class Delivery:
             else:
                 found.append(
                     QueueProgress(
-                        queue_id, state.committed, state.next_offset, len(state.open), len(state.held)
+                        queue_id,
+                        state.committed,
+                        state.next_offset,
+                        len(state.open),
+                        len(state.held) + waiting_of(self.context.priority_order, state),
                     )
                 )
         return found
+
+    def standing_of(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        message_group: str,
+        priority: int,
+        now_ms: int,
+    ) -> MessageStanding | None:
+        """How one message stands with the group; `topic` is where it lies, perhaps a retry topic. None where
+        the group has no state of that queue."""
+        state = self.pair_table.state(group, topic, queue_id)
+        if state is None:
+            return None
+        return message_standing(self.context, state, offset, message_group, priority, now_ms)
 
     def held_by(self, client_id: str) -> int:
         """Messages that the client has under renewed leases."""

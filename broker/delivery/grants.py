@@ -3,6 +3,7 @@
 Invariants
 - Events of new messages are in the order of their offsets, and an event says of everything between the last
   one and itself that it is consumed: so HELD and RECEIVED come as the queue is read, ADVANCED at its end.
+  Where a queue is received by priority, PASSED says that instead (priority_taking.py).
 - Every message handed out by one receive from one queue has the same lease number.
 """
 

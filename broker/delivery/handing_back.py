@@ -3,7 +3,9 @@
 Groups without order: every message in flight becomes a retry message, visible when its time is over; the
 group's offset stands behind it. Receipt handles are void from then on. Orderly groups: the group's offset is
 the first message that is not consumed, and consumerOrderInfo.json says what is in flight behind it; RocketMQ
-then keeps the queue closed until that is over.
+then keeps the queue closed until that is over. Queues that are received by priority: the group's offset is
+the first message that waits or is in flight, and nothing is copied; RocketMQ delivers again what was consumed
+behind it, we go on where we stopped.
 
 Invariant: a copy is in the log before its original counts as consumed.
 """
@@ -36,7 +38,7 @@ def hand_back(context: Context, pairs: Pairs, files: FileSystem, now_ms: int) ->
         if context.is_orderly(state.group) and state.kind is SourceKind.TOPIC:
             if state.open:
                 orderly[state.group, state.topic, state.queue_id] = _order_info(state, now_ms)
-        else:
+        elif state.order is None:
             _copy_all(context, state, now_ms)
         context.commit(state)
     fault_point("delivery.before_order_info")

@@ -12,12 +12,16 @@ from collections import OrderedDict
 from typing import Final
 
 from broker.delivery.leases import Lease, LeaseHeap
+from broker.delivery.open_messages import LOOSE_MAX
 from broker.delivery.queue_state import QueueState
 from broker.delivery.receipt_handle import HandleReader, SourceKind, handle_seed
 from broker.delivery.sources import RETRY_KINDS, source_topic
 from broker.topics.topics import TopicConfig
 
 ATTEMPTS_KEPT_MAX: Final = 1_024
+LOOSE_PAIR_MAX: Final = 32_768
+"""Messages of all its queues that are not packed, or LOOSE_MIN a queue where those are more."""
+LOOSE_MIN: Final = 64
 
 
 class Pair:
@@ -48,6 +52,11 @@ class Pair:
         group = self.queues if state.kind is SourceKind.TOPIC else self.retry_queues
         group.append(state)
         group.sort(key=lambda one: (one.kind, one.queue_id))
+        if state.kind is not SourceKind.CLASSIC_RETRY:
+            state.open.heap = self.leases
+        loose_max = min(LOOSE_MAX, max(LOOSE_MIN, LOOSE_PAIR_MAX // len(self.sources)))
+        for each in self.sources.values():
+            each.open.limit(loose_max)
 
     def remove(self, state: QueueState) -> None:
         """The state was forgotten."""
@@ -64,10 +73,8 @@ class Pair:
 
     def end_leases(self, now_ms: int) -> bool:
         """Makes the messages visible whose time is over. True where there are some."""
-        ended = self.leases.pop_until(now_ms)
-        for lease, state in ended:
-            state.end_lease(lease)
-        return bool(ended)
+        ended = [state.end_due(lease, now_ms) for lease, state in self.leases.pop_until(now_ms)]
+        return any(ended)
 
     def note_attempt(self, attempt_id: str, state: QueueState, lease: Lease) -> None:
         """Remembers what a receive with that attempt id was handed, for its repetition."""

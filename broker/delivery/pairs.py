@@ -149,6 +149,7 @@ class Pairs:
     def fill_keys(self, pair: Pair) -> None:
         """The message groups of what is owed, read from the records."""
         for state in pair.queues:
+            state.open.loosen_all()
             for offset in state.owed():
                 state.keys[offset] = message_group_of(self._context.record_of(state, offset))
             state.unblocked = True

@@ -12,16 +12,28 @@ Every offset of the queue is one of these:
 Invariants
 - committed <= every offset of open and held < next_offset; committed == next_offset where both are empty.
 - `open` and `held` have no offset in common.
-- `ready` has every offset of `open` whose lease has ended (and perhaps offsets that are settled since).
+- `ready` has every loose offset of `open` whose lease has ended (and perhaps offsets that are settled since);
+  those that are packed become loose by make_ready().
+- What was acknowledged out of order is not stored: it is what `open` and `held` leave between committed and
+  next_offset. So it takes no room, and the ranges of it follow from what is owed (consumed()).
 - Lease numbers rise: none is used twice.
+
+In a queue that is received by priority, `order` says what waits (by_priority.py): of the offsets between
+order.waiting_from and next_offset, those too that are neither open nor held may wait. committed never passes
+waiting_from, and such a state is not packed.
 """
 
 from __future__ import annotations
 
-from heapq import heappush
+from collections.abc import Iterator
+from heapq import heappush, merge
 
+from broker.delivery.by_priority import ByPriority
 from broker.delivery.leases import Lease
+from broker.delivery.open_messages import OpenMessages
+from broker.delivery.packed_leases import BLOCK_BITS, BLOCK_SIZE
 from broker.delivery.receipt_handle import SourceKind
+from broker.delivery.sequence_set import SequenceSet
 
 
 class QueueState:
@@ -38,6 +50,7 @@ class QueueState:
         "next_lease",
         "next_offset",
         "open",
+        "order",
         "queue_id",
         "ready",
         "topic",
@@ -54,13 +67,15 @@ class QueueState:
         self.next_lease = 1
         self.ended_lease = 0
         """Handles of leases up to this one are void."""
-        self.open: dict[int, Lease] = {}
-        self.held: set[int] = set()
+        self.open = OpenMessages(self)
+        self.held = SequenceSet()
         self.ready: list[int] = []
         self.moved: dict[int, int] = {}
         """Where the record of an offset lies now, where that is not what the consume queue says."""
         self.keys: dict[int, str] = {}
         """By what messages are kept apart: their message group, or the original topic of a classic retry."""
+        self.order: ByPriority | None = None
+        """How far the group has come of each priority; None where the queue is received in its own order."""
         self.unblocked = True
         """Something was settled, or came back, since held messages were last looked at."""
 
@@ -75,13 +90,17 @@ class QueueState:
         if offsets.stop <= self.next_offset:
             for offset in offsets:
                 self._leave(offset)
-            self.held.difference_update(offsets)
+            if self.held:
+                self.held.discard_range(offsets.start, offsets.stop)
         else:
             assert offsets.start >= self.next_offset, "new messages and old ones are handed out apart"
             self._advance_to(offsets.start)
             self.next_offset = offsets.stop
-        self.open.update(dict.fromkeys(offsets, lease))
+        loose = self.open.loose
+        loose.update(dict.fromkeys(offsets, lease))
         lease.live += len(offsets)
+        if len(loose) > self.open.pack_at:
+            self._pack(lease)
 
     def hold(self, offset: int) -> None:
         """A new message waits."""
@@ -96,9 +115,11 @@ class QueueState:
 
     def settle(self, offset: int) -> bool:
         """The message is consumed. True where committed moved."""
-        lease = self.open.pop(offset, None)
+        lease = self.open.pop(offset)
         if lease is not None:
             lease.live -= 1
+            if len(self.open.loose) > self.open.pack_at:
+                self._pack()
         else:
             self.held.discard(offset)
         if self.moved:
@@ -110,13 +131,15 @@ class QueueState:
 
     def settle_run(self, lease: Lease, offsets: range) -> bool:
         """Messages that are open under the lease are consumed. True where committed moved."""
-        if self.moved or self.keys:
+        loose = self.open.loose
+        if self.moved or self.keys or lease.live < len(offsets):  # the last: it was packed since it was found
             return max([self.settle(offset) for offset in offsets])
-        open_ = self.open
         for offset in offsets:
-            del open_[offset]
+            del loose[offset]
         lease.live -= len(offsets)
         self.unblocked = True
+        if len(loose) > self.open.pack_at:
+            self._pack()
         return offsets.start == self.committed and self.advance()
 
     def end_lease(self, lease: Lease) -> None:
@@ -124,20 +147,35 @@ class QueueState:
         lease.ended = True
         self.unblocked = True
         for offset in range(lease.first, lease.end):
-            if self.open.get(offset) is lease:
+            if self.open.loose.get(offset) is lease:
                 heappush(self.ready, offset)
+
+    def end_due(self, lease: Lease, now_ms: int) -> bool:
+        """The same for what a heap gave at now_ms: a lease, or the clock of those that are packed. True where
+        messages may be handed out again."""
+        if lease is not self.open.packed.clock:
+            self.end_lease(lease)
+            return True
+        some = self.open.packed.end_until(now_ms)
+        self.open.push_clock()
+        self.unblocked = self.unblocked or some
+        return some
+
+    def make_ready(self, count: int) -> None:
+        """`ready` has the lowest `count` messages that may be handed out again, packed ones too."""
+        self.open.loosen_ended(count)
 
     def go_on_at(self, offset: int) -> int:
         """Forgets what is open and held. Returns how many messages were open."""
         count = len(self.open)
-        for lease in self.open.values():
-            lease.live = 0
         self.open.clear()
         self.held.clear()
         self.ready.clear()
         self.moved.clear()
         self.keys.clear()
         self.committed = self.next_offset = offset
+        if self.order is not None:
+            self.order.go_on_at(offset)
         self.ended_lease = self.next_lease - 1
         self.unblocked = True
         return count
@@ -145,29 +183,77 @@ class QueueState:
     def advance(self) -> bool:
         """Moves committed over what is consumed. True where it moved."""
         before = at = self.committed
-        open_, held, end = self.open, self.held, self.next_offset
-        if not open_ and not held:
-            at = end
-        while at < end and at not in open_ and at not in held:
+        loose, held, end = self.open.loose, self.held, self.next_offset
+        if self.open.packed.count:
+            end = self.open.lowest_packed(end)
+        if held:
+            end = min(end, held.first() or 0)
+        if self.order is not None:
+            end = min(end, self.order.waiting_from)
+        if not loose:
+            at = max(at, end)
+        while at < end and at not in loose:
             at += 1
         self.committed = at
         return at != before
 
     def drop_below(self, offset: int) -> None:
         """Everything below is consumed, by whatever the group did elsewhere."""
-        for owed in [owed for owed in (*self.open, *self.held) if owed < offset]:
+        for owed in self.owed_before(offset):
             self.settle(owed)
         self.next_offset = max(self.next_offset, offset)
+        if self.order is not None:
+            self.order.drop_below(offset)
         self.advance()
 
     # --- what is there --------------------------------------------------------------------------------
     def owed(self) -> list[int]:
         """Every offset that is open or held, in order."""
-        return sorted((*self.open, *self.held))
+        return list(self.each_owed())
+
+    def each_owed(self) -> Iterator[int]:
+        """owed(), without a list of them; nothing may change meanwhile."""
+        return merge(self.open, self.held) if self.held else iter(self.open)
+
+    def owed_before(self, offset: int) -> list[int]:
+        """Those below `offset`."""
+        found = []
+        for owed in self.each_owed():
+            if owed >= offset:
+                break
+            found.append(owed)
+        return found
+
+    def consumed(self) -> SequenceSet:
+        """What was acknowledged out of order: consumed, and not below committed."""
+        owed = SequenceSet(self.held.ranges())
+        for offset in sorted(self.open.loose):
+            owed.add(offset)
+        whole = (1 << BLOCK_SIZE) - 1
+        for block, mask in self.open.packed.blocks():
+            first = block << BLOCK_BITS
+            if mask == whole:
+                owed.add_range(first, first + BLOCK_SIZE)
+                continue
+            for bit in range(BLOCK_SIZE):
+                if mask >> bit & 1:
+                    owed.add(first + bit)
+        found, at = SequenceSet(), self.committed
+        for first, end in owed.ranges():
+            found.add_range(at, first)
+            at = end
+        found.add_range(at, self.next_offset)
+        return found
+
+    def _pack(self, kept: Lease | None = None) -> None:
+        if self.order is not None:
+            return  # what comes back is looked for by priority
+        if not self.keys and self.kind is not SourceKind.CLASSIC_RETRY:  # those have keys, or will have
+            self.open.pack(kept)
 
     def _advance_to(self, offset: int) -> None:
         """next_offset moves to `offset`; committed follows where nothing is owed."""
-        if self.committed == self.next_offset:
+        if self.committed == self.next_offset and self.order is None:
             self.committed = offset
         self.next_offset = offset
 

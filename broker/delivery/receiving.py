@@ -44,6 +44,8 @@ class Taker:
         """As much as the batch still wants."""
         state = self._state
         looked_to = None
+        if state.open.packed.count:
+            state.make_ready(self._batch.wanted)
         if state.ready or state.held:
             self._take_again()
         if not self._batch.full and len(state.open) < self._context.settings.in_flight_max:

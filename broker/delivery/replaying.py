@@ -6,6 +6,7 @@ log is the order of the operations. Leases get to their pairs in settle() only.
 
 from __future__ import annotations
 
+from broker.delivery.by_priority import ByPriority
 from broker.delivery.context import Context
 from broker.delivery.leases import Lease
 from broker.delivery.pairs import Pairs
@@ -34,10 +35,17 @@ def apply(pairs: Pairs, event: Event) -> None:
     elif event.kind is EventKind.CHANGED:
         _change(state, event)
     elif event.kind is EventKind.HELD:
+        if state.order is not None:  # it waited by priority
+            state.held.add_range(event.offset, event.offset + event.count)
+            return
         for offset in range(max(event.offset, state.next_offset), event.offset + event.count):
             state.hold(offset)
     elif event.kind is EventKind.ADVANCED:
         state.look_past(event.until)
+    elif event.kind is EventKind.PASSED:
+        _pass(state, event)
+    elif event.kind is EventKind.IN_LOG_ORDER:
+        state.order = None
     elif event.kind is EventKind.RESET:
         state.go_on_at(event.offset)
     elif event.kind is EventKind.MOVED and (event.offset in state.open or event.offset in state.held):
@@ -63,8 +71,18 @@ def _receive(state: QueueState, event: Event) -> None:
     known_end = min(end, state.next_offset)
     if first < known_end:
         state.hand_out(lease, range(first, known_end))
+    if known_end < end and state.order is not None:
+        state.order.waiting_count = None  # until PASSED says it
     if known_end < end:
         state.hand_out(lease, range(max(first, known_end), end))
+
+
+def _pass(state: QueueState, event: Event) -> None:
+    if state.order is None:
+        state.order = ByPriority(state.next_offset)
+    state.order.passed(event.attempt, event.offset, event.until, event.physical_offset)
+    state.look_past(event.until)
+    state.advance()
 
 
 def _consume(state: QueueState, event: Event) -> None:
@@ -121,11 +139,18 @@ def _cut(state: QueueState, end: int) -> None:
         if offset >= end:
             state.settle(offset)
     state.next_offset = end
+    if state.order is not None:
+        state.order.cut(end)
     state.committed = min(state.committed, end)
     state.advance()
 
 
 def _know_leases(context: Context, pairs: Pairs, state: QueueState) -> None:
+    if state.kind is not SourceKind.CLASSIC_RETRY:
+        pair = pairs.pair(state.group, kind_of(state.group, state.topic)[1])
+        if state.open.packed.clock.live:
+            state.open.push_clock()
+            context.timed.add(pair)
     seen = {id(lease): (offset, lease) for offset, lease in _readable_first(state)}
     for offset, lease in seen.values():
         kind, topic = kind_of(state.group, state.topic)
@@ -141,4 +166,4 @@ def _know_leases(context: Context, pairs: Pairs, state: QueueState) -> None:
 
 def _readable_first(state: QueueState) -> list[tuple[int, Lease]]:
     """What is open, with those last of which a record could be read."""
-    return sorted(state.open.items(), key=lambda item: (item[0] in state.keys, item[0]))
+    return sorted(state.open.loose.items(), key=lambda item: (item[0] in state.keys, item[0]))

@@ -58,4 +58,6 @@ class QueueProgress:
     committed: int | None
     next_offset: int
     in_flight_count: int
-    held_count: int = 0  # of an orderly group: behind a message in flight of their message group
+    held_count: int = 0
+    """Below next_offset, not handed out: of an orderly group, behind a message in flight of their message
+    group; of a queue that is received by priority, passed over by higher ones."""

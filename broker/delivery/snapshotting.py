@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from broker.delivery.by_priority import ByPriority
 from broker.delivery.leases import Lease
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
@@ -36,6 +37,13 @@ class QueueSnapshot(msgspec.Struct, array_like=True):
     leases: list[LeaseSnapshot]
     held: list[tuple[int, int]]
     moved: dict[int, int]
+    packed_clients: list[str] = []
+    packed: list[bytes] = []
+    """See packed_leases.py; of format 2 on."""
+    cursors: list[int] = []
+    waiting_from: int = 0
+    waiting_count: int = 0
+    """See by_priority.py; no cursors where the queue is received in its own order."""
 
 
 class DeliveryState(msgspec.Struct):
@@ -54,7 +62,11 @@ def restore(pairs: Pairs, saved: DeliveryState) -> None:
         state.ended_lease = one.ended_lease
         state.moved.update(one.moved)
         for first, end in one.held:
-            state.held.update(range(first, end))
+            state.held.add_range(first, end)
+        state.open.packed.restore(one.packed_clients, one.packed)
+        if one.cursors:
+            state.order = ByPriority(one.waiting_from)
+            state.order.restore(one.cursors, one.waiting_count)
         for lease in one.leases:
             _restore_lease(state, lease)
 
@@ -62,10 +74,10 @@ def restore(pairs: Pairs, saved: DeliveryState) -> None:
 def _queue_snapshot(state: QueueState) -> QueueSnapshot:
     offsets: dict[int, list[int]] = {}
     leases: dict[int, Lease] = {}
-    for offset in sorted(state.open):
-        lease = state.open[offset]
+    for offset, lease in sorted(state.open.loose.items()):
         leases[id(lease)] = lease
         offsets.setdefault(id(lease), []).append(offset)
+    packed_clients, packed = state.open.packed.save()
     return QueueSnapshot(
         state.group,
         state.topic,
@@ -75,8 +87,11 @@ def _queue_snapshot(state: QueueState) -> QueueSnapshot:
         state.next_lease,
         state.ended_lease,
         [_lease_snapshot(leases[key], found) for key, found in offsets.items()],
-        runs_of(sorted(state.held)),
+        state.held.ranges(),
         dict(state.moved),
+        packed_clients,
+        packed,
+        *(([], 0, 0) if state.order is None else state.order.save()),
     )
 
 
@@ -108,7 +123,7 @@ def _restore_lease(state: QueueState, saved: LeaseSnapshot) -> None:
     lease.granted_until_ms = saved.granted_until_ms
     lease.ended = saved.ended
     for first, end in saved.runs:
-        state.open.update(dict.fromkeys(range(first, end), lease))
+        state.open.loose.update(dict.fromkeys(range(first, end), lease))
         lease.live += end - first
 
 

@@ -24,7 +24,7 @@ A record's body holds many events. All numbers are little-endian.
 | 16  | i64   | queue offset                                                    |
 | 24  | i64   | time of the event, epoch ms                                     |
 | 32  | i64   | until: epoch ms, or another queue offset, by kind               |
-| 40  | i64   | physical offset, by kind; else 0                                |
+| 40  | i64   | physical offset, or messages that wait (PASSED), by kind        |
 | 48  | u32   | attempt: deliveries so far                                      |
 | 52  | u32   | lease: number of the lease that the event gives or ends         |
 """
@@ -84,6 +84,8 @@ class EventKind(IntEnum):
     MOVED = 9  # in flight as before, but its record now lies at physical_offset
     HELD = 10  # looked at, not handed out: an earlier one of its message group is in flight
     FORGOTTEN = 11  # the group (of all topics where the topic is empty) was deleted
+    PASSED = 12  # below offset, what is of priority `attempt` was RECEIVED or is consumed; below `until`, all
+    IN_LOG_ORDER = 13  # the queue is not received by priority any more; what waited was HELD
     TIMER_ENDED = (
         20  # topic, queue id and offset of a record that waited: it was delivered, moved or recalled
     )

@@ -12,7 +12,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, decode_events, encode_events
@@ -43,6 +43,10 @@ class EventLog:
     def pending_count(self) -> int:
         return len(self._pending)
 
+    def view_pending(self) -> Sequence[Event]:
+        """The events that are not in the log yet, in order."""
+        return tuple(self._pending)
+
     @property
     def next_offset(self) -> int:
         """Queue offset of the record that the next flush writes."""
@@ -68,6 +72,13 @@ class EventLog:
             del self._pending[: len(part)]
             self._next_offset = result.first_queue_offset + 1
             self.appended_count += len(part)
+
+    def appended_in_run(self, queue_offset: int, event_count: int) -> None:
+        """A record of events lies in the log at that offset of the events' queue: an atomic transaction's,
+        appended with the rest of it. Nothing was pending before it."""
+        assert not self._pending, "events lie in the log in their order"
+        self._next_offset = queue_offset + 1
+        self.appended_count += event_count
 
     def replay(self, begin: int) -> Iterator[Event]:
         """Every event of the log from that queue offset on, in order; an unreadable record is passed over."""

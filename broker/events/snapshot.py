@@ -2,7 +2,7 @@
 
 | off | width | field                                     |
 |-----|-------|-------------------------------------------|
-| 0   | 8     | "TROVEST" and the format's number, 0x01   |
+| 0   | 8     | "TROVEST" and the format's number, 0x02   |
 | 8   | u32   | CRC-32 of the rest                        |
 | 12  |       | the state, in MessagePack                 |
 
@@ -21,7 +21,8 @@ from broker.storage.files import FileSystem
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2 has packed leases and else what 1 has: both are read."""
 _MARK: Final = b"TROVEST"
 _HEAD_SIZE: Final = 12
 

@@ -167,6 +167,11 @@ class ConsumeQueue:
 
         Raises StorageError, and then the queue is as before: the same run may be appended again.
         """
+        self.write(offset, units)
+        self.publish(offset, len(units))
+
+    def write(self, offset: int, units: NDArray[np.void]) -> None:
+        """append() but for that nobody sees the units before publish(). Raises as append()."""
         assert len(units) > 0
         if not self.has_units:
             self._begin_at(offset)
@@ -174,9 +179,12 @@ class ConsumeQueue:
         if offset > self._end:
             self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
         self._write(offset, units)
+
+    def publish(self, offset: int, count: int) -> None:
+        """The queue has the units that write() wrote at `offset`."""
         if self._min == self._end:
             self._min = offset  # nothing before it is there any more: a gap before it is what has expired
-        self._end = offset + len(units)
+        self._end = offset + count
 
     def truncate_to(self, physical_offset: int) -> None:
         """Cuts the units of records at or after physical_offset, and all that does not follow the units left.

@@ -168,11 +168,18 @@ class ConsumeQueues:
         if batch.end <= self._position:
             return
         runs = list(self._runs_of_one(batch) if len(batch.records) == 1 else self._runs(batch))
+        # A batch may be a transaction: none of its queues shows it before all of them have it.
+        together = len({id(queue) for queue, _, _ in runs}) == len(runs)
         for queue, offset, units in runs:
             if queue.has_units and offset > queue.max_offset:
                 self._note_gap(queue, offset)
-            queue.append(offset, units)
+            queue.write(offset, units)
+            if not together:
+                queue.publish(offset, len(units))
             fault_point("queues.after_run")
+        for queue, offset, units in runs:
+            if together:
+                queue.publish(offset, len(units))
             self._grown[queue.topic, queue.queue_id] = None
         self._position = batch.end
 

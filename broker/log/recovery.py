@@ -7,6 +7,8 @@ never be taken for records again (spec 5.6, "stale bytes hazard").
 
 Invariants
 - No record below the known end is dropped; damage there is passed over and reported.
+- Behind it no good record is dropped either, but those of an atomic transaction whose rest is not there
+  (broker.log.whole_runs).
 - Recovering twice gives the same end; also when the first recovery was interrupted anywhere.
 """
 
@@ -23,6 +25,7 @@ from broker.log.commit_log import CommitLog
 from broker.log.readable import can_read_record
 from broker.log.reader import Damage, LogReader
 from broker.log.segments import Segment
+from broker.log.whole_runs import UnfinishedRun, WholeRuns
 from broker.projection import DispatchBatch
 from broker.storage.fault_points import fault_point
 from broker.storage.files import File, FileSystem
@@ -40,6 +43,9 @@ class RecoveredLog:
     records: int
     last_store_timestamp: int
     damages: Sequence[Damage]
+    unfinished: tuple[UnfinishedRun, ...] = ()
+    cut: UnfinishedRun | None = None
+    """The atomic transaction in the middle of which the log ended; `end` is where it began."""
 
 
 def scan_log(
@@ -47,13 +53,13 @@ def scan_log(
 ) -> RecoveredLog:
     """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
     passed over before it."""
-    reader = LogReader(log, max(begin, log.min_offset), known_end)
+    runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end))
     records = timestamp = 0
-    for run in reader:
+    for run in runs:
         records += len(run.records)
         timestamp = max(timestamp, int(run.records.store_timestamps[-1]))
-        apply(run, reader.damaged_bytes)
-    return RecoveredLog(reader.position, records, timestamp, reader.damages)
+        apply(run, runs.damaged_bytes)
+    return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)
 
 
 def zero_behind(files: FileSystem, log: CommitLog, end: int, size_max: int | None = None) -> int:

@@ -6,6 +6,9 @@
 |      | `diskMaxUsedSpaceRatio` is used                         | `fileReservedTime`                        |
 | disk | more than `diskSpaceCleanForciblyRatio` is used, and    | the oldest segments, however young, as    |
 |      | `cleanFileForciblyEnable`                               | many as bring the disk below it           |
+| free | at any time                                             | segments below `free_to` (held_log.py)    |
+
+Only the disk takes a segment that reaches beyond `held_from`.
 
 At more than `diskSpaceWarningLevelRatio` new messages are refused as well.
 
@@ -35,6 +38,8 @@ class RetentionPolicy:
     warning_percent: int = 90  # diskSpaceWarningLevelRatio
     forcible_enable: bool = True  # cleanFileForciblyEnable
     files_max: int = 10  # deleteFileBatchMax
+    unacknowledged_max_ms: int = 720 * HOUR_MS
+    """Of topics that are kept until they are acknowledged and say no age of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +95,22 @@ def decide(
     min_offset: int,
     hour: int,
     now_ms: int,
+    held_from: int | None = None,
+    free_to: int = 0,
 ) -> Decision:
-    """closed: what may go, oldest first; looked at no further than needed. hour: 0 to 23, local."""
+    """closed: what may go, oldest first; looked at no further than needed. hour: 0 to 23, local. held_from,
+    free_to: see held_log.py."""
     due = hour in policy.hours or disk.above(policy.used_percent_max) > 0
     to_free = 0
     if policy.forcible_enable:
         to_free = disk.above(min(policy.forcible_percent, policy.warning_percent))
     end, count, forced, freed = min_offset, 0, 0, 0
-    if not due and not to_free:
+    if not due and not to_free and free_to <= min_offset:
         return Decision(end)
     for segment in closed:
-        expired = due and segment.last_stored_ms + policy.reserved_ms <= now_ms
+        held = held_from is not None and segment.end > held_from
+        old = due and segment.last_stored_ms + policy.reserved_ms <= now_ms
+        expired = (old and not held) or segment.end <= free_to
         if count >= policy.files_max or not (expired or freed < to_free):
             break
         end, count, forced = segment.end, count + 1, forced + (not expired)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from broker.deduplication import Deduplication
 from broker.message_store import AppendResult, MessageStore
 from broker.produce.group_commit import GroupCommit, Grown
 from broker.storage.files import Buffer
@@ -18,7 +19,8 @@ from broker.topics.names import check_topic_name
 from broker.topics.topics import TopicConfig
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.records import BLANK_SIZE, pack_host, validate_batch
+from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
+from trovemq_proto.records.priorities import check_priorities
 
 Durability = Literal["disk", "memory"]
 
@@ -64,8 +66,10 @@ class Appender:
         clock_ms: Callable[[], int],
         on_grown: Callable[[Grown], None],
         on_appended: Callable[[], None] = lambda: None,
+        deduplication: Deduplication | None = None,
     ) -> None:
         self._store = store
+        self.deduplication: Final = deduplication or Deduplication(store)
         self._group_commit = group_commit
         self._settings = settings
         self._clock_ms = clock_ms
@@ -118,8 +122,26 @@ class Appender:
         `records` is a run of records as they were encoded by the producer; it is copied once.
         Raises TroveError: nothing was written then.
         """
+        data, batch = self.checked_batch(topic, queue_id, records)
+        try:
+            result = self.deduplication.append(
+                data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
+            )
+        except TroveError as error:
+            if error.spec is errors.STORE_FAILED:
+                self._group_commit.fail(error)
+            raise
+        if result.record_count:
+            self.appended()
+        return result
+
+    def checked_batch(self, topic: str, queue_id: int, records: Buffer) -> tuple[bytearray, RecordBatch]:
+        """A copy of the records, and the batch over it: everything that is checked before a write is right.
+
+        Raises TroveError.
+        """
         self.check_accepting()
-        self.topic_for_write(topic, queue_id)
+        config = self.topic_for_write(topic, queue_id)
         settings = self._store.settings
         if len(records) > self._batch_size_limit:
             raise TroveError(
@@ -136,16 +158,9 @@ class Appender:
             store_host_ipv6=self._store_host_ipv6,
             append_property_crc=settings.append_property_crc,
         )
-        try:
-            result = self._store.append(
-                data, batch, topic=topic, queue_id=queue_id, now_ms=self._clock_ms(), born_host=born_host
-            )
-        except TroveError as error:
-            if error.spec is errors.STORE_FAILED:
-                self._group_commit.fail(error)
-            raise
-        self.appended()
-        return result
+        if config.by_priority:
+            check_priorities(batch)
+        return data, batch
 
     def appended(self) -> None:
         """The log grew, by append() or by the broker's own records: somebody must sync and dispatch it."""

@@ -176,6 +176,9 @@ class Coalescer:
 
     def _share(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
         first, begin = 0, 0
+        if result.duplicates:
+            self._share_parts(sends, queue_id, result)
+            return
         for send in sends:
             part = AppendResult(
                 result.status,
@@ -189,5 +192,13 @@ class Coalescer:
             )
             first += send.count
             begin += len(send.records)
+            if not send.done.done():
+                send.done.set_result(SendOutcome(queue_id, part))
+
+    def _share_parts(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
+        first = 0
+        for send in sends:
+            part = result.part(first, send.count)
+            first += send.count
             if not send.done.done():
                 send.done.set_result(SendOutcome(queue_id, part))

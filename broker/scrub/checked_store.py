@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.log.reader import Damage
+from broker.log.whole_runs import UnfinishedRun
 from broker.projection import DispatchBatch
 from broker.scrub.layouts import IndexView, Records
 from trovemq_proto.records import RecordBatch
@@ -102,8 +103,9 @@ class ReadAhead:
 
 @dataclass(frozen=True, slots=True)
 class LogStep:
-    """A run of good records, or a damage, or a read-ahead; in log order."""
+    """A run of good records, a damage, a read-ahead, in log order; or a transaction that lacks records."""
 
     run: DispatchBatch | None = None
     damage: Damage | None = None
+    unfinished: UnfinishedRun | None = None
     read_ahead: ReadAhead | None = None

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from broker.index.consume_queue import ROOT_DIRECTORY
+from broker.log.whole_runs import UnfinishedRun
 from broker.projection import DispatchBatch
 from broker.scrub import layouts
 from broker.scrub.checked_store import CheckedStore, LogStep, OpenIndex, ReadAhead
@@ -85,8 +86,15 @@ class StoreCheck:
                 self._findings.add(path, offset, f"{end - begin} bytes are {step.damage.state.value}")
                 self._queues.damage(begin, end)
                 self._index.damage(begin, end)
+            if step.unfinished is not None:
+                self._add_unfinished(step.unfinished)
             if step.run is not None:
                 yield from self._check_run(step.run)
+
+    def _add_unfinished(self, run: UnfinishedRun) -> None:
+        path, offset = self._store.log_place(run.physical_offset)
+        what = f"transaction {run.transaction_id} has {run.seen} of its {run.count} records"
+        self._findings.add(path, offset, what)
 
     def _check_run(self, run: DispatchBatch) -> Steps:
         run = with_alive(self._store, run)

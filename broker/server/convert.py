@@ -32,6 +32,10 @@ def born_host_of(peer: str) -> bytes | None:
         return None
 
 
+def wire_durability(durability: Durability) -> common_pb2.Durability:
+    return _DURABILITY[durability]
+
+
 def _status(error: TroveError) -> common_pb2.PutMessageStatus:
     return cast("common_pb2.PutMessageStatus", common_pb2.PutMessageStatus.Value(put_status(error)))
 
@@ -44,12 +48,23 @@ def append_reply(
         status=common_pb2.PUT_OK,
         first_queue_offset=result.first_queue_offset,
         physical_offset=result.physical_offset,
-        record_count=result.record_count,
+        record_count=result.message_count,
         store_timestamp=result.store_timestamp,
         durability=_DURABILITY[durability],
         store_host=result.store_host,
         append_time_us=append_time_us,
         broker=broker,
+        duplicate=bool(result.duplicates),
+        duplicates=[
+            message_pb2.Duplicate(
+                index=index,
+                queue_id=place.queue_id,
+                queue_offset=place.queue_offset,
+                physical_offset=place.physical_offset,
+                store_timestamp=place.store_timestamp,
+            )
+            for index, place in result.duplicates.items()
+        ],
     )
 
 

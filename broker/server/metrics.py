@@ -48,6 +48,11 @@ class BrokerCollector(Collector):
             ("rocketmq_messages_in", "Messages appended.", traffic.messages_in),
             ("rocketmq_messages_out", "Messages handed to consumers.", traffic.messages_out),
             ("rocketmq_throughput_in", "Bytes of records appended.", traffic.bytes_in),
+            (
+                "trovemq_duplicates",
+                "Messages not stored again: their topic had their unique key.",
+                self._statistics.duplicates,
+            ),
             ("rocketmq_throughput_out", "Bytes of records handed to consumers.", traffic.bytes_out),
         )
         for name, what, table in tables:
@@ -163,8 +168,51 @@ class BrokerCollector(Collector):
             ("projection",),
             (((name,), 1) for name in store.lagging),
         )
+        yield from self._trees()
+        yield from self._searches()
         yield from self._damage()
         yield from self._retention()
+        yield from self._atomic()
+
+    def _atomic(self) -> Iterator[Metric]:
+        numbers, families = self._statistics.atomic_counters(), self._families
+        for name, what in (
+            ("open", "Atomic transactions that are open."),
+            ("bytes", "Memory that they take."),
+            ("cut", "1 where the last start cut an unfinished transaction from the log's end."),
+            ("unfinished", "Transactions in the middle of the log that lack records, at the last start."),
+        ):
+            yield families.gauge(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
+        for name, what in (
+            ("committed", "Atomic transactions committed."),
+            ("repeated", "Commits asked for again, and answered as before."),
+            ("rolled_back", "Atomic transactions rolled back."),
+            ("timed_out", "Given up: not ended in their time."),
+            ("refused", "Commits refused."),
+        ):
+            yield families.counter(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
+
+    def _searches(self) -> Iterator[Metric]:
+        searches = self._statistics.searches
+        for name, what, value in (
+            ("trovemq_searches", "Searches.", searches.searches),
+            ("trovemq_search_entries", "Entries of the trees that they touched.", searches.search_entries),
+            (
+                "trovemq_search_scanned_bytes",
+                "Of the log, read by searches because the trees lacked it.",
+                searches.search_scanned_bytes,
+            ),
+        ):
+            yield self._families.counter(name, what, value)
+
+    def _trees(self) -> Iterator[Metric]:
+        """Of the B+trees beside the log, where there are any."""
+        for name, value in self._statistics.tree_counters().items():
+            what = _TREES[name]
+            if name == "tree_records":
+                yield self._families.counter(f"trovemq_{name}", what, value)
+            else:
+                yield self._families.gauge(f"trovemq_{name}", what, value)
 
     def _damage(self) -> Iterator[Metric]:
         damage, service, families = (
@@ -207,14 +255,38 @@ class BrokerCollector(Collector):
                 "Messages that were owed and went with their segment.",
                 retention.dropped_messages,
             ),
+            (
+                "trovemq_retention_dropped_unacknowledged",
+                "Messages of topics with retention = until_acknowledged that the disk took.",
+                retention.dropped_unacknowledged,
+            ),
             ("trovemq_retention_failures", "Removals that failed.", retention.failures),
         )
         for name, what, value in counters:
             yield families.counter(name, what, value)
+        end_offset = self._statistics.store.end_offset
+        yield families.gauges(
+            "trovemq_retention_held_bytes",
+            "Of the log, kept by a topic until this group, the last one, has acknowledged.",
+            ("topic", "group"),
+            (
+                ((one.topic, one.group), max(0, end_offset - one.physical_offset))
+                for one in retention.held.first_of_each_topic(GROUP_ENTRIES_MAX)
+            ),
+        )
         yield families.gauge("trovemq_disk_used_percent", "Of the store's disk.", retention.disk_used_percent)
         yield families.gauge(
             "trovemq_disk_full", "1 where new messages are refused for it.", int(self._statistics.disk_full)
         )
+
+
+_TREES: Final = {
+    "tree_lag_bytes": "Of the log that the trees lack: searches scan it.",
+    "unique_ids_waiting": "Unique keys in memory, not yet in the tree.",
+    "tree_bytes": "Of the trees on disk.",
+    "tree_records": "Records that the trees took since the start.",
+    "trees_put_aside": "1 where they could not be trusted at the start and are made again.",
+}
 
 
 def _by_symbol(table: Mapping[str, int]) -> Samples:

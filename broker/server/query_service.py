@@ -55,7 +55,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
     async def GetMessage(  # noqa: N802
         self, request: query_pb2.GetMessageRequest, _context: Context
     ) -> query_pb2.GetMessageReply:
-        with self._one_more():
+        with self.one_more():
             match request.WhichOneof("identifier"):
                 case "id":
                     found = get_message(self._store, request.id, request.topic)
@@ -90,7 +90,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
     async def _pages(self, request: query_pb2.QueryByKeyRequest) -> AsyncGenerator[query_pb2.QueryPage, None]:
         query = _key_query(request)
         left = request.messages_max or self._store.settings.query_messages_max
-        with self._one_more():
+        with self.one_more():
             pages = query_pages(self._store, query, messages_max=request.messages_max, cursor=request.cursor)
             notes: list[str] = []
             for page in pages:
@@ -121,7 +121,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         )
 
     @contextmanager
-    def _one_more(self) -> Iterator[None]:
+    def one_more(self) -> Iterator[None]:
         """Counts a query while it runs. Raises TroveError LIMIT_EXCEEDED."""
         if self._running >= self._queries_max:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{self._running} queries are running (queries_max)")

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from broker.atomic.open_transactions import OpenTransactions
 from broker.consume.group_standing import GroupStanding, group_standings
 from broker.consume.long_poll import LongPolls
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
+from broker.deduplication import Deduplication
 from broker.message_store import MessageStore
 from broker.produce.group_commit import GroupCommit
 from broker.retention_task import RetentionCounters
 from broker.server.query_service import QueryService
 from broker.server.reply_stream import OpenStreams
 from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.search_service import SearchCounters
 from broker.server.store_service import StoreCounters
 from broker.server.traffic import Traffic
 
@@ -33,11 +36,14 @@ class StatisticsParts:
     long_polls: LongPolls
     receive_waits: ReceiveWaits
     queries: QueryService
+    searches: SearchCounters
     streams: OpenStreams
     traffic: Traffic
     timer_task: TimerTask
     clients: ClientRegistry
     retention: RetentionCounters
+    deduplication: Deduplication
+    atomic: OpenTransactions
     store_service: StoreCounters
     clock_ms: Callable[[], int]
 
@@ -52,11 +58,14 @@ class BrokerStatistics:
         self.long_polls: Final = parts.long_polls
         self.receive_waits: Final = parts.receive_waits
         self.queries: Final = parts.queries
+        self.searches: Final = parts.searches
         self.streams: Final = parts.streams
         self.traffic: Final = parts.traffic
         self.timer_task: Final = parts.timer_task
         self.clients: Final = parts.clients
         self.retention: Final = parts.retention
+        self.duplicates: Final = parts.deduplication.duplicates
+        self.atomic: Final = parts.atomic
         self.store_service: Final = parts.store_service
         self.clock_ms = parts.clock_ms
 
@@ -116,6 +125,7 @@ class BrokerStatistics:
             "appends_waiting": self.group_commit.waiting,
             "long_polls": len(self.long_polls),
             "queries_running": self.queries.running,
+            **asdict(self.searches),
             "streams": len(self.streams),
             "lagging_projections": len(store.lagging),
             "projection_failures": store.projection_failures,
@@ -123,8 +133,34 @@ class BrokerStatistics:
             "index_create_failures": self.index_create_failures,
             "damaged_ranges": store.damage.ranges.total(),
             "damaged_bytes": store.damage.bytes.total(),
+            "duplicates": self.duplicates.total(),
+            **self.tree_counters(),
             **self._retention_counters(),
             **asdict(self.store_service),
+            **self.atomic_counters(),
+        }
+
+    def atomic_counters(self) -> dict[str, int]:
+        """Atomic transactions (`client.transaction`), not RocketMQ's half messages."""
+        return {
+            "atomic_open": len(self.atomic),
+            "atomic_bytes": self.atomic.bytes,
+            "atomic_cut": int(self.store.recovery.cut_transaction is not None),
+            "atomic_unfinished": len(self.store.recovery.unfinished),
+            **{f"atomic_{name}": count for name, count in asdict(self.atomic.counters).items()},
+        }
+
+    def tree_counters(self) -> dict[str, int]:
+        """The B+trees beside the log; empty where there are none."""
+        trees = self.store.trees
+        if trees is None:
+            return {}
+        return {
+            "tree_lag_bytes": trees.lag_bytes,
+            "tree_bytes": trees.trees.size_bytes,
+            "unique_ids_waiting": trees.unique_ids.recent_count,
+            "tree_records": sum(index.record_count for index in trees.indexes),
+            "trees_put_aside": int(bool(trees.report.put_aside)),
         }
 
     def _retention_counters(self) -> dict[str, int]:
@@ -135,6 +171,8 @@ class BrokerStatistics:
             "retention_forced_segments": retention.forced_segments,
             "retention_carried_messages": retention.carried_messages,
             "retention_dropped_messages": retention.dropped_messages,
+            "retention_dropped_unacknowledged": retention.dropped_unacknowledged,
+            "retention_held_bytes": retention.held_bytes,
             "retention_failures": retention.failures,
             "disk_used_percent": int(retention.disk_used_percent),
             "disk_full": int(self.disk_full),

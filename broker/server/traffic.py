@@ -47,7 +47,10 @@ class Traffic:
     def appended(
         self, topic: str, message_count: int, byte_count: int, positions: NDArray[np.int64] | None = None
     ) -> None:
-        """`positions`: where in these bytes the records begin; None counts them as of one size."""
+        """`positions`: where in these bytes the records begin; None counts them as of one size. Nothing is
+        counted where all messages were duplicates."""
+        if not message_count:
+            return
         self.messages_in[topic] += message_count
         self.bytes_in[topic] += byte_count
         sizes = self.message_sizes.get(topic)

@@ -200,6 +200,9 @@ class FaultyFileSystem:
     def total_bytes(self) -> int:
         return self.inner.total_bytes()
 
+    def check_trees(self, directory: str) -> Sequence[str]:
+        return self.inner.check_trees(directory)
+
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
         self.check("open_trees", directory)
         return FaultyTrees(self, self.inner.open_trees(directory, names), directory)

@@ -108,6 +108,7 @@ class GuardedFileSystem:
         self.free_bytes = inner.free_bytes
         self.total_bytes = inner.total_bytes
         self.modified_ms = inner.modified_ms
+        self.check_trees = inner.check_trees
 
     # --- the reserve --------------------------------------------------------------------------------
     def refill(self) -> None:

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import repeat
 from threading import Condition
 from types import TracebackType
 from typing import Any, Final, Self
 
 import lmdb
+from lmdb.verify import VerifyError, verify
 
 from broker.storage.files import StorageError
 from broker.storage.trees import TreeChange
@@ -25,8 +29,11 @@ MAP_SIZE_MIN: Final = 1 << 26
 DATA_NAME: Final = "data.mdb"
 LOCK_NAME: Final = "lock.mdb"
 READERS_MAX: Final = 64
+PAGE_SIZE: Final = 4096
+LONG_RUN: Final = 100
 LOCK_FILE_SIZE: Final = 1 << 14
 """More than LMDB's head and READERS_MAX places take."""
+Entries = Callable[[], Iterable[tuple[bytes, bytes]]]
 
 
 class LmdbReader:
@@ -50,28 +57,30 @@ class LmdbReader:
         self._owner.end_read()
 
     def get(self, tree: str, key: bytes) -> bytes | None:
-        value: bytes | None = self._transaction.get(key, db=self._owner.handle(tree))
+        with self._owner.reading():
+            value: bytes | None = self._transaction.get(key, db=self._owner.handle(tree))
         return value
 
     def get_many(self, tree: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        with self._transaction.cursor(self._owner.handle(tree)) as cursor:
+        with self._owner.reading(), self._transaction.cursor(self._owner.handle(tree)) as cursor:
             return dict(cursor.getmulti(keys))
 
     def items(
         self, tree: str, begin: bytes, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(self._owner.handle(tree)) as cursor:
+        with self._owner.reading(), self._transaction.cursor(self._owner.handle(tree)) as cursor:
             if reverse:
                 behind = end is not None and cursor.set_range(end)
-                found = cursor.prev() if behind else cursor.last()
-                while found and cursor.key() >= begin:
-                    yield cursor.item()
-                    found = cursor.prev()
-                return
-            found = cursor.set_range(begin) if begin else cursor.first()
-            while found and (end is None or cursor.key() < end):
-                yield cursor.item()
-                found = cursor.next()
+                if cursor.prev() if behind else cursor.last():
+                    for item in cursor.iterprev():
+                        if item[0] < begin:
+                            return
+                        yield item
+            elif cursor.set_range(begin) if begin else cursor.first():
+                for item in cursor.iternext():
+                    if end is not None and item[0] >= end:
+                        return
+                    yield item
 
     def count(self, tree: str) -> int:
         return int(self._transaction.stat(self._owner.handle(tree))["entries"])
@@ -111,10 +120,20 @@ class LmdbTrees:
             raise _storage_error("open_trees", path, error) from error
 
     def _check_length(self, size: int) -> None:
-        """A file that was cut would be SIGBUS for who reads behind its end."""
+        """What was cut off would be SIGBUS for who reads there. (LMDB itself leaves the file shorter where
+        the last pages were made and given up in one commit.)"""
         info, page_size = self._environment.info(), self._environment.stat()["psize"]
-        if size and info["last_txnid"] and size < (info["last_pgno"] + 1) * page_size:
-            raise lmdb.CorruptedError(f"{DATA_NAME} is shorter than its pages")
+        whole = size >= (info["last_pgno"] + 1) * page_size
+        if not whole and (problems := check_structure(os.path.dirname(self._data), self._path)):
+            raise lmdb.CorruptedError(f"{DATA_NAME} is shorter than its pages: {problems[0]}")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """LMDB's errors become StorageError."""
+        try:
+            yield
+        except lmdb.Error as error:
+            raise _storage_error("read", self._path, error) from error
 
     def handle(self, tree: str) -> Any:
         return self._handles[tree]
@@ -154,9 +173,11 @@ class LmdbTrees:
                     transaction.drop(handle, delete=False)
                 for key in change.removals:
                     transaction.delete(key, db=handle)
-                if change.puts:
-                    with transaction.cursor(handle) as cursor:
-                        cursor.putmulti(change.puts)
+                with transaction.cursor(handle) as cursor:
+                    if puts := change.puts:
+                        _put(cursor, puts[0][0], puts[-1][0], len(puts), partial(iter, puts))
+                    if keys := change.keys:  # `zip` makes one tuple for all of them
+                        _put(cursor, keys[0], keys[-1], len(keys), partial(zip, keys, repeat(b"")))
 
     def _grow(self) -> None:
         with self._gate:
@@ -177,6 +198,52 @@ class LmdbTrees:
         self._environment.close()
 
 
+def _put(cursor: Any, first: bytes, last: bytes, count: int, entries: Entries) -> None:
+    """So many entries, sorted by key, from `first` to `last`.
+
+    LMDB fills its pages where entries come behind the last of a page, else it leaves them half empty. So what
+    comes behind all that is there is appended; and of entries that all come between two neighbours (ids that
+    rise, of one topic) those are put first, while what would share a page with them is out of the way.
+    """
+    if not cursor.set_range(first):
+        consumed, added = cursor.putmulti(entries(), append=True)
+        if added < consumed:  # one was not above the one before
+            cursor.putmulti(entries())
+        return
+    moved = _take_out_page(cursor) if count >= LONG_RUN and last < cursor.key() else []
+    cursor.putmulti(entries())
+    if moved:
+        cursor.putmulti(moved)
+
+
+def _take_out_page(cursor: Any) -> list[tuple[bytes, bytes]]:
+    """Removes entries, from where the cursor is on, as many as a page can have."""
+    taken: list[tuple[bytes, bytes]] = []
+    room = PAGE_SIZE
+    for key, value in cursor.iternext():
+        taken.append((key, value))
+        room -= len(key) + len(value)
+        if room <= 0:
+            break
+    for key, _ in taken:
+        cursor.set_key(key)
+        cursor.delete()
+    return taken
+
+
+def check_structure(directory: str, path: str) -> Sequence[str]:
+    """See FileSystem.check_trees."""
+    if not os.path.exists(os.path.join(directory, DATA_NAME)):
+        return []
+    try:
+        problems: list[str] = verify(os.path.join(directory, DATA_NAME))  # type: ignore[no-untyped-call]
+    except VerifyError as error:
+        return [str(error)]
+    except OSError as error:
+        raise _storage_error("read", path, error) from error
+    return problems
+
+
 def _make_lock_file(path: str) -> None:
     """LMDB writes to it through a mapping: with its blocks allocated, a full disk is no SIGBUS."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -191,6 +258,8 @@ def _storage_error(operation: str, path: str, error: lmdb.Error | OSError) -> St
     that failed, or a write: what the pages hold is not known."""
     code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else error.errno
     number = code if isinstance(code, int) and code > 0 else errno.EINVAL
+    if code == 0:
+        number = errno.EBUSY  # it is open in this process
     if operation == "commit" and number == errno.EIO:
         operation = "sync"
     return StorageError(operation, path, number, str(error))

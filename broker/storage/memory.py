@@ -229,6 +229,9 @@ class MemoryFileSystem:
     def total_bytes(self) -> int:
         return UNBOUNDED_SIZE if self.capacity is None else self.capacity
 
+    def check_trees(self, directory: str) -> Sequence[str]:
+        return []
+
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
         content = self._files.setdefault(checked_path(f"{directory}/{DATA_NAME}"), _Content(0))
         if content.data:

@@ -77,7 +77,7 @@ class MemoryTrees:
             entries = {} if change.cleared else dict(maps[change.tree])
             for key in change.removals:
                 entries.pop(key, None)
-            for key, value in change.puts:
+            for key, value in (*change.puts, *((key, b"") for key in change.keys)):
                 assert 0 < len(key) <= KEY_SIZE_MAX, "a key has 1 to 511 bytes"
                 entries[key] = value
             maps[change.tree] = entries

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.storage.files import Buffer, File, StorageError, WritableMap
-from broker.storage.lmdb_trees import LmdbTrees
+from broker.storage.lmdb_trees import LmdbTrees, check_structure
 from broker.storage.paths import checked_path, parent_directory
 from broker.storage.trees import Trees
 
@@ -337,6 +337,9 @@ class RealFileSystem:
             status = os.statvfs(self._root)
         # What is kept for root alone counts as neither, as in df's percentage.
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
+
+    def check_trees(self, directory: str) -> Sequence[str]:
+        return check_structure(self._absolute(directory), directory)
 
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
         return LmdbTrees(self._absolute(directory), directory, names)

@@ -25,12 +25,14 @@ KEY_SIZE_MAX: Final = 511
 @dataclass(slots=True)
 class TreeChange:
     """What a commit does to one tree: first the removals, then the puts (sorted by key; a key that is there
-    gets the new value). `cleared`: the tree is emptied before."""
+    gets the new value), then `keys`, which are put with an empty value (sorted). `cleared`: the tree is
+    emptied before."""
 
     tree: str
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
     removals: list[bytes] = field(default_factory=list)
     cleared: bool = False
+    keys: list[bytes] = field(default_factory=list)
 
 
 class TreeReader(Protocol):

@@ -89,6 +89,15 @@ def delayed_messages(store: MessageStore, table: WaitingTable, topic: str, key: 
     return DelayedMessages(found[:FOUND_MAX], complete and len(found) <= FOUND_MAX)
 
 
+def waiting_until(table: WaitingTable, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    """When the message whose record lies there is delivered (epoch ms); None where none waits there."""
+    source = source_of(topic, queue_id)
+    waiting = table.sources.waiting(source, queue_offset) if source is not None else None
+    if source is None or waiting is None or not _waits(table, source, queue_offset, waiting.deliver_ms):
+        return None
+    return waiting.deliver_ms
+
+
 def _waiting_message(
     table: WaitingTable, topic: str, waiting_topic: str, record: memoryview, queue_offset: int
 ) -> DelayedMessage | None:

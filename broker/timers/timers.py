@@ -29,7 +29,13 @@ from broker.timers import hand_over
 from broker.timers.calendar import WAITS, Mask, Rows, slot_of
 from broker.timers.delivering import deliver
 from broker.timers.ended import EndedOffsets
-from broker.timers.lookups import DelayedMessages, PendingTimer, delayed_messages, pending_of_topic
+from broker.timers.lookups import (
+    DelayedMessages,
+    PendingTimer,
+    delayed_messages,
+    pending_of_topic,
+    waiting_until,
+)
 from broker.timers.sources import WHEEL_SOURCE, queue_of, source_of
 from broker.timers.waiting_table import TimersState, WaitingTable
 from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record, delete_marker
@@ -198,6 +204,11 @@ class Timers:
         TroveError TOPIC_NOT_FOUND, INDEX_DISABLED, REQUEST_ILLEGAL.
         """
         return delayed_messages(self._store, self._table, topic, key)
+
+    def standing_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """When the message whose record lies there (in the wheel topic or a schedule queue) is delivered
+        (epoch ms); None where none waits there."""
+        return waiting_until(self._table, topic, queue_id, queue_offset)
 
     def forget_topic(self, topic: str, now_ms: int) -> int:
         """What waits for a topic that was deleted is not delivered; how many."""

@@ -23,9 +23,11 @@ from broker.rocketmq_keys import IGNORED_KEYS
 from broker.scrub.findings import Finding, Findings
 from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from broker.storage.files import StorageError
-from broker.tools import dump, export
+from broker.tools import dump, export, tree_dump
 from broker.tools.repair import repair
+from broker.tools.stopped_trees import stopped_trees
 from broker.tools.store_view import SIZES, LogScan, StoreView
+from broker.tools.tree_dump import TreeView
 from broker.tools.verify import verify
 from trovemq_daemon.settings import SettingsError, load_settings
 from trovemq_proto import errors
@@ -81,21 +83,28 @@ def verify_command(
 
 @app.command("dump", epilog=EXIT_CODES_HELP)
 def dump_command(
-    part: DumpPart,
+    part: Annotated[DumpPart | None, typer.Argument(show_default=False)] = None,
     queue: Annotated[list[str] | None, typer.Argument(help="For consumequeue: TOPIC QUEUE.")] = None,
     *,
     store: Store,
     set_: Assignments = None,
     begin: Annotated[int, typer.Option(help="For records: the physical offset to begin at.", min=0)] = 0,
+    tree: Annotated[
+        TreeView | None, typer.Option("--tree", help="The B+trees' view of the messages.", show_default=False)
+    ] = None,
 ) -> None:
-    """Shows records, the units of one consume queue, the index files or the checkpoint."""
+    """Shows records, the units of one consume queue, the index files, the checkpoint or a B+tree."""
     arguments = queue or []
+    if (part is None) == (tree is None):
+        raise typer.BadParameter("give what to show, or --tree")
     if part is DumpPart.CONSUME_QUEUE and not (len(arguments) == 2 and arguments[1].isdecimal()):
         raise typer.BadParameter("consumequeue needs TOPIC QUEUE")
-    if part is not DumpPart.CONSUME_QUEUE and arguments:
+    if part is not None and part is not DumpPart.CONSUME_QUEUE and arguments:
         raise typer.BadParameter(f"{part.value} takes no further arguments")
     opened = _open(store, set_)
     scan = LogScan()
+    if tree is not None:
+        _print_tree(opened.view, tree)
     match part:
         case DumpPart.RECORDS:
             _print(dump.records(opened.view, scan, begin))
@@ -106,6 +115,11 @@ def dump_command(
         case DumpPart.CHECKPOINT:
             _print(dump.checkpoint_fields(opened.view))
     raise typer.Exit(_warn_of_damage(opened.view, scan))
+
+
+def _print_tree(view: StoreView, chosen: TreeView) -> None:
+    with stopped_trees(view, lambda text: _warn(f"note: {text}")) as (reader, numbers):
+        _print(tree_dump.tree(view, chosen, reader, numbers))
 
 
 @app.command("export", epilog=EXIT_CODES_HELP)

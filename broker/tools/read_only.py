@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from broker.storage.files import Buffer, File, StorageError, WritableMap
-from broker.storage.lmdb_trees import DATA_NAME, LmdbTrees
+from broker.storage.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
 from broker.storage.paths import checked_path
 from broker.storage.real import check_readable, storage_errors
 from broker.storage.trees import Trees
@@ -74,6 +74,10 @@ class ReadOnlyFileSystem:
 
     def _absolute(self, path: str) -> str:
         return str(self._root / checked_path(path))
+
+    def absolute(self, path: str) -> str:
+        """Where the file lies, for who cannot go through here."""
+        return self._absolute(path)
 
     def open(self, path: str) -> File:
         if path in self.hidden:
@@ -173,6 +177,9 @@ class ReadOnlyFileSystem:
     def modified_ms(self, path: str) -> int:
         with storage_errors("stat", path):
             return os.stat(self._absolute(path)).st_mtime_ns // 1_000_000
+
+    def check_trees(self, directory: str) -> Sequence[str]:
+        return check_structure(self._absolute(directory), directory)
 
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
         if not self.exists(f"{directory}/{DATA_NAME}"):

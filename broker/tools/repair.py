@@ -25,6 +25,7 @@ from broker.index.key_index import KeyIndex
 from broker.log import state
 from broker.log.reader import Damage, LogReader
 from broker.log.state import StoreState
+from broker.log.whole_runs import WholeRuns
 from broker.projection import DispatchBatch
 from broker.scrub.layouts import QueueView
 from broker.scrub.queue_check import unit_indexes
@@ -33,6 +34,7 @@ from broker.storage.files import FileSystem
 from broker.storage.real import RealFileSystem
 from broker.store_opening import ABORT_PATH, LOCK_PATH, IndexFileNames, last_indexed_offset, take_lock
 from broker.tools.store_view import StoreView
+from broker.trees.layout import DIRECTORY as TREES_DIRECTORY
 
 KEY_INDEX_NOTE: Final = "trovemq/key-index.json"
 _FLUSH_BYTES: Final = 256 << 20
@@ -180,6 +182,8 @@ class _Repair:
         if files.exists(INDEX_DIRECTORY):
             files.sync_directory(INDEX_DIRECTORY)
         files.remove(KEY_INDEX_NOTE)
+        for name in files.list(TREES_DIRECTORY):  # they are made anew at the next start
+            files.remove(f"{TREES_DIRECTORY}/{name}")
 
     def _rebuild(self, queues: ConsumeQueues, index: KeyIndex | None) -> int:
         view, done = self._view, self._done
@@ -188,7 +192,7 @@ class _Repair:
         queues.forget_from(view.log.min_offset)
         if index is not None:
             index.load(None)
-        reader = LogReader(view.log, view.log.min_offset, view.known_end)
+        reader = WholeRuns(LogReader(view.log, view.log.min_offset, view.known_end))
         unflushed = 0
         for found in reader:
             run = replace(found, alive=view.deletions.alive_mask(found.records, found.physical_offset))

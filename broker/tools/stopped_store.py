@@ -8,6 +8,7 @@ from numpy import bool_
 from numpy.typing import NDArray
 
 from broker.log.reader import LogReader
+from broker.log.whole_runs import WholeRuns
 from broker.scrub import layouts
 from broker.scrub.checked_store import LogStep, OpenIndex
 from broker.scrub.findings import Findings
@@ -49,7 +50,7 @@ class StoppedStore:
 
 def log_steps(view: StoreView, scan: LogScan) -> Iterator[LogStep]:
     """The log from its beginning to where recovery would find its end; fills `scan`."""
-    reader = LogReader(view.log, view.log.min_offset, view.known_end)
+    reader = WholeRuns(LogReader(view.log, view.log.min_offset, view.known_end))
     passed = 0
     for run in reader:
         yield from (LogStep(damage=damage) for damage in reader.damages[passed:])
@@ -57,6 +58,7 @@ def log_steps(view: StoreView, scan: LogScan) -> Iterator[LogStep]:
         scan.last_store_timestamp = max(scan.last_store_timestamp, int(run.records.store_timestamps.max()))
         yield LogStep(run=run)
     yield from (LogStep(damage=damage) for damage in reader.damages[passed:])
+    yield from (LogStep(unfinished=run) for run in reader.unfinished)
     scan.end = max(reader.position, view.log.min_offset)
     scan.damages.extend(reader.damages)
 

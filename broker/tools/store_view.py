@@ -19,6 +19,7 @@ from broker.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY
 from broker.log import state
 from broker.log.commit_log import CommitLog
 from broker.log.reader import Damage, LogReader
+from broker.log.whole_runs import WholeRuns
 from broker.projection import DispatchBatch
 from broker.scrub import layouts
 from broker.scrub.layouts import QueueView
@@ -97,7 +98,7 @@ class StoreView:
     def runs(self, scan: LogScan, begin: int = 0, *, check_crc: bool = True) -> Iterator[DispatchBatch]:
         """The log's records from `begin` on (a record's start), with `alive` filled in; fills `scan`."""
         position = max(begin, self.log.min_offset)
-        reader = LogReader(self.log, position, self.known_end, check_crc=check_crc)
+        reader = WholeRuns(LogReader(self.log, position, self.known_end, check_crc=check_crc))
         for run in reader:
             run = replace(run, alive=self.deletions.alive_mask(run.records, run.physical_offset))  # noqa: PLW2901
             scan.record_count += len(run.records)

@@ -1,4 +1,4 @@
-"""The whole store against itself: every record, every consume-queue unit, every index item."""
+"""The whole store against itself: every record, every consume-queue unit, every item of the indexes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from broker.scrub.store_check import StoreCheck
 from broker.storage.files import StorageError
 from broker.tools.stopped_store import StoppedStore, log_steps, open_index
 from broker.tools.store_view import LogScan, StoreView
+from broker.tools.trees_check import check_trees
 from broker.topics.offsets import ConsumerOffsets
 from broker.topics.topics import TopicTable
 from trovemq_proto.errors import TroveError
@@ -61,6 +62,7 @@ def verify(view: StoreView, findings: Findings) -> Summary:
     bytes_cut = view.bytes_behind(scan.end)
     _report_log(view, scan, bytes_cut, findings)
     _check_files(view, findings)
+    check_trees(view, findings)
     return Summary(
         clean=view.clean,
         log_begin=view.log.min_offset,

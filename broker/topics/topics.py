@@ -41,7 +41,7 @@ NO_OPTIONS: Final[Mapping[str, str]] = {}
 NO_OPTIONS_SET: Final = TopicOptions()
 
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,11 @@ class TopicConfig:
     @property
     def system(self) -> bool:
         return is_system_topic(self.name)
+
+    @property
+    def by_priority(self) -> bool:
+        """Groups receive its queues by the messages' priority (`order = priority`, or of type PRIORITY)."""
+        return self.options.by_priority or self.message_type == "PRIORITY"
 
     def with_message_type(self, message_type: str) -> TopicConfig:
         attributes = {**self.attributes, MESSAGE_TYPE_ATTRIBUTE: message_type}
@@ -158,6 +163,7 @@ class TopicTable:
         }
         self._listeners: list[Callable[[], None]] = []
         self._change: TopicChange | None = None
+        self._priority_topics = self._by_priority()
 
     @classmethod
     def load(cls, files: FileSystem, *, reserved: Collection[str] = ()) -> TopicTable:
@@ -185,6 +191,13 @@ class TopicTable:
     def get(self, name: str) -> TopicConfig | None:
         return self._configs.get(name)
 
+    def priority_topics(self) -> frozenset[str]:
+        """The topics that are received by priority. May be asked in another thread."""
+        return self._priority_topics
+
+    def _by_priority(self) -> frozenset[str]:
+        return frozenset(name for name, config in self._configs.items() if config.by_priority)
+
     def require(self, name: str) -> TopicConfig:
         """TroveError TOPIC_NOT_FOUND where there is none."""
         config = self._configs.get(name)
@@ -193,6 +206,11 @@ class TopicTable:
                 errors.TOPIC_NOT_FOUND, f"topic {name[:200]!r} does not exist here", topic=name[:200]
             )
         return config
+
+    def options(self, name: str) -> TopicOptions:
+        """What is set for the topic; the defaults where it is not in the table."""
+        config = self._configs.get(name)
+        return NO_OPTIONS_SET if config is None else config.options
 
     def names(self, include_system: bool = False) -> list[str]:
         """Sorted; without `include_system` only those that users made."""
@@ -343,6 +361,7 @@ class TopicTable:
         config = change.after if change.saved else change.before
         if config is not None:
             self._configs[change.name] = config
+        self._priority_topics = self._by_priority()
         if change.saved:
             self._document = change.document
             self._values = object_member(change.document, "topicConfigTable")

@@ -116,6 +116,11 @@ class Transactions:
     def open_by_topic(self) -> Mapping[str, int]:
         return self._open.by_topic
 
+    def standing_of(self, queue_offset: int) -> HalfMessage | None:
+        """The open transaction whose half message lies at that offset of the half topic; None where none
+        does. To be read only."""
+        return self._open.at(queue_offset)
+
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: its figures go. What is open of it can only be rolled back."""
         del self.committed[topic], self.rolled_back[topic]

@@ -5,6 +5,8 @@
 | meta     | `format`                                             | u32 format version                      |
 |          | `next-topic`                                         | u32 the next topic number               |
 |          | `index:` NAME                                        | a mark (below): how far that index is   |
+|          | `property:` topic number u32, name                   | physical offset u64 from which on the   |
+|          |                                                      | topic's records have terms of it        |
 | topics   | name of a topic                                      | number u32, since i64, messages i64,    |
 |          |                                                      | bytes i64                               |
 | retired  | number u32 of a topic that was deleted               | empty: its entries are to be removed    |
@@ -15,10 +17,10 @@
 location entry: distance u32 from the first record, topic number u32, queue id u32, queue offset u64.
 mark: position i64, physical offset i64 of the last record below it (-1: none), its size u32, its store time
 i64, the CRC-32 of its bytes u32.
-kind: 1 unique key, 2 key, 3 tag, 4 property (which alone has a name). A value of more than 350 bytes is cut:
-its term is its first 334 bytes and the BLAKE2b of all of it (16 bytes). What an entry leads to is always
-looked at. `since`: where the topic of that number begins in the log; one that is deleted and made again gets
-a new number.
+kind: 1 unique key, 2 key, 3 tag, 4 property (which alone has a name). A value of more than 350 bytes, or with
+a 0x01, is cut: its term is its first 334 bytes, or those before the 0x01, and the BLAKE2b of all of it (8
+bytes, as 16 hexadecimal digits). So no term has a 0x01. What an entry leads to is always looked at. `since`:
+where the topic of that number begins in the log; one that is deleted and made again gets a new number.
 """
 
 from __future__ import annotations
@@ -37,9 +39,12 @@ TOPICS: Final = "topics"
 RETIRED: Final = "retired"
 LOCATION: Final = "location"
 TERM: Final = "term"
+UNIQUE_ID: Final = "unique-id"
+ORDER: Final = "order"
 
 FORMAT_KEY: Final = b"format"
 NEXT_TOPIC_KEY: Final = b"next-topic"
+PROPERTY_FROM: Final = b"property:"
 
 UNIQUE_KEY: Final = 1
 KEY: Final = 2
@@ -87,11 +92,16 @@ def mark_key(name: str) -> bytes:
     return b"index:" + name.encode()
 
 
+def property_key(topic_number: int, name: str) -> bytes:
+    """Of `meta`."""
+    return PROPERTY_FROM + NUMBER.pack(topic_number) + name.encode()
+
+
 def term_of(value: bytes) -> bytes:
     """What stands for a value in a key."""
-    if len(value) <= TERM_SIZE_MAX:
+    if len(value) <= TERM_SIZE_MAX and TERM_END not in value:
         return value
-    return value[:_CUT] + blake2b(value, digest_size=16).digest()
+    return prefix_of(value) + blake2b(value, digest_size=8).hexdigest().encode()
 
 
 def term_prefix(topic_number: int, kind: int, name: str = "") -> bytes:
@@ -102,7 +112,7 @@ def term_prefix(topic_number: int, kind: int, name: str = "") -> bytes:
 
 def prefix_of(value: bytes) -> bytes:
     """Begins the terms of every value that begins with `value` (and of some others, where it is cut)."""
-    return value[:_CUT]
+    return value[:_CUT].partition(TERM_END)[0]
 
 
 def postings(key: bytes, value: bytes) -> list[int]:

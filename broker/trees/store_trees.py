@@ -5,6 +5,10 @@ They are projections: a store without them gets them, and where they cannot be t
 refuses the file, where their format is another one, or where the log does not have the record that an index
 says it took last: then they belong to another store, or to a log that was cut or changed.
 
+LMDB ends the process where it stumbles over a damaged page. So `trovemq/trees/open` counts how often in a row
+they were opened and never closed: then the structure of the file is looked at before LMDB is, at once where
+the file is small, and at the third start in any case.
+
 Invariants
 - An entry never counts by itself: who finds one looks at the record, which may be of a deleted topic, or
   gone.
@@ -13,7 +17,9 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -31,20 +37,31 @@ from broker.trees.layout import (
     LOCATION,
     META,
     NUMBER,
+    ORDER,
     RETIRED,
     TERM,
     TOPICS,
+    UNIQUE_ID,
     Mark,
 )
+from broker.trees.order_tree import OrderEntries, OrderTree, PriorityTopics
 from broker.trees.search_entries import IndexedProperties, SearchEntries
 from broker.trees.sweeping import Sweeper
 from broker.trees.topic_numbers import TopicNumbers
-from broker.trees.tree_index import TreeBuilder, TreeIndex, TreeStep, catch_up
+from broker.trees.tree_index import TreeIndex, TreeStep, catch_up
+from broker.trees.unique_entries import UniqueIdEntries, UniqueIdSweeper
+from broker.trees.unique_ids import UniqueIds
+from broker.trees.unique_places import UniquePlaces
 
 ASIDE: Final = "trovemq/trees-aside"
+CURRENT: Final = "current"
+"""What must be up to date before a send is judged."""
+BY_PRIORITY: Final = "by-priority"
 SEARCH: Final = "search"
-TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM)
-CATCH_UP_BYTES: Final = 16 << 20
+TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM, UNIQUE_ID, ORDER)
+CATCH_UP_BYTES: Final = 64 << 20
+OPEN_MARK: Final = f"{DIRECTORY}/open"
+QUICKLY_CHECKED_BYTES: Final = 32 << 20
 _FILES: Final = ("data.mdb", "lock.mdb")
 
 
@@ -70,8 +87,19 @@ class StoreTrees:
     """Open trees; see open(). `indexes` in the order in which they are to be current."""
 
     def __init__(
-        self, trees: Trees, indexes: Sequence[TreeIndex], numbers: TopicNumbers, log: LogView
+        self,
+        trees: Trees,
+        indexes: Sequence[TreeIndex],
+        numbers: TopicNumbers,
+        log: LogView,
+        unique_ids: UniqueIds,
+        unique_entries: UniqueIdEntries,
+        order: OrderTree,
     ) -> None:
+        self.order: Final = order
+        self.unique_ids: Final = unique_ids
+        self.unique_entries: Final = unique_entries
+        self._unique_sweeper = UniqueIdSweeper(trees, unique_entries, numbers)
         self.trees: Final = trees
         self.indexes: Final = indexes
         self.numbers: Final = numbers
@@ -79,6 +107,9 @@ class StoreTrees:
         self._log = log
         self._sweeper = Sweeper(trees, lambda: log.min_offset)
         self._busy = False
+        self._forget_open_mark: Callable[[], None] = lambda: None
+        self.hurry = False
+        """Somebody waits for `current` to be up to date."""
 
     @classmethod
     def open(
@@ -88,8 +119,12 @@ class StoreTrees:
         deletions: TopicDeletions,
         read_log: LogRuns,
         indexed_properties: IndexedProperties,
+        places: UniquePlaces,
+        priority_topics: PriorityTopics = frozenset,
     ) -> StoreTrees:
         """StorageError where nothing can be opened nor made."""
+
+        untouched = _mark_open(files)
 
         def build() -> StoreTrees:
             trees = files.open_trees(DIRECTORY, TREE_NAMES)
@@ -97,34 +132,52 @@ class StoreTrees:
                 _check_format(trees)
                 with trees.read() as reader:
                     numbers = TopicNumbers(reader, deletions)
-                builders: dict[str, list[TreeBuilder]] = {SEARCH: [SearchEntries(indexed_properties)]}
+                entries = UniqueIdEntries(trees, places.windows, places.begin_of)
+                unique_ids = UniqueIds(trees, numbers, deletions, places.known_at)
+
+                def committed(position: int) -> None:
+                    entries.committed()
+                    unique_ids.committed(position)
+
+                log_parts = (numbers, deletions, read_log)
+                order = OrderEntries(trees, priority_topics)
                 indexes = [
-                    TreeIndex(name, trees, of_it, numbers, deletions, read_log)
-                    for name, of_it in builders.items()
+                    TreeIndex(CURRENT, trees, [entries], *log_parts, committed, entries.start),
+                    TreeIndex(BY_PRIORITY, trees, [order], *log_parts, start=order.start),
+                    TreeIndex(SEARCH, trees, [SearchEntries(indexed_properties)], *log_parts),
                 ]
                 for index in indexes:
                     _check_mark(index.mark, log)
             except BaseException:
                 trees.close()
                 raise
-            return cls(trees, indexes, numbers, log)
+            return cls(
+                trees, indexes, numbers, log, unique_ids, entries, OrderTree(trees, indexes[1], deletions)
+            )
 
         try:
+            if not untouched:
+                _check_structure(files)
             opened = build()
         except StorageError as error:
-            if error.disk_full or error.no_descriptor or error.sync_failed:
-                raise
+            if error.errno != errno.EINVAL:
+                raise  # of the disk, not of what the file holds
             why = str(error)
         except UntrustedError as error:
             why = str(error)
         else:
-            files.sync_directory(DIRECTORY)
-            return opened
-        put_aside(files)
-        opened = build()
-        opened.report = TreesReport(why, 0)
+            why = ""
+        if why:
+            put_aside(files)
+            opened = build()
+            opened.report = TreesReport(why, 0)
         files.sync_directory(DIRECTORY)
+        opened._forget_open_mark = lambda: files.remove(OPEN_MARK)
         return opened
+
+    @property
+    def current(self) -> TreeIndex:
+        return self.indexes[0]
 
     @property
     def search(self) -> TreeIndex:
@@ -132,8 +185,8 @@ class StoreTrees:
 
     @property
     def lag_bytes(self) -> int:
-        """Of the log that is on disk: not yet in every tree."""
-        return max(0, self._log.flushed_offset - min(index.position for index in self.indexes))
+        """Of the log that is on disk: not yet in the trees that searches use."""
+        return max(0, self._log.flushed_offset - self.search.position)
 
     def begin(self, limit: int, bytes_max: int) -> TreeStep | None:
         """The next step of the first index that lacks something below `limit`; None where none does."""
@@ -144,6 +197,17 @@ class StoreTrees:
                 return step
         return None
 
+    def ids_known(self, physical_offset: int) -> bool:
+        """Whether the ids of every deduplicated topic, as far as they count, are known below that offset."""
+        return self.current.position >= physical_offset and self.unique_entries.complete(
+            self.current.position
+        )
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a step of `current` should not wait for a quiet moment."""
+        return self.hurry or self.unique_ids.crowded
+
     def finish(self, step: TreeStep) -> None:
         self._busy = False
         step.index.finish(step)
@@ -152,17 +216,51 @@ class StoreTrees:
         """Everything below `limit`, which is on disk; blocks. StorageError."""
         catch_up(self.indexes, limit, CATCH_UP_BYTES)
 
+    def catch_up_current(self, limit: int) -> None:
+        """The same for what must be up to date before a send is judged; where the disk is full, as far as it
+        goes: sends are refused until a step got there."""
+        try:
+            catch_up([self.current], limit, CATCH_UP_BYTES)
+        except StorageError as error:
+            if not error.disk_full:
+                raise
+
     def sweep(self, entries_max: int) -> bool:
         """Removes entries of records and topics that are gone, looking at about so many; may run in another
         thread, between steps. True: there is more to look at. StorageError."""
         return self._sweeper.step(entries_max)
 
+    def sweep_ids(self, now_ms: int, entries_max: int) -> bool:
+        """The same for ids older than their windows; now_ms: a store time that no later record is below."""
+        return self._unique_sweeper.step(now_ms, entries_max)
+
     def close(self) -> None:
         self.trees.close()
+        with suppress(StorageError):
+            self._forget_open_mark()
 
 
 class UntrustedError(Exception):
     """Trees that are not this log's, or of another format."""
+
+
+def _mark_open(files: FileSystem) -> bool:
+    """Writes how often in a row the trees were opened and not closed. False where their structure should be
+    looked at before LMDB is: once more than a single killed process would explain, or where that takes but a
+    second."""
+    opened = 0
+    if files.exists(OPEN_MARK):
+        text = files.read_bytes(OPEN_MARK)
+        opened = int(text) if text.isdigit() and len(text) < 9 else 1
+    files.write_atomic(OPEN_MARK, b"%d" % (opened + 1))
+    if not opened or not files.exists(f"{DIRECTORY}/data.mdb"):
+        return True
+    return opened == 1 and files.file_size(f"{DIRECTORY}/data.mdb") > QUICKLY_CHECKED_BYTES
+
+
+def _check_structure(files: FileSystem) -> None:
+    if problems := files.check_trees(DIRECTORY):
+        raise UntrustedError(f"the trees' file is damaged: {problems[0]}")
 
 
 def put_aside(files: FileSystem) -> None:

@@ -13,9 +13,10 @@ from itertools import islice
 import numpy as np
 
 from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
-from broker.trees.layout import LOCATION, OFFSET, RETIRED, TERM, postings
+from broker.trees.layout import LOCATION, OFFSET, ORDER, RETIRED, TERM, UNIQUE_ID, postings
+from broker.trees.order_tree import sweep_order
 
-_BY_TOPIC = (TERM,)
+_BY_TOPIC = (TERM, UNIQUE_ID, ORDER)
 """Trees whose keys begin with a topic's number."""
 
 
@@ -26,6 +27,7 @@ class Sweeper:
         self._swept = 0
         self._walking_to = 0
         self._at = b""
+        self._order_at: bytes | None = None
 
     def step(self, entries_max: int) -> bool:
         """See StoreTrees.sweep."""
@@ -56,11 +58,14 @@ class Sweeper:
         if not self._walking_to:
             if self._min_offset() <= self._swept:
                 return [], False
-            self._walking_to, self._at = self._min_offset(), b""
+            self._walking_to, self._at, self._order_at = self._min_offset(), b"", b""
         below = self._walking_to
         locations = [key for key, _ in islice(reader.items(LOCATION, b"", OFFSET.pack(below)), entries_max)]
         if len(locations) > 1:  # the last block may reach above
             return [TreeChange(LOCATION, removals=locations[:-1])], True
+        if self._order_at is not None:
+            removals, self._order_at = sweep_order(reader, self._order_at, below, entries_max)
+            return [TreeChange(ORDER, removals=removals)], True
         change = TreeChange(TERM)
         for seen, (key, value) in enumerate(reader.items(TERM, self._at)):
             if seen >= entries_max:

@@ -7,16 +7,21 @@ Invariants
 
 from __future__ import annotations
 
-from broker.storage.trees import TreeChange, TreeReader
+from collections.abc import Sequence
+
+from broker.storage.trees import TreeChange, TreeReader, key_after
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import (
     META,
     NEXT_TOPIC_KEY,
     NUMBER,
+    OFFSET,
+    PROPERTY_FROM,
     RETIRED,
     TOPIC_VALUE,
     TOPICS,
     TopicEntry,
+    property_key,
 )
 
 
@@ -29,6 +34,8 @@ class TopicNumbers:
         self._entries: dict[str, TopicEntry] = {}
         self._changed: set[str] = set()
         self._retired: list[int] = []
+        self._declared: dict[bytes, int] = {}
+        self._declarations = TreeChange(META)
         self.forget(reader)
 
     def forget(self, reader: TreeReader) -> None:
@@ -38,6 +45,11 @@ class TopicNumbers:
         self._entries = {
             key.decode(): TopicEntry(*TOPIC_VALUE.unpack(found)) for key, found in reader.items(TOPICS, b"")
         }
+        self._declared = {
+            key: OFFSET.unpack(found)[0]
+            for key, found in reader.items(META, PROPERTY_FROM, key_after(PROPERTY_FROM))
+        }
+        self._declarations = TreeChange(META)
         self._changed.clear()
         self._retired.clear()
 
@@ -64,6 +76,19 @@ class TopicNumbers:
         self._changed.add(topic)
         return entry
 
+    def declare(self, topic: str, names: Sequence[str], physical_offset: int) -> None:
+        """The topic's records from here on have terms of these properties, and of no other ones."""
+        number = self.number(topic)
+        keys = [property_key(number, name) for name in names]
+        begin = property_key(number, "")
+        for key in [key for key in self._declared if key.startswith(begin) and key not in keys]:
+            del self._declared[key]
+            self._declarations.removals.append(key)
+        for key in sorted(set(keys)):
+            if key not in self._declared:
+                self._declared[key] = physical_offset
+                self._declarations.puts.append((key, OFFSET.pack(physical_offset)))
+
     def count(self, topic: str, messages: int, byte_count: int) -> None:
         """So many more are indexed."""
         self.number(topic)
@@ -82,7 +107,9 @@ class TopicNumbers:
             TreeChange(TOPICS, puts),
             TreeChange(META, [(NEXT_TOPIC_KEY, NUMBER.pack(self._next))]),
             TreeChange(RETIRED, [(NUMBER.pack(number), b"") for number in sorted(self._retired)]),
+            self._declarations,
         ]
+        self._declarations = TreeChange(META)
         self._changed.clear()
         self._retired.clear()
         return found

@@ -21,7 +21,6 @@ from zlib_ng.zlib_ng import crc32
 from broker.dispatch.dispatcher import LogRuns
 from broker.projection import DispatchBatch
 from broker.storage.fault_points import fault_point
-from broker.storage.files import StorageError
 from broker.storage.trees import TreeChange, Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import MARK, META, Mark, mark_key
@@ -55,6 +54,8 @@ class TreeStep:
     mark: Mark = field(default=Mark(0))
     record_count: int = 0
     done: bool = False
+    read: tuple[list[DispatchBatch], int] | None = None
+    """The runs, and where the next step goes on; where it is given, another index has read the same part."""
 
     def run(self) -> None:
         """Blocks. StorageError: nothing was committed."""
@@ -62,7 +63,9 @@ class TreeStep:
 
 
 class TreeIndex:
-    """See above. `name` is that of its mark; `on_committed` is told of each new position, in finish()."""
+    """See above. `name` is that of its mark; `on_committed` is told of each new position, in finish().
+    `start` (position, limit) says where the next step is to begin: further back, where something is to be
+    read again, or at the limit, where the log has nothing for the index."""
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class TreeIndex:
         deletions: TopicDeletions,
         read_log: LogRuns,
         on_committed: Callable[[int], None] = lambda _position: None,
+        start: Callable[[int, int], int] = lambda position, _limit: position,
     ) -> None:
         self.name: Final = name
         self._trees = trees
@@ -81,6 +85,7 @@ class TreeIndex:
         self._deletions = deletions
         self._read_log = read_log
         self._on_committed = on_committed
+        self._start = start
         with trees.read() as reader:
             value = reader.get(META, mark_key(name))
         self.mark = Mark(*MARK.unpack(value)) if value else Mark(0)
@@ -95,13 +100,18 @@ class TreeIndex:
     def begin(self, limit: int, bytes_max: int) -> TreeStep | None:
         """The next step, about bytes_max long; None where everything below `limit` (which is on disk) is
         there."""
-        if self.position >= limit:
+        begin = self._start(self.position, limit)
+        if begin != self.position and (begin < limit or self.position < limit):
+            self.mark = self.mark._replace(position=begin)
+        if begin >= limit:
             return None
-        return TreeStep(self, self.position, limit, bytes_max)
+        return TreeStep(self, begin, limit, bytes_max)
 
     def carry_out(self, step: TreeStep) -> None:
         """TreeStep.run()."""
-        runs, end = self._read(step)
+        if step.read is None:
+            step.read = self._read(step)
+        runs, end = step.read
         mark = self._mark_of(runs, end)
         try:
             changes = [
@@ -161,12 +171,20 @@ class TreeIndex:
 
 
 def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:
-    """Everything below `limit` into every index; blocks. StorageError."""
-    for index in indexes:
-        while (step := index.begin(limit, bytes_max)) is not None:
+    """Everything below `limit` into every index; blocks. StorageError. Indexes that are equally far share
+    what is read."""
+    lagging = list(indexes)
+    while lagging:
+        before: TreeStep | None = None
+        for index in tuple(lagging):
+            step = index.begin(limit, bytes_max)
+            if step is None:
+                lagging.remove(index)
+                continue
+            if before is not None and before.begin == step.begin:
+                step.read = before.read
             try:
                 step.run()
-            except StorageError:
+            finally:
                 index.finish(step)
-                raise
-            index.finish(step)
+            before = step

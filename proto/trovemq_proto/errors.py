@@ -91,8 +91,8 @@ TAG_ILLEGAL = _add(
 )  # fmt: skip
 PROPERTY_ILLEGAL = _add(
     "PROPERTY_ILLEGAL", 105, "INVALID_ARGUMENT", False,
-    "A property's name is empty or reserved, its value is empty, or one of them has 0x01 or 0x02.",
-    "Rename the property; the reserved names are RocketMQ's own (KEYS, TAGS, UNIQ_KEY, …).",
+    "A property's name is empty or reserved, its value is empty, one of them has 0x01 or 0x02, or a priority is not 0 to 9.",
+    "Rename the property (the reserved names are RocketMQ's own: KEYS, TAGS, UNIQ_KEY, …); give a priority from 0 to 9.",
 )  # fmt: skip
 MESSAGE_SIZE_EXCEEDED = _add(
     "MESSAGE_SIZE_EXCEEDED", 106, "INVALID_ARGUMENT", False,
@@ -132,7 +132,7 @@ OFFSET_OUT_OF_RANGE = _add(
 MESSAGE_TYPE_UNSUPPORTED = _add(
     "MESSAGE_TYPE_UNSUPPORTED", 113, "INVALID_ARGUMENT", False,
     "The topic's message type is unknown or not built yet.",
-    "Use NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED.",
+    "Use NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, MIXED or UNSPECIFIED.",
 )  # fmt: skip
 UNIQUE_KEY_ILLEGAL = _add(
     "UNIQUE_KEY_ILLEGAL", 114, "INVALID_ARGUMENT", False,
@@ -209,6 +209,21 @@ TOPIC_OPTION_ILLEGAL = _add(
     "An option of a topic is unknown, has a value that it cannot have, or contradicts another one.",
     "Correct it; the message names the option (trovemq topic create --help).",
 )  # fmt: skip
+TRANSACTION_SIZE_EXCEEDED = _add(
+    "TRANSACTION_SIZE_EXCEEDED", 129, "INVALID_ARGUMENT", False,
+    "The atomic transaction has more messages, acknowledgements or bytes than one may have.",
+    "Send less in one transaction: 4,096 messages and a quarter of a segment (commit_log_file_size) at most.",
+)  # fmt: skip
+PROPERTY_NOT_INDEXED = _add(
+    "PROPERTY_NOT_INDEXED", 130, "INVALID_ARGUMENT", False,
+    "The topic does not declare that property as indexed, so that messages cannot be searched by it.",
+    "Declare it: trovemq topic alter TOPIC --indexed-property NAME; messages that are there are found, too.",
+)  # fmt: skip
+TRANSACTION_DUPLICATE = _add(
+    "TRANSACTION_DUPLICATE", 131, "INVALID_ARGUMENT", False,
+    "A message of the atomic transaction has an id that its topic (option deduplicate) has stored already.",
+    "Leave the message out, or give it an id of its own; nothing of the transaction was stored.",
+)  # fmt: skip
 
 # --- 2xx: something is not there, or is there already -----------------------------------------------
 TOPIC_NOT_FOUND = _add(
@@ -267,11 +282,16 @@ CLIENT_UNKNOWN = _add(
     "The client has not sent its settings, or has been forgotten.",
     "Open the telemetry stream first; official clients do so by themselves.",
 )  # fmt: skip
+TRANSACTION_NOT_FOUND = _add(
+    "TRANSACTION_NOT_FOUND", 211, "NOT_FOUND", False,
+    "This broker knows no committed atomic transaction of that id, or does not remember it any more.",
+    "It was not committed here, unless that is thousands of transactions ago: send it again, with a new id.",
+)  # fmt: skip
 
 # --- 3xx: the store's state -------------------------------------------------------------------------
 INDEX_DISABLED = _add(
     "INDEX_DISABLED", 300, "FAILED_PRECONDITION", False,
-    "Key look-ups are switched off (messageIndexEnable=false).",
+    "An index that is needed is switched off (messageIndexEnable=false, tree_index_enable=false).",
     "Look up by offsetMsgId, queue offset or time, or switch the index on; it is then rebuilt from the log.",
 )  # fmt: skip
 CREATE_MAPPED_FILE_FAILED = _add(
@@ -356,6 +376,11 @@ BROKER_UNREACHABLE = _add(
     "The server did not answer.",
     "Check that it runs and that the address is right.",
 )  # fmt: skip
+TRANSACTION_BROKERS = _add(
+    "TRANSACTION_BROKERS", 404, "INVALID_ARGUMENT", False,
+    "The topics and messages of one atomic transaction are not all on one broker.",
+    "Put its topics on one broker, or use one transaction for each broker; the message names them.",
+)  # fmt: skip
 
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(
@@ -387,6 +412,11 @@ NOT_IMPLEMENTED = _add(
     "NOT_IMPLEMENTED", 505, "UNIMPLEMENTED", False,
     "The broker, or the client that was asked, does not do this.",
     "See the documentation for what is served.",
+)  # fmt: skip
+TRANSACTION_TIMED_OUT = _add(
+    "TRANSACTION_TIMED_OUT", 506, "DEADLINE_EXCEEDED", False,
+    "The atomic transaction was not ended within its time; nothing of it was stored.",
+    "Begin it anew, with a longer time-out if it needs one (atomic_timeout_max_ms is the longest).",
 )  # fmt: skip
 
 ERRORS: Final[tuple[ErrorSpec, ...]] = tuple(_table.by_symbol.values())

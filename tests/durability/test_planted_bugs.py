@@ -118,8 +118,8 @@ BUGS = (
     Planted(
         "a queue offset is given twice",
         "broker/message_store.py",
-        "        self._next_offsets[topic, queue_id] = first + len(patched)",
-        "        self._next_offsets[topic, queue_id] = first + 1",
+        "{(topic, queue_id): first + len(patched)}",
+        "{(topic, queue_id): first + 1}",
         (f"{RESTART}test_a_batch_of_one_topic_lies_in_one_segment_after_a_restart",),
     ),
     Planted(
@@ -139,8 +139,8 @@ BUGS = (
     Planted(
         "store times follow a clock that goes back",
         "broker/message_store.py",
-        "        timestamp = max(now_ms, self.last_store_timestamp)",
-        "        timestamp = now_ms",
+        "        return max(now_ms, self.last_store_timestamp)",
+        "        return now_ms",
         (f"{ENGINE}test_append.py::test_the_three_orders_agree_and_times_never_go_back",),
     ),
     Planted(

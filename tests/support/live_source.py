@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from trovemq import Client, connect
-from trovemq_spark.sources import live_loop
+from trovemq_spark import live_loop
 from trovemq_spark.sources.live_batch import TroveDataSource
 from trovemq_spark.sources.live_stream import LiveStreamReader
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -10,7 +12,7 @@ from broker.server.traffic import Traffic
 from broker.services import StoreServices
 from broker.settings import BrokerSettings
 from broker.storage.memory import MemoryFileSystem
-from tests.support.engine import NOW_MS, open_store
+from tests.support.engine import NOW_MS, SMALL, open_store
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 
 
@@ -21,7 +23,7 @@ class Bench:
         self.now_ms = NOW_MS
         self.registry: CollectorRegistry = new_registry("1.2.3")
         self.rpc = RpcMetrics(self.registry, cluster="C", node_type="broker", node_id="broker-a")
-        self.store = open_store(MemoryFileSystem())
+        self.store = open_store(MemoryFileSystem(), replace(SMALL, tree_index_enable=True))
         traffic = Traffic(self.rpc.observe)
         self.parts = StoreServices(self.store, settings or BrokerSettings(), traffic)
         self.parts.statistics.clock_ms = lambda: self.now_ms

@@ -43,6 +43,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
 from trovemq_proto.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    biography_pb2,
     common_pb2,
     group_pb2,
     message_pb2,
@@ -50,8 +51,10 @@ from trovemq_proto.v1 import (
     query_pb2_grpc,
     route_pb2,
     route_pb2_grpc,
+    search_pb2,
     store_pb2,
     store_pb2_grpc,
+    transaction_pb2,
 )
 
 ADVERTISED = Address("10.0.0.1", 8_081)
@@ -65,7 +68,17 @@ def services_of(*modules: Any) -> list[ServiceDescriptor]:
 
 NATIVE = tuple(
     service
-    for service in services_of(admin_pb2, group_pb2, message_pb2, query_pb2, route_pb2, store_pb2)
+    for service in services_of(
+        admin_pb2,
+        biography_pb2,
+        group_pb2,
+        message_pb2,
+        query_pb2,
+        route_pb2,
+        search_pb2,
+        store_pb2,
+        transaction_pb2,
+    )
     if service.name != "RegistrationService"
 )
 ROCKETMQ = tuple(services_of(v2_service_pb2, v2_admin_pb2))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import NoProgress
+from trovemq_spark.job import NoProgress
 
 
 class Counting(NoProgress):

@@ -65,6 +65,9 @@ GOALS: Final = (
     Goal("S2", "inputs, to each decoder of files", 20_000),
     Goal("S3", "bombs", 12),
     Goal("S4", "hostile names", 500),
+    Goal("atomic", "crash states of atomic transactions", 1_000),
+    Goal("atomic", "kills of a daemon under atomic transactions", 100),
+    Goal("unique", "kills of a daemon that deduplicates", 100),
     Goal("planted", "planted bugs found", 12),
     Goal("R22", "old faults found again", 12),
 )

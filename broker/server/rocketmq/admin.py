@@ -125,7 +125,7 @@ class Admin:
     ) -> admin_pb2.DescribeTopicStatusResponse:
         """A topic that takes every type has MESSAGE_TYPE_UNSPECIFIED, and says so in its tags."""
         config = require_topic(self._parts.store, topic_to_read(request.topic))
-        types = message_types(config.message_type)
+        types = message_types(config)
         return admin_pb2.DescribeTopicStatusResponse(
             status=OK_STATUS,
             topic_message_type=types[0] if len(types) == 1 else v2.MESSAGE_TYPE_UNSPECIFIED,

@@ -64,7 +64,7 @@ class Ender:
         """RecallMessage: a delayed message is not delivered. To recall it once more changes nothing."""
         topic = topic_to_send(request.topic)
         config = self._parts.store.topics.require(topic)
-        if v2.DELAY not in message_types(config.message_type):
+        if v2.DELAY not in message_types(config):
             raise TroveError(
                 errors.MESSAGE_TYPE_CONFLICT,
                 f"topic {topic} is of type {config.message_type}: it has no delayed messages",

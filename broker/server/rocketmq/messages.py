@@ -50,6 +50,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_MASK,
     host_bits,
 )
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY, stored_priority
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
@@ -171,6 +172,8 @@ def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_time
         _set_time(system.born_timestamp, born_ms)
     if group := get(PROPERTY_SHARDING_KEY):
         system.message_group = group
+    if (priority := stored_priority(properties)) is not None:
+        system.priority = priority
     if context := get(PROPERTY_TRACE_CONTEXT):
         system.trace_context = context
     deliver = get(PROPERTY_TIMER_DELIVER_MS)
@@ -197,7 +200,9 @@ def _kind(properties: dict[str, str], sys_flag: int) -> v2.MessageType:
         return v2.TRANSACTION
     if PROPERTY_TIMER_DELIVER_MS in properties or PROPERTY_DELAY in properties:
         return v2.DELAY
-    return v2.FIFO if PROPERTY_SHARDING_KEY in properties else v2.NORMAL
+    if PROPERTY_SHARDING_KEY in properties:
+        return v2.FIFO
+    return v2.PRIORITY if PROPERTY_PRIORITY in properties else v2.NORMAL
 
 
 def _number(text: str | None) -> int | None:
@@ -272,6 +277,8 @@ def _system_properties(system: v2.SystemProperties) -> dict[str, str]:
     found = {}
     if system.message_group:
         found[PROPERTY_SHARDING_KEY] = system.message_group
+    if system.HasField("priority"):
+        found[PROPERTY_PRIORITY] = str(system.priority)
     if system.born_host and _storable(system.born_host):
         found[PROPERTY_BORN_HOST] = system.born_host
     if system.trace_context and _storable(system.trace_context):

@@ -27,6 +27,7 @@ from broker.topics.names import (
     is_system_group,
     is_system_topic,
 )
+from broker.topics.topics import TopicConfig
 from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -47,6 +48,7 @@ _TYPES: Final[dict[str, tuple[v2.MessageType, ...]]] = {
     "FIFO": (v2.FIFO,),
     "DELAY": (v2.DELAY,),
     "TRANSACTION": (v2.TRANSACTION,),
+    "PRIORITY": (),
 }
 
 
@@ -105,11 +107,12 @@ def _wrapped(namespace: str, name: str) -> str:
     return name if name.startswith(start) or not name else start + name
 
 
-def message_types(topic_type: str) -> tuple[v2.MessageType, ...]:
-    """What a topic of this type (topics.MESSAGE_TYPES) takes: all four where it is MIXED or nobody
-    chose a type.
+def message_types(config: TopicConfig) -> tuple[v2.MessageType, ...]:
+    """What a topic takes by its type (topics.MESSAGE_TYPES): all four where it is MIXED or nobody chose a
+    type; messages with a priority where it is received by priority.
     """
-    return _TYPES.get(topic_type, _ALL_TYPES)
+    types = _TYPES.get(config.message_type, _ALL_TYPES)
+    return (*types, v2.PRIORITY) if config.by_priority else types
 
 
 def check_endpoints(endpoints: v2.Endpoints) -> None:

@@ -78,7 +78,7 @@ class Routes:
         """Raises TOPIC_ILLEGAL, TOPIC_NOT_FOUND, ILLEGAL_ACCESS_POINT."""
         config = require_topic(self._parts.store, topic_to_read(request.topic))
         broker = self._broker(request.endpoints)
-        types = message_types(config.message_type)
+        types = message_types(config)
         return service_pb2.QueryRouteResponse(
             status=OK_STATUS,
             message_queues=[
@@ -108,7 +108,7 @@ class Routes:
             raise TroveError(errors.PERMISSION_MISSING, f"no queue of topic {name} can be read", topic=name)
         orderly = self._parts.group_for_use(group).orderly
         numbers = range(config.queue_count) if orderly else (ANY_QUEUE,)
-        types = message_types(config.message_type)
+        types = message_types(config)
         return service_pb2.QueryAssignmentResponse(
             status=OK_STATUS,
             assignments=[

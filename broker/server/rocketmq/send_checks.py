@@ -13,6 +13,8 @@
 | recovery duration of a transaction                         | 3,600 s           | REQUEST_ILLEGAL          |
 | delivery timestamp                                         | the store's       | DELIVERY_TIME_ILLEGAL    |
 | message group: not only blanks, no control character       | 63 bytes          | MESSAGE_GROUP_ILLEGAL    |
+| priority                                                   | 0 to 9            | PROPERTY_ILLEGAL         |
+| a priority and a message group                             | not both          | REQUEST_ILLEGAL          |
 
 An empty tag, key or message group is none.
 """
@@ -26,6 +28,7 @@ from broker.server.rocketmq.messages import TRANSIENT_PREFIX, duration_ms, times
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import RESERVED_PROPERTIES
+from trovemq_proto.records.priorities import check_priority
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 USER_PROPERTIES_MAX: Final = 128
@@ -78,6 +81,14 @@ def check_message(message: v2.Message, body_size_max: int, delivery_ms_max: int)
             )
     if system.message_group:
         _check_group(system.message_group)
+    if system.HasField("priority"):
+        check_priority(system.priority)
+        if system.message_group:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL,
+                "a message has a priority or a message group, whose order is that of sending; not both",
+                field="priority",
+            )
 
 
 def _check_properties(message: v2.Message) -> list[str]:
@@ -151,8 +162,8 @@ def kind_of(message: v2.Message) -> v2.MessageType:
         return v2.TRANSACTION
     if stated == v2.LITE or system.HasField("lite_topic"):
         return v2.LITE
-    if stated == v2.PRIORITY or system.HasField("priority"):
-        return v2.PRIORITY
     if system.HasField("delivery_timestamp"):
         return v2.DELAY
+    if stated == v2.PRIORITY or system.HasField("priority"):
+        return v2.PRIORITY
     return v2.FIFO if system.message_group else v2.NORMAL

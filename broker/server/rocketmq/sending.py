@@ -36,6 +36,8 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
 SEND_MESSAGES_MAX: Final = 1_024
+_PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
+"""Kinds that are appended at once, to any queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,15 @@ class Sender:
     ) -> tuple[TopicConfig, list[v2.MessageType]]:
         """The topic, which takes all these messages, and their kinds."""
         config = self._parts.store.topics.get(topic) or self._parts.appender.topic_for_write(topic)
-        accepted = message_types(config.message_type)
+        accepted = message_types(config)
         kinds = [kind_of(message) for message in messages]
         for kind in kinds:
             if kind not in accepted:
                 name = v2.MessageType.Name(kind)
                 raise TroveError(
                     errors.MESSAGE_TYPE_CONFLICT,
-                    f"topic {topic} is of type {config.message_type} and takes no {name} message",
+                    f"topic {topic} is of type {config.message_type} and takes no {name} message"
+                    + (" (its option order is not priority)" if kind == v2.PRIORITY else ""),
                     topic=topic,
                 )
         if len(kinds) > 1 and v2.TRANSACTION in kinds:
@@ -164,7 +167,7 @@ class _Send:
 
     async def store_one(self, message: v2.Message, ready: OutgoingMessage, kind: v2.MessageType) -> Stored:
         """Raises TroveError: nothing was stored."""
-        if kind == v2.NORMAL:
+        if kind in _PLAIN:
             return Stored(await self._append([ready], -1))
         group = message.system_properties.message_group
         queue_id = group_queue(group, self._queue_count) if group else -1
@@ -185,8 +188,8 @@ class _Send:
     ) -> list[Stored]:
         """One for each message, in order. Messages without a group that need not wait lie together; those of
         one message group keep their order."""
-        plain = [index for index, kind in enumerate(kinds) if kind == v2.NORMAL]
-        others = [index for index, kind in enumerate(kinds) if kind != v2.NORMAL]
+        plain = [index for index, kind in enumerate(kinds) if kind in _PLAIN]
+        others = [index for index, kind in enumerate(kinds) if kind not in _PLAIN]
         tasks: list[Coroutine[Any, Any, list[Stored]]] = [
             self._guarded(self._store_singly(messages[index], ready[index], kinds[index]), 1)
             for index in others
@@ -230,7 +233,8 @@ class _Send:
         record = self._record(ready, queue_id)
         transactions = self._parts.transactions
         result = self._written(
-            lambda: transactions.prepare(record, self._now_ms, client_id=client_id, immunity_ms=immunity_ms)
+            ready.unique_key,
+            lambda: transactions.prepare(record, self._now_ms, client_id=client_id, immunity_ms=immunity_ms),
         )
         self._parts.clients.sent_half(client_id, self._topic)
         return Stored(result)
@@ -238,7 +242,7 @@ class _Send:
     def _schedule(self, ready: OutgoingMessage, queue_id: int, deliver_ms: int) -> Stored:
         record = self._record(ready, queue_id)
         timers = self._parts.timers
-        result = self._written(lambda: timers.schedule(record, deliver_ms, self._now_ms))
+        result = self._written(ready.unique_key, lambda: timers.schedule(record, deliver_ms, self._now_ms))
         handle = encode_recall_handle(self._topic, self._parts.broker, deliver_ms, ready.unique_key)
         return Stored(result, recall_handle=handle)
 
@@ -252,12 +256,14 @@ class _Send:
             self._born_host,
         )
 
-    def _written(self, write: Callable[[], AppendResult]) -> AppendResult:
+    def _written(self, unique_key: str, write: Callable[[], AppendResult]) -> AppendResult:
+        """What write() stored, or the original of a duplicate."""
+        deduplication = self._parts.appender.deduplication
         try:
-            result = write()
+            result = deduplication.once(self._topic, unique_key.encode(), self._now_ms, write)
         except StorageError as error:
             raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
-        self._parts.traffic.appended(self._topic, 1, result.bytes_written)
+        self._parts.traffic.appended(self._topic, result.record_count, result.bytes_written)
         return result
 
 
@@ -268,7 +274,7 @@ def _answer(messages: Sequence[v2.Message], stored: list[Stored]) -> service_pb2
         entry = response.entries.add()
         entry.message_id = entry.transaction_id = message.system_properties.message_id
         if one.result is not None:
-            entry.offset = one.result.first_queue_offset + one.index
+            entry.offset = one.result.queue_offset(one.index)
         if one.recall_handle:
             entry.recall_handle = one.recall_handle
         status = OK_STATUS if one.error is None else status_of(one.error)

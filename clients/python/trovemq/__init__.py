@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from trovemq._backoff import Backoff
     from trovemq.admin import Admin
     from trovemq.answers import GetAnswer, QueryAnswer
+    from trovemq.atomic import AtomicTransaction, CommitReceipt
+    from trovemq.biography_model import BiographyEvent, GroupVerdict, MessageBiography, MessageCopy
     from trovemq.client import Client, connect
     from trovemq.fetched import FetchedBatch
     from trovemq.group_model import (
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from trovemq.producer import Producer
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
+    from trovemq.search_model import SearchAnswer, SearchPart, Where
     from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
     from trovemq.subscription import Subscription
     from trovemq.transaction import Transaction, TransactionResolution
@@ -62,15 +65,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AtomicTransaction",
     "Backoff",
     "BackupProgress",
     "BatchReceipt",
+    "BiographyEvent",
     "BrokerInfo",
     "BrokerRoute",
     "BrokerStatistics",
     "Client",
     "ClientOptions",
     "ClusterState",
+    "CommitReceipt",
     "DeadLetter",
     "DelayedMessage",
     "DirectConsumption",
@@ -80,7 +86,10 @@ __all__ = [
     "GroupMember",
     "GroupReset",
     "GroupSettings",
+    "GroupVerdict",
     "Message",
+    "MessageBiography",
+    "MessageCopy",
     "OffsetReset",
     "PartialBatchError",
     "Producer",
@@ -91,6 +100,8 @@ __all__ = [
     "RecordBatch",
     "ResentDeadLetter",
     "ScrubProgress",
+    "SearchAnswer",
+    "SearchPart",
     "SendReceipt",
     "StoreFinding",
     "Subscription",
@@ -100,6 +111,7 @@ __all__ = [
     "Transaction",
     "TransactionResolution",
     "TroveError",
+    "Where",
     "connect",
     "errors",
 ]
@@ -109,6 +121,8 @@ _MODULES: Final = {
     "trovemq._backoff": ("Backoff",),
     "trovemq.admin": ("Admin",),
     "trovemq.answers": ("GetAnswer", "QueryAnswer"),
+    "trovemq.atomic": ("AtomicTransaction", "CommitReceipt"),
+    "trovemq.biography_model": ("BiographyEvent", "GroupVerdict", "MessageBiography", "MessageCopy"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.fetched": ("FetchedBatch",),
     "trovemq.group_model": (
@@ -137,6 +151,7 @@ _MODULES: Final = {
     "trovemq.producer": ("Producer",),
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
+    "trovemq.search_model": ("SearchAnswer", "SearchPart", "Where"),
     "trovemq.store_model": ("BackupProgress", "ScrubProgress", "StoreFinding"),
     "trovemq.subscription": ("Subscription",),
     "trovemq.transaction": ("Transaction", "TransactionResolution"),

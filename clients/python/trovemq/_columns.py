@@ -10,6 +10,7 @@ from trovemq._outgoing import RECORD_OVERHEAD, Columns, Keys
 from trovemq._unique_keys import next_unique_keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY, check_priority
 
 Tags = Sequence[str | None] | str | None
 Properties = Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
@@ -21,10 +22,13 @@ def columns_of(
     tags: Tags,
     properties: Properties,
     unique_keys: Sequence[str] | None,
+    priority: Sequence[int | None] | int | None = None,
 ) -> Columns:
-    """The columns with their size. Raises TroveError REQUEST_ILLEGAL where their lengths differ."""
+    """The columns with their size. Raises TroveError REQUEST_ILLEGAL where their lengths differ;
+    PROPERTY_ILLEGAL for a priority that is not 0 to 9."""
     count = len(bodies)
     columns: dict[str, object] = {"keys": keys, "unique_keys": unique_keys}
+    columns["priority"] = None if isinstance(priority, int) else priority
     columns["tags"] = None if isinstance(tags, str) else tags
     columns["properties"] = None if isinstance(properties, Mapping) else properties
     for name, column in columns.items():
@@ -32,10 +36,29 @@ def columns_of(
             raise TroveError(errors.REQUEST_ILLEGAL, f"{name} is one text; give one item a message")
         if isinstance(column, Sequence) and len(column) != count:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{len(column)} {name} for {count} bodies")
+    if priority is not None:
+        properties = _with_priority(properties, priority, count)
     size = sum(map(len, bodies)) + _beside_bodies(count, keys, tags, properties, unique_keys)
     return Columns(
         bodies, next_unique_keys(count) if unique_keys is None else unique_keys, keys, tags, properties, size
     )
+
+
+def _with_priority(
+    properties: Properties, priority: Sequence[int | None] | int, count: int
+) -> list[Mapping[str, str]] | Mapping[str, str]:
+    """The properties as the encoder takes them, with the priorities among them."""
+    if isinstance(priority, int):
+        own = {PROPERTY_PRIORITY: check_priority(priority)}
+        if properties is None or isinstance(properties, Mapping):
+            return {**(properties or {}), **own}
+        return [{**(each or {}), **own} for each in properties]
+    texts = [None if each is None else check_priority(each) for each in priority]
+    all_ = [properties] * count if properties is None or isinstance(properties, Mapping) else properties
+    return [
+        {**(each or {})} if text is None else {**(each or {}), PROPERTY_PRIORITY: text}
+        for each, text in zip(all_, texts, strict=True)
+    ]
 
 
 def _beside_bodies(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from trovemq._links import Links
 from trovemq._outgoing import Batch, Destination, RecordForm
@@ -109,6 +110,8 @@ class Delivery:
         elif in_doubt and not self._retry_in_doubt:
             self._give_up(batch, _in_doubt(error))
         elif error.retriable:
+            if in_doubt:  # a broker that deduplicates knows its own messages only: it stays there
+                batch.destination = replace(batch.destination, movable=False)
             self._again(batch, error, move=not in_doubt)
         else:
             self._give_up(batch, error)

@@ -22,6 +22,7 @@ from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, UniqueKey
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BatchEncoder, RecordBatch, encode_record
+from trovemq_proto.records.priorities import check_priority as stored_form
 
 # At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
 RECORD_OVERHEAD = 320
@@ -310,6 +311,14 @@ class ColumnBatch(Batch):
 
 def _empty_host(ipv6: bool) -> bytes:
     return bytes(20 if ipv6 else 8)
+
+
+def check_priority(priority: int, message_group: str | None) -> str:
+    """The priority as it is stored. Raises TroveError PROPERTY_ILLEGAL, REQUEST_ILLEGAL."""
+    if message_group is not None:
+        text = "give a priority or a message group, whose order is that of sending; not both"
+        raise TroveError(errors.REQUEST_ILLEGAL, text)
+    return stored_form(priority)
 
 
 def check_message_group(group: str) -> str:

@@ -54,7 +54,7 @@ class Queries:
     async def _ask_for(self, identifier: str, topic: str, brokers: Sequence[BrokerInfo]) -> _Found:
         calls = [self._links.connection(broker).get_message(identifier, topic) for broker in brokers]
         found = _Found()
-        for broker, result in zip(brokers, await _outcomes(calls), strict=True):
+        for broker, result in zip(brokers, await outcomes_of(calls), strict=True):
             if isinstance(result, TroveError):
                 found.add_failure(broker.name, result)
             else:
@@ -210,7 +210,7 @@ def decoded(records: bytes, queue_offsets: NDArray[np.int64] | None) -> list[Mes
     ]
 
 
-async def _outcomes(calls: Iterable[Awaitable[_Result]]) -> list[_Result | TroveError]:
+async def outcomes_of(calls: Iterable[Awaitable[_Result]]) -> list[_Result | TroveError]:
     """Every call's result, or its TroveError; anything else is raised."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     outcomes: list[_Result | TroveError] = []
@@ -223,7 +223,7 @@ async def _outcomes(calls: Iterable[Awaitable[_Result]]) -> list[_Result | Trove
 
 async def present(calls: Iterable[Awaitable[_Result]], absent: Sequence[errors.ErrorSpec]) -> list[_Result]:
     """The results of those brokers that have it; raises where none has, and for every other error."""
-    outcomes = await _outcomes(calls)
+    outcomes = await outcomes_of(calls)
     failures = [outcome for outcome in outcomes if isinstance(outcome, TroveError)]
     results = [outcome for outcome in outcomes if not isinstance(outcome, TroveError)]
     for failure in failures:

@@ -12,14 +12,11 @@ from weakref import WeakSet
 
 from trovemq._fetch_plan import NO_END
 from trovemq._links import Links, parse_servers
+from trovemq._lookups import Lookups
 from trovemq._outgoing import Keys
 from trovemq._puller import Puller, PullRequest
-from trovemq._queries import TIME_MAX, Queries
-from trovemq._query_merge import KeyQuestion
 from trovemq.admin import Admin
-from trovemq.answers import GetAnswer, QueryAnswer
 from trovemq.fetched import Buffer, FetchedBatch
-from trovemq.model import QueueOffsets
 from trovemq.options import ClientOptions
 from trovemq.producer import Producer
 from trovemq.receipts import SendReceipt
@@ -29,6 +26,7 @@ from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.records import Message
 
 if TYPE_CHECKING:  # imported when they are first needed
+    from trovemq.atomic import AtomicTransaction
     from trovemq.received import Handler
     from trovemq.subscription import Subscription
     from trovemq.transaction import Checker
@@ -90,7 +88,7 @@ class Connecting:
         await self._client.close()
 
 
-class Client:
+class Client(Lookups):
     """A connected client; made by `connect`. It belongs to the event loop that it was made in.
 
     Attributes:
@@ -98,8 +96,7 @@ class Client:
     """
 
     def __init__(self, links: Links) -> None:
-        self._links = links
-        self._queries = Queries(links)
+        super().__init__(links)
         self._producers: OrderedDict[str, Producer] = OrderedDict()  # those of `send`
         self._all_producers: WeakSet[Producer] = WeakSet()
         self._subscriptions: set[Subscription] = set()  # those that are open
@@ -138,6 +135,7 @@ class Client:
         broker: str | None = None,
         ordering_key: str | None = None,
         message_group: str | None = None,
+        priority: int | None = None,
         deliver_at: datetime | None = None,
         deliver_after: float | timedelta | None = None,
     ) -> SendReceipt:
@@ -152,9 +150,32 @@ class Client:
             broker=broker,
             ordering_key=ordering_key,
             message_group=message_group,
+            priority=priority,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
         )
+
+    def transaction(self, *, broker: str | None = None, timeout_ms: int | None = None) -> AtomicTransaction:
+        """Messages of several topics, and acknowledgements, that are stored and seen together or not at all.
+
+            async with client.transaction() as tx:
+                await tx.send("orders", b"order 42")
+                await tx.send("stock", b"-1")
+                tx.ack(message)
+
+        All of it goes to one broker, at the end of the block; an exception within it rolls back.
+        (`Producer.transaction` is RocketMQ's transaction, with half messages and a checker.)
+
+        Args:
+            broker: The broker; where None, one that has all the topics.
+            timeout_ms: How long the transaction may take; None: as long as it likes here, 60 s at the broker.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL for a time-out that is not positive.
+        """
+        from trovemq.atomic import AtomicTransaction
+
+        return AtomicTransaction(self._links, broker=broker, timeout_ms=timeout_ms)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Cancels a delayed message before its time: nobody will see it.
@@ -428,112 +449,6 @@ class Client:
         async with aclosing(Puller(self._links, request).batches()) as batches:
             async for batch in batches:
                 yield batch
-
-    # --- look-ups -------------------------------------------------------------------------------------
-
-    async def get(
-        self,
-        id: str,  # noqa: A002  RocketMQ's word
-        *,
-        topic: str | None = None,
-        broker: str | None = None,
-    ) -> GetAnswer:
-        """The message of an offsetMsgId, or all messages with a unique key; says which it was.
-
-        The broker that advertises the address in an offsetMsgId is asked first, then all others.
-
-        Args:
-            id: An offsetMsgId or a unique key.
-            topic: Narrows a unique key to one topic.
-            broker: Asks this broker only.
-
-        Raises:
-            TroveError: MESSAGE_NOT_FOUND, MESSAGE_ID_ILLEGAL, RECORD_DAMAGED, INDEX_DISABLED;
-                BROKER_UNREACHABLE where nothing was found and a broker did not answer.
-        """
-        return await self._queries.get(id, topic or "", broker)
-
-    async def get_at(
-        self, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None
-    ) -> Message:
-        """The message at one place of a queue.
-
-        Raises:
-            TroveError: MESSAGE_NOT_FOUND, OFFSET_OUT_OF_RANGE, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
-                RECORD_DAMAGED; BROKER_AMBIGUOUS where several brokers have the queue and none is named.
-        """
-        return await self._queries.get_at(topic, queue_id, queue_offset, broker)
-
-    async def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        type: str = "key",  # noqa: A002  the name the command line and the protocol have
-        begin: int = 0,
-        end: int = TIME_MAX,
-        max: int = 64,  # noqa: A002  as above
-        cursor: str | None = None,
-        broker: str | None = None,
-    ) -> QueryAnswer:
-        """One page of the messages with a key, newest first, of every broker that has the topic.
-
-        Args:
-            topic: The topic.
-            key: The key, unique key or tag.
-            type: `key`, `unique` or `tag`.
-            begin: Earliest store time, epoch ms.
-            end: Latest store time, epoch ms.
-            max: Messages of this page, 1 to 10,000.
-            cursor: Goes on behind an earlier page of the same query.
-            broker: Asks this broker only.
-
-        Returns:
-            The messages; whether they are all; a cursor where they are not; who did not answer.
-
-        Raises:
-            TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
-        """
-        question = KeyQuestion(topic, key, type, begin, end)
-        return await self._queries.query(question, max, cursor, broker)
-
-    async def query_all(
-        self,
-        topic: str,
-        key: str,
-        *,
-        type: str = "key",  # noqa: A002  as `query`
-        begin: int = 0,
-        end: int = TIME_MAX,
-        page_size: int = 256,
-        broker: str | None = None,
-    ) -> AsyncGenerator[Message, None]:
-        """All messages with a key, newest first; arguments as `query`.
-
-        Raises:
-            TroveError: As `query`; BROKER_UNREACHABLE, after what was found, where a broker did not
-                answer: the end of the iteration means that the answer was complete.
-        """
-        question = KeyQuestion(topic, key, type, begin, end)
-        async with aclosing(self._queries.query_all(question, page_size, broker)) as messages:
-            async for message in messages:
-                yield message
-
-    async def search_offset(
-        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False, broker: str | None = None
-    ) -> int:
-        """The first queue offset stored at or after a time (epoch ms); `upper`: the last at or before."""
-        return await self._queries.search_offset(topic, queue_id, timestamp, upper, broker)
-
-    async def queue_offsets(
-        self, topic: str, *, queue_ids: Sequence[int] | None = None, broker: str | None = None
-    ) -> list[QueueOffsets]:
-        """The valid offsets of the topic's queues, on every broker that has it.
-
-        Raises:
-            TroveError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_UNREACHABLE.
-        """
-        return await self._queries.queue_offsets(topic, queue_ids, broker)
 
 
 def _recordable(topic: str) -> str:

@@ -27,6 +27,7 @@ from trovemq._outgoing import (
     Keys,
     SingleMessages,
     check_message_group,
+    check_priority,
 )
 from trovemq._room import Room
 from trovemq._routes import Slot
@@ -37,6 +38,7 @@ from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, encode_properties
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.properties import message_properties
 
 if TYPE_CHECKING:  # imported when they are first needed: most producers speak the native protocol only
@@ -106,6 +108,7 @@ class Producer:
         broker: str | None = None,
         ordering_key: str | None = None,
         message_group: str | None = None,
+        priority: int | None = None,
         deliver_at: datetime | None = None,
         deliver_after: float | timedelta | None = None,
     ) -> SendReceipt:
@@ -125,6 +128,8 @@ class Producer:
             ordering_key: Messages of one ordering key go to one queue, in the order they were sent.
             message_group: The same, and orderly consumer groups keep that order: they get a message of a
                 group only when those before it are consumed. At most 63 bytes; for topics of type FIFO.
+            priority: 0 to 9, 9 is received first; None counts as 4. For topics of `order = priority`; pulling
+                by offset stays in the order of sending. Not together with message_group.
             deliver_at: Nobody sees the message before that time; a time without a zone is local time. For
                 topics of type DELAY or MIXED.
             deliver_after: The same, as seconds from now.
@@ -159,9 +164,10 @@ class Producer:
                 unique_key=unique_key,
                 broker=broker,
                 message_group=message_group,
+                priority=priority,
             )
         message = self._prepare(
-            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group
+            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
         )
         if self._room.has(message.size):
             self._room.take(message.size)
@@ -183,6 +189,7 @@ class Producer:
         broker: str | None = None,
         ordering_key: str | None = None,
         message_group: str | None = None,
+        priority: int | None = None,
     ) -> asyncio.Future[SendReceipt]:
         """Sends one message; the future has its receipt or error. Arguments and errors as `send`.
 
@@ -193,7 +200,7 @@ class Producer:
                 ready()` before), and what is wrong with the arguments.
         """
         message = self._prepare(
-            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group
+            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
         )
         self._room.take(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
@@ -212,13 +219,14 @@ class Producer:
         broker: str | None = None,
         ordering_key: str | None = None,
         message_group: str | None = None,
+        priority: int | None = None,
     ) -> None:
         """Sends one message without an acknowledgement: it may be lost without a word.
 
         Arguments and errors as `send_nowait`; what the broker refuses is only counted by the broker.
         """
         message = self._prepare(
-            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group
+            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
         )
         self._room.take(message.size)
         self._enqueue(message, None)
@@ -236,6 +244,7 @@ class Producer:
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
+        priority: Sequence[int | None] | int | None = None,
     ) -> BatchReceipt:
         """Sends many messages to one queue, in their order, and waits for all acknowledgements.
 
@@ -252,6 +261,7 @@ class Producer:
             queue_id: As `send`.
             broker: As `send`.
             ordering_key: As `send`, one for all.
+            priority: As `send`; n of them, or one for all.
 
         Returns:
             The receipts as columns; item i is message i's.
@@ -265,7 +275,7 @@ class Producer:
         await self._learn_topic()
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, max(map(len, bodies)))
-        columns = columns_of(bodies, keys, tags, properties, unique_keys)
+        columns = columns_of(bodies, keys, tags, properties, unique_keys, priority)
         destination = self._destination(slot, ordering_key is not None)
         batches = []
         for part in split_columns(columns, self._frame_bytes_max(destination.slot)):
@@ -367,6 +377,7 @@ class Producer:
         broker: str | None,
         ordering_key: str | None,
         message_group: str | None,
+        priority: int | None,
     ) -> _Prepared:
         self._check_open(body)
         unique_key = next_unique_key() if unique_key is None else unique_key
@@ -374,6 +385,8 @@ class Producer:
         if message_group is not None:
             found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
             ordering_key = message_group if ordering_key is None else ordering_key
+        if priority is not None:
+            found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
         block = encode_properties(found)
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, len(body))

@@ -35,6 +35,8 @@ class SendReceipt:
         status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` where the message is in the log but not yet synced.
         recall_handle: For `Client.recall`, of a delayed message; else empty.
         transaction_id: Of a message in a transaction; else empty.
+        duplicate: The topic had a message of this UNIQ_KEY within its window (option deduplicate): this one
+        was not stored, and the receipt says where the other one is.
 
     A delayed message, and one in a transaction, is put on a queue later: its queue_id, queue_offset and
     physical_offset are -1, its offset_msg_id is empty, and store_timestamp is when it was sent.
@@ -52,11 +54,25 @@ class SendReceipt:
     status: str
     recall_handle: str = ""
     transaction_id: str = ""
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Record `index` of a frame was not stored; here is the message of its UNIQ_KEY that was stored
+    before."""
+
+    index: int
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendOutcome:
-    """A broker's acknowledgement of one frame: record i has first_queue_offset + i."""
+    """A broker's acknowledgement of one frame: the records but the duplicates have first_queue_offset + 0, 1,
+    …"""
 
     frame_id: int
     status: str
@@ -68,6 +84,7 @@ class AppendOutcome:
     durability: str
     store_host: bytes
     broker: str
+    duplicates: tuple[Duplicate, ...] = ()
 
     @property
     def stored(self) -> bool:
@@ -102,7 +119,39 @@ class FrameReceipt:
     @property
     def physical_offsets(self) -> NDArray[np.int64]:
         """int64[n]."""
-        return self.outcome.physical_offset + np.cumsum(self.sizes) - self.sizes
+        duplicates = self.outcome.duplicates
+        if not duplicates:
+            return self.outcome.physical_offset + np.cumsum(self.sizes) - self.sizes
+        stored = np.where(self.are_duplicates, 0, self.sizes)
+        offsets = self.outcome.physical_offset + np.cumsum(stored) - stored
+        offsets[[each.index for each in duplicates]] = [each.physical_offset for each in duplicates]
+        return offsets
+
+    @property
+    def queue_offsets(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        first, duplicates = self.outcome.first_queue_offset, self.outcome.duplicates
+        if not duplicates:
+            return np.arange(first, first + len(self), dtype=np.int64)
+        stored = ~self.are_duplicates
+        offsets = first + np.cumsum(stored) - stored
+        offsets[[each.index for each in duplicates]] = [each.queue_offset for each in duplicates]
+        return offsets.astype(np.int64)
+
+    @property
+    def queue_ids(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        found = np.full(len(self), self.queue_id, np.int64)
+        for each in self.outcome.duplicates:
+            found[each.index] = each.queue_id
+        return found
+
+    @property
+    def are_duplicates(self) -> NDArray[np.bool_]:
+        """bool[n]."""
+        found = np.zeros(len(self), np.bool_)
+        found[[each.index for each in self.outcome.duplicates]] = True
+        return found
 
     def unique_key(self, index: int) -> str:
         """The UNIQ_KEY of record `index`."""
@@ -113,6 +162,8 @@ class FrameReceipt:
     def receipt(self, index: int, physical_offset: int) -> SendReceipt:
         """The receipt of record `index`, which begins at `physical_offset`."""
         outcome = self.outcome
+        if outcome.duplicates:
+            return self._receipt_among_duplicates(index, physical_offset)
         return SendReceipt(
             topic=self.topic,
             queue_id=self.queue_id,
@@ -124,6 +175,26 @@ class FrameReceipt:
             store_timestamp=outcome.store_timestamp,
             broker=outcome.broker,
             status=outcome.status,
+        )
+
+    def _receipt_among_duplicates(self, index: int, physical_offset: int) -> SendReceipt:
+        outcome = self.outcome
+        original = next((each for each in outcome.duplicates if each.index == index), None)
+        before = sum(each.index < index for each in outcome.duplicates)
+        return SendReceipt(
+            topic=self.topic,
+            queue_id=self.queue_id if original is None else original.queue_id,
+            queue_offset=outcome.first_queue_offset + index - before
+            if original is None
+            else original.queue_offset,
+            physical_offset=physical_offset,
+            offset_msg_id=encode_offset_msg_id(outcome.store_host, physical_offset),
+            unique_key=self.unique_key(index),
+            durability=outcome.durability,
+            store_timestamp=outcome.store_timestamp if original is None else original.store_timestamp,
+            broker=outcome.broker,
+            status=outcome.status,
+            duplicate=original is not None,
         )
 
     def receipts(self) -> list[SendReceipt]:
@@ -178,18 +249,24 @@ class BatchReceipt(Sequence[SendReceipt]):
     @cached_property
     def queue_ids(self) -> NDArray[np.int64]:
         """int64[n]."""
-        return self._column([np.full(len(part), part.queue_id, np.int64) for part in self.parts])
+        return self._column([part.queue_ids for part in self.parts])
 
     @cached_property
     def queue_offsets(self) -> NDArray[np.int64]:
         """int64[n]."""
-        firsts = [(part.outcome.first_queue_offset, len(part)) for part in self.parts]
-        return self._column([np.arange(first, first + count, dtype=np.int64) for first, count in firsts])
+        return self._column([part.queue_offsets for part in self.parts])
 
     @cached_property
     def physical_offsets(self) -> NDArray[np.int64]:
         """int64[n]."""
         return self._column([part.physical_offsets for part in self.parts])
+
+    @cached_property
+    def duplicates(self) -> NDArray[np.bool_]:
+        """bool[n]: which messages were not stored, because their topic had their UNIQ_KEY
+        (`SendReceipt.duplicate`)."""
+        arrays = [part.are_duplicates for part in self.parts]
+        return np.concatenate(arrays) if arrays else np.empty(0, np.bool_)
 
     @property
     def unique_keys(self) -> list[str]:

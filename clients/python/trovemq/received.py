@@ -32,6 +32,13 @@ class Settlement(Protocol):
     async def room(self) -> None:
         """Waits while too much is under way."""
 
+    @property
+    def group(self) -> str:
+        """The consumer group that owes the messages; empty where there is none."""
+
+    def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
+        """The broker has the acknowledgement already, as part of an atomic transaction."""
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ReceivedMessage:
@@ -52,6 +59,7 @@ class ReceivedMessage:
         tags: Its tag, None where it has none.
         properties: The sender's own properties.
         message_group: The group whose order is kept, None where it has none.
+        priority: What it was sent with, 0 to 9; None (which counts as 4) where it has none.
         queue_id: Its queue.
         queue_offset: Its place in the queue.
         attempt: Which delivery this is, 1 at first.
@@ -76,6 +84,7 @@ class ReceivedMessage:
     attempt: int
     born_timestamp: int
     store_timestamp: int
+    priority: int | None = None
     deliver_timestamp: int | None = None
     dead_letter_of: tuple[str, str] | None = None
     broker: str
@@ -174,6 +183,13 @@ class _NoSettlement:
         return
 
     async def room(self) -> None:
+        return
+
+    @property
+    def group(self) -> str:
+        return ""
+
+    def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
         return
 
 

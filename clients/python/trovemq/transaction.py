@@ -1,4 +1,7 @@
-"""Transactions: messages that are stored at once, and seen only after their sender has said so."""
+"""RocketMQ's transactions: messages that are stored at once, and seen only after their sender has said so.
+
+Several messages that appear together, in one step, are something else: `Client.transaction` (trovemq.atomic).
+"""
 
 from __future__ import annotations
 
@@ -185,7 +188,7 @@ class Transaction:
             await database.commit()                  # an exception rolls back
 
     Each message is committed on its own, in the order they were sent: a transaction of several messages is
-    not one step for those who read.
+    not one step for those who read. That is what `Client.transaction` is for.
     """
 
     def __init__(self, transactions: Transactions, send_half: SendHalf, check_after_ms: int | None) -> None:

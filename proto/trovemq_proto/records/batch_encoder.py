@@ -36,6 +36,7 @@ from trovemq_proto.records.layout import (
     host_bits,
     magic_of_topic,
 )
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY, check_priority_text
 from trovemq_proto.records.properties import (
     UNIQUE_KEY_SIZE_MAX,
     check_block_size,
@@ -249,7 +250,10 @@ def _tag_block(tag: str | None) -> bytes:
 
 def _own_block(properties: Mapping[str, str] | None) -> bytes:
     for name, value in (properties or {}).items():
-        check_property(name, value)
+        if name == PROPERTY_PRIORITY:
+            check_priority_text(value)
+        else:
+            check_property(name, value)
     return encode_properties(properties) if properties else b""
 
 

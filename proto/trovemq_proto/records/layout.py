@@ -106,6 +106,10 @@ PROPERTY_TRANSACTION: Final = "TRAN_MSG"
 PROPERTY_DEAD_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DEAD_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 PROPERTY_CRC: Final = "__CRC32#"
+PROPERTY_TX_ID: Final = "TROVEMQ_TX_ID"
+PROPERTY_TX_NUMBER: Final = "TROVEMQ_TX_NUMBER"
+PROPERTY_TX_COUNT: Final = "TROVEMQ_TX_COUNT"
+PROPERTY_TX_BEGIN: Final = "TROVEMQ_TX_BEGIN"
 
 CRC_PROPERTY_PREFIX: Final = PROPERTY_CRC.encode() + bytes([NAME_END])
 CRC_PROPERTY_DIGITS: Final = 10
@@ -148,9 +152,10 @@ RESERVED_PROPERTIES: Final = frozenset(
     _SYS_MSG_PRIORITY_ ORIGIN_GROUP TRANS_OFFSET E_T INSTANCE_ID BUYER_ID TRANSFER_FLAG CORRECTION_FLAG
     MQ2_FLAG EXTEND_UNIQ_INFO DUP_INFO TRACE_CONTEXT __BORNHOST BORN_TIMESTAMP PROPERTY_FORWARD_QUEUE_ID
     REDIRECT MIN_OFFSET MAX_OFFSET __CRC32#
+    TROVEMQ_TX_ID TROVEMQ_TX_NUMBER TROVEMQ_TX_COUNT TROVEMQ_TX_BEGIN
     """.split()  # noqa: SIM905 - a list of fifty quoted names is harder to read
 )
-"""Names with a meaning of RocketMQ's own: a user's property may not have one."""
+"""Names with a meaning of RocketMQ's own, or of ours: a user's property may not have one."""
 
 
 def _header(host_bits: int) -> Struct:

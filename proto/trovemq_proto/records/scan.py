@@ -55,11 +55,12 @@ def _walk(data: memoryview, position: int, limit: int, bytes_max: int) -> Record
     first_size = unpack(data, start)[0] if start <= limit - RECORD_SIZE_MIN else 0
     end = min(limit, start + max(first_size, bytes_max))
     before = alike = 0
-    while position <= end - RECORD_SIZE_MIN:
+    last, append = end - RECORD_SIZE_MIN, sizes.append
+    while position <= last:
         (size,) = unpack(data, position)
-        if not RECORD_SIZE_MIN <= size <= end - position:
+        if size < RECORD_SIZE_MIN or size > end - position:
             break
-        sizes.append(size)
+        append(size)
         position += size
         if size != before:
             before, alike = size, 1

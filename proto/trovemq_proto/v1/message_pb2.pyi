@@ -22,7 +22,7 @@ class AppendFrame(_message.Message):
     def __init__(self, frame_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., records: _Optional[bytes] = ..., one_way: _Optional[bool] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("frame_id", "status", "error", "first_queue_offset", "physical_offset", "record_count", "store_timestamp", "durability", "store_host", "append_time_us", "broker", "duplicate")
+    __slots__ = ("frame_id", "status", "error", "first_queue_offset", "physical_offset", "record_count", "store_timestamp", "durability", "store_host", "append_time_us", "broker", "duplicate", "duplicates")
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class AppendReply(_message.Message):
     APPEND_TIME_US_FIELD_NUMBER: _ClassVar[int]
     BROKER_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     frame_id: int
     status: _common_pb2.PutMessageStatus
     error: _common_pb2.Error
@@ -47,7 +48,22 @@ class AppendReply(_message.Message):
     append_time_us: int
     broker: str
     duplicate: bool
-    def __init__(self, frame_id: _Optional[int] = ..., status: _Optional[_Union[_common_pb2.PutMessageStatus, str]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., first_queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., store_timestamp: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., store_host: _Optional[bytes] = ..., append_time_us: _Optional[int] = ..., broker: _Optional[str] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+    duplicates: _containers.RepeatedCompositeFieldContainer[Duplicate]
+    def __init__(self, frame_id: _Optional[int] = ..., status: _Optional[_Union[_common_pb2.PutMessageStatus, str]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., first_queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., store_timestamp: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., store_host: _Optional[bytes] = ..., append_time_us: _Optional[int] = ..., broker: _Optional[str] = ..., duplicate: _Optional[bool] = ..., duplicates: _Optional[_Iterable[_Union[Duplicate, _Mapping]]] = ...) -> None: ...
+
+class Duplicate(_message.Message):
+    __slots__ = ("index", "queue_id", "queue_offset", "physical_offset", "store_timestamp")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+    def __init__(self, index: _Optional[int] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_timestamp: _Optional[int] = ...) -> None: ...
 
 class SendRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "messages")

@@ -80,7 +80,9 @@ def test_a_snapshot_comes_back_and_a_damaged_one_does_not() -> None:
         assert snapshot.load() is None, f"byte {at}"
     snapshot.save(content[:-1])
     assert snapshot.load() is None
-    snapshot.save(content[:7] + b"\x02" + content[8:])
+    snapshot.save(content[:7] + b"\x01" + content[8:])
+    assert snapshot.load() == State(7, ["a"]), "of an earlier version"
+    snapshot.save(content[:7] + b"\x03" + content[8:])
     with pytest.raises(TroveError) as caught:
         snapshot.load()
     assert caught.value.spec is errors.STORE_NEWER

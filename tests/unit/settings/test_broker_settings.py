@@ -42,7 +42,7 @@ def load(*assignments: str, config: Path | None = None, **flags: str) -> Loaded[
 def test_defaults_are_the_engines_and_the_designs() -> None:
     settings = load().settings
     made = settings.store_settings(settings.advertised(Address("127.0.0.1", 8081)))
-    assert made == StoreSettings()
+    assert made == StoreSettings(tree_index_enable=True), "the engine alone does without trees"
     assert (settings.listen, settings.http, settings.store) == ("127.0.0.1:8081", "127.0.0.1:8080", "./data")
     assert settings.auto_create_topic_enable is False
 
@@ -209,7 +209,7 @@ def test_consumer_settings_take_every_field_from_the_settings(monkeypatch: pytes
         "invisible_max_ms=7", "renewed_lease_ms=1008", "renewed_total_max_ms=1009", "released_after_ms=10",
         "delivery_delay_max_ms=1011", "timers_max=12", "timer_batch_max=13", "transaction_timeout_ms=14",
         "transaction_check_interval_ms=15", "transaction_check_max=16", "transactions_max=17",
-        "mappedFileSizeTimerLog=68",
+        "mappedFileSizeTimerLog=68", "priority_starvation_max=19",
     ).settings  # fmt: skip
     made = changed.consumer_settings()
     default = ConsumerSettings()
@@ -254,6 +254,7 @@ def test_store_settings_take_every_field_from_the_settings() -> None:
         "message_index_enable=false", "message_index_safe=true", "body_size_max=1000", "batch_size_max=5000",
         "append_property_crc=false", "flush_mode=async", "cluster=c", "name=n", "query_messages_max=3",
         "query_page_bytes_max=5000", "undispatched_bytes_max=70000", "spare_segment_enable=false",
+        "tree_index_enable=true",
     ).settings  # fmt: skip
     made = changed.store_settings(Address("10.0.0.9", 5))
     for field in fields(StoreSettings):

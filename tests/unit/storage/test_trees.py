@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from broker.storage.faulty import FaultyFileSystem, fail_at
 from broker.storage.files import FileSystem, StorageError
 from broker.storage.guarded import GuardedFileSystem
-from broker.storage.lmdb_trees import LOCK_FILE_SIZE, MAP_SIZE_MIN, LmdbTrees
+from broker.storage.lmdb_trees import LOCK_FILE_SIZE, LONG_RUN, MAP_SIZE_MIN, PAGE_SIZE, LmdbTrees
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
 from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
@@ -23,11 +24,14 @@ from broker.tools.read_only import ReadOnlyFileSystem
 NAMES = ("a", "b")
 KEYS = st.binary(min_size=1, max_size=4)
 CHANGES = st.builds(
-    lambda tree, puts, removals, cleared: TreeChange(tree, sorted(puts.items()), removals, cleared),
+    lambda tree, puts, removals, cleared, keys: TreeChange(
+        tree, sorted(puts.items()), removals, cleared, sorted(keys)
+    ),
     st.sampled_from(NAMES),
     st.dictionaries(KEYS, st.binary(max_size=3), max_size=6),
     st.lists(KEYS, max_size=4),
     st.integers(0, 9).map(lambda n: n == 0),
+    st.lists(KEYS, max_size=4),
 )
 
 
@@ -67,6 +71,7 @@ def test_both_kinds_of_trees_answer_as_a_dictionary_does(
                 for key in change.removals:
                     entries.pop(key, None)
                 entries.update(change.puts)
+                entries.update(dict.fromkeys(change.keys, b""))
         for trees in kinds:
             with trees.read() as reader:
                 for name in NAMES:
@@ -94,6 +99,40 @@ def test_a_reader_sees_the_commit_before_it_was_opened(trees: Trees) -> None:
         assert reader.get("a", b"k") == b"1"
     with trees.read() as reader:
         assert reader.get("a", b"k") == b"2"
+
+
+@pytest.mark.parametrize("long", [LONG_RUN, LONG_RUN - 1])
+def test_long_runs_of_keys_come_to_lie_where_a_dictionary_would_have_them(trees: Trees, long: int) -> None:
+    """Behind everything, between two neighbours, across others, again, and beside large values."""
+    model: dict[bytes, bytes] = {}
+    runs = [
+        [b"m%05d" % n for n in range(long)],
+        [b"x%05d" % n for n in range(long)],
+        [b"m%05d" % n for n in range(long, 3 * long)],
+        [b"m%05d" % n for n in range(2 * long, 4 * long)],
+        [b"a%05d" % n for n in range(long)],
+        [b"z%05d" % (n // 2) for n in range(long)],
+        [b"m%05d+" % n for n in range(long)],
+    ]
+    for number, keys in enumerate(runs):
+        large = [(b"n%05d" % number, bytes(1_500)), (b"n%05d+" % number, b"-")]
+        trees.commit([TreeChange("a", keys=keys), TreeChange("a", large)])
+        model.update({**dict.fromkeys(keys, b""), **dict(large)})
+        with trees.read() as reader:
+            assert _all(reader, "a") == sorted(model.items())
+
+
+def test_ids_that_rise_in_front_of_other_entries_fill_their_pages(tmp_path: Path) -> None:
+    trees = RealFileSystem(tmp_path).open_trees("trees", NAMES)
+    count, steps = 500, 40
+    trees.commit([TreeChange("a", keys=[b"a", *(b"z%039d" % n for n in range(count))])])
+    for step in range(steps):
+        trees.commit([TreeChange("a", keys=[b"m%039d" % n for n in range(step * count, (step + 1) * count)])])
+    trees.close()
+    with lmdb.open(str(tmp_path / "trees"), max_dbs=2) as environment, environment.begin() as transaction:
+        found = transaction.stat(environment.open_db(b"a", transaction))
+    assert found["entries"] == 1 + count + count * steps
+    assert found["leaf_pages"] * PAGE_SIZE < 1.2 * found["entries"] * (40 + 8 + 2)
 
 
 def test_what_was_committed_is_there_after_it_was_opened_again(files: FileSystem) -> None:

@@ -104,7 +104,7 @@ def test_queue_counts_have_limits(files: MemoryFileSystem, count: int) -> None:
         TopicTable.load(files).create("t", count)
 
 
-@pytest.mark.parametrize("message_type", ["PRIORITY", "LITE", "normal", ""])
+@pytest.mark.parametrize("message_type", ["LITE", "normal", ""])
 def test_types_that_are_not_built_are_refused(files: MemoryFileSystem, message_type: str) -> None:
     table = TopicTable.load(files)
     with pytest.raises(TroveError, match="MESSAGE_TYPE_UNSUPPORTED"):

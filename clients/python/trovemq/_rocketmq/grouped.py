@@ -210,6 +210,16 @@ class GroupConsumer:
         answer.add_done_callback(partial(self._answered, message, False))
         return answer
 
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._subscription.group
+
+    def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
+        """An atomic transaction has acknowledged it: the next of its message group may go on."""
+        for other in self._inbox.settled(message, done=True):
+            self._release(other)
+
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """More time."""
         await self._settler(message).extend(message, duration_ms)

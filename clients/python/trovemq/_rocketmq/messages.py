@@ -10,12 +10,13 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trovemq._outgoing import Keys, check_message_group
+from trovemq._outgoing import Keys, check_message_group, check_priority
 from trovemq.fetched import Buffer
 from trovemq.received import ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES, Message
+from trovemq_proto.records.priorities import stored_priority
 from trovemq_proto.records.properties import message_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -46,6 +47,7 @@ def received_message(message: v2.Message, broker: str) -> ReceivedMessage:
         tags=system.tag if system.HasField("tag") else None,
         properties=dict(message.user_properties),
         message_group=system.message_group if system.HasField("message_group") else None,
+        priority=system.priority if system.HasField("priority") else None,
         queue_id=system.queue_id,
         queue_offset=system.queue_offset,
         attempt=max(system.delivery_attempt, 1),
@@ -69,6 +71,7 @@ def pulled_message(message: Message, broker: str) -> ReceivedMessage:
         tags=message.tags,
         properties={name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES},
         message_group=properties.get(PROPERTY_SHARDING_KEY),
+        priority=stored_priority(properties),
         queue_id=message.queue_id,
         queue_offset=message.queue_offset,
         attempt=1,
@@ -87,9 +90,10 @@ def outgoing_message(
     tag: str | None,
     properties: Mapping[str, str] | None,
     message_group: str | None,
+    priority: int | None = None,
     born_ms: int,
 ) -> v2.Message:
-    """A message to be sent, of type NORMAL or FIFO. Raises TroveError for what is wrong with it."""
+    """A message to be sent, of type NORMAL, FIFO or PRIORITY. Raises TroveError for what is wrong with it."""
     message_properties(unique_key, keys, tag, properties)  # the same checks as on the native way
     message = v2.Message(body=bytes(body), user_properties=properties or {})
     message.topic.name = topic
@@ -105,6 +109,9 @@ def outgoing_message(
     if message_group is not None:
         system.message_group = check_message_group(message_group)
         system.message_type = v2.FIFO
+    if priority is not None:
+        system.priority = int(check_priority(priority, message_group))
+        system.message_type = v2.PRIORITY
     return message
 
 

@@ -173,9 +173,10 @@ class LateMessages:
         unique_key: str | None,
         broker: str | None,
         message_group: str | None,
+        priority: int | None,
     ) -> SendReceipt:
         """As `Producer.send`."""
-        message = self._message(body, keys, tag, properties, unique_key, message_group)
+        message = self._message(body, keys, tag, properties, unique_key, message_group, priority)
         mark_delayed(message, delivery_time(deliver_at, deliver_after))
         return await self._send(message, broker)
 
@@ -190,7 +191,7 @@ class LateMessages:
         broker: str | None,
         check_after_ms: int | None,
     ) -> SendReceipt:
-        message = self._message(body, keys, tag, properties, unique_key, None)
+        message = self._message(body, keys, tag, properties, unique_key, None, None)
         mark_half(message, check_after_ms)
         return await self._send(message, broker)
 
@@ -202,6 +203,7 @@ class LateMessages:
         properties: Mapping[str, str] | None,
         unique_key: str | None,
         message_group: str | None,
+        priority: int | None,
     ) -> v2.Message:
         return outgoing_message(
             self._topic,
@@ -211,6 +213,7 @@ class LateMessages:
             tag=tag,
             properties=properties,
             message_group=message_group,
+            priority=priority,
             born_ms=time.time_ns() // 1_000_000,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -281,6 +281,28 @@ class Connection:
             multi_call = self._unary[method] = self._channel.unary_unary(method, response_deserializer=decode)
         timeout = (timeout_ms or self._options.call_timeout_ms) / 1000
         asked = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)
+        try:
+            reply: _Reply = await asked
+        except CALL_FAILURES as failure:
+            raise await error_of_call(asked, failure, self.address) from failure
+        return reply
+
+    async def upload(
+        self,
+        method: str,
+        frames: Iterable[bytes],
+        decode: Callable[[bytes], _Reply],
+        *,
+        timeout_ms: int,
+    ) -> _Reply:
+        """A stream of serialised requests, one answer. Raises TroveError."""
+
+        async def requests() -> AsyncIterator[bytes]:
+            for frame in frames:
+                yield frame
+
+        multi_call = self._channel.stream_unary(method, response_deserializer=decode)
+        asked = multi_call(requests(), timeout=timeout_ms / 1000)
         try:
             reply: _Reply = await asked
         except CALL_FAILURES as failure:

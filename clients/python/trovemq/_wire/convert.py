@@ -20,7 +20,7 @@ from trovemq.model import (
     TopicQueue,
     TopicRoute,
 )
-from trovemq.receipts import AppendOutcome
+from trovemq.receipts import AppendOutcome, Duplicate
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import admin_pb2, common_pb2, message_pb2, query_pb2, route_pb2
 
@@ -103,6 +103,12 @@ def append_outcome(data: bytes) -> AppendOutcome:
         "disk" if reply.durability == common_pb2.DISK else "memory",
         reply.store_host,
         reply.broker,
+        tuple(
+            Duplicate(
+                each.index, each.queue_id, each.queue_offset, each.physical_offset, each.store_timestamp
+            )
+            for each in reply.duplicates
+        ),
     )
 
 

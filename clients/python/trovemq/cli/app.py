@@ -18,11 +18,13 @@ import typer
 from trovemq.cli import (
     apply,
     bench,
+    biography,
     commands,
     dead_letters,
     groups,
     messages,
     queries,
+    searching,
     status,
     store,
     topics,
@@ -46,6 +48,8 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(verify.app, name="verify")
 messages.register(app)
 queries.register(app)
+searching.register(app)
+biography.register(app)
 commands.register(app)
 apply.register(app)
 status.register(app)

@@ -7,7 +7,7 @@ back, and an existing topic keeps its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trovemq import Client, GroupDescription, GroupSettings, TopicDescription
 
 QUEUE_COUNT_DEFAULT: Final = 8
+OPTION_DEFAULTS: Final = {"order": "log", "retention": "time"}
+_OFF: Final = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDe
     admin = client.admin
     if found is None:
         queues, message_type = wanted.queue_count or QUEUE_COUNT_DEFAULT, wanted.message_type or "NORMAL"
-        details = (f"queues {queues}", f"type {message_type}")
+        options = dict(wanted.options)
+        details = (f"queues {queues}", f"type {message_type}", *_option_texts(options))
         return Step(
             "topic",
             wanted.name,
@@ -124,7 +127,7 @@ def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDe
             "created",
             details,
             lambda: admin.create_topic(
-                wanted.name, queue_count=queues, message_type=message_type, broker=broker
+                wanted.name, queue_count=queues, message_type=message_type, options=options, broker=broker
             ),
         )
     new_type = wanted.message_type if wanted.message_type not in (None, found.message_type) else None
@@ -133,7 +136,13 @@ def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDe
     changes += [f"queues {found.queue_count} -> {more}"] if more else []
     if wanted.queue_count and wanted.queue_count < found.queue_count:
         changes.append(f"keeps its {found.queue_count} queues (the file has {wanted.queue_count})")
-    if not new_type and not more:
+    new_options = {
+        name: text
+        for name, text in wanted.options.items()
+        if found.options.get(name, _OFF) != _option(name, text)
+    }
+    changes += _option_texts(new_options)
+    if not new_type and not more and not new_options:
         return Step("topic", wanted.name, broker, "unchanged", tuple(changes))
     return Step(
         "topic",
@@ -141,8 +150,19 @@ def _topic_step(client: Client, wanted: WantedTopic, broker: str, found: TopicDe
         broker,
         "altered",
         tuple(changes),
-        lambda: admin.alter_topic(wanted.name, queue_count=more, message_type=new_type, broker=broker),
+        lambda: admin.alter_topic(
+            wanted.name, queue_count=more, message_type=new_type, options=new_options, broker=broker
+        ),
     )
+
+
+def _option(name: str, text: str) -> str:
+    """The option's text, or that of its default."""
+    return _OFF if text.strip() in ("", _OFF, OPTION_DEFAULTS.get(name)) else text.strip()
+
+
+def _option_texts(options: Mapping[str, str]) -> list[str]:
+    return [f"{name} {text}" for name, text in options.items()]
 
 
 def _group_step(client: Client, wanted: WantedGroup, broker: str, found: GroupDescription | None) -> Step:

@@ -1,6 +1,6 @@
 """The file that `apply` reads: JSON with the topics and groups that are wanted.
 
-    {"topics": [{"name": "orders", "type": "NORMAL", "queues": 8}, …],
+    {"topics": [{"name": "orders", "type": "NORMAL", "queues": 8, "options": {"deduplicate": "1h"}}, …],
      "groups": [{"name": "billing", "orderly": false, "maxRetries": 16, "backoffMillis": [1000, 5000]}, …]}
 
 Only `name` must be there. A group without maxRetries, backoffMillis or orderly has the defaults.
@@ -9,8 +9,8 @@ Only `name` must be there. A group without maxRetries, backoffMillis or orderly 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ RETRY_MAX_MAX: Final = 10_000
 BACKOFF_STEPS_MAX: Final = 64
 _KINDS: Final = ("topics", "groups")
 _MEMBERS: Final = {
-    "topics": ("name", "type", "queues"),
+    "topics": ("name", "type", "queues", "options"),
     "groups": ("name", "orderly", "maxRetries", "backoffMillis"),
 }
 
@@ -38,6 +38,8 @@ class WantedTopic:
     name: str
     message_type: str | None
     queue_count: int | None
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Those that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,10 @@ def _topic(where: str, entry: dict[str, Any]) -> WantedTopic:
     queues = entry.get("queues")
     if queues is not None and not _is_integer(queues, 1, QUEUE_COUNT_MAX):
         raise _illegal(f"{where}: queues is no number from 1 to {QUEUE_COUNT_MAX}")
-    return WantedTopic(entry["name"], message_type, queues)
+    options = entry.get("options", {})
+    if not isinstance(options, dict) or not all(isinstance(text, str) for text in options.values()):
+        raise _illegal(f"{where}: options is no object of texts")
+    return WantedTopic(entry["name"], message_type, queues, options)
 
 
 def _group(where: str, entry: dict[str, Any]) -> WantedGroup:

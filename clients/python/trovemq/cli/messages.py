@@ -61,6 +61,15 @@ MessageGroupOption = Annotated[
         show_default=False,
     ),
 ]
+PriorityOption = Annotated[
+    int | None,
+    typer.Option(
+        "--priority",
+        metavar="0..9",
+        help="9 is received first; none counts as 4 (topics of order = priority).",
+        show_default=False,
+    ),
+]
 DeliverAtOption = Annotated[
     int | None,
     typer.Option(
@@ -105,6 +114,7 @@ async def send(
     ] = None,
     property_pairs: PropertiesOption = None,
     message_group: MessageGroupOption = None,
+    priority: PriorityOption = None,
     deliver_at: DeliverAtOption = None,
     deliver_after: DeliverAfterOption = None,
     queue: QueueOption = None,
@@ -125,6 +135,7 @@ async def send(
                 unique_key=unique_key,
                 queue_id=queue,
                 broker=broker,
+                priority=priority,
                 **extras,
             )
         )
@@ -137,6 +148,8 @@ async def send(
         "uniqKey": receipt.unique_key,
         "durability": receipt.durability,
     }
+    if receipt.duplicate:
+        answer["duplicate"] = True
     if receipt.recall_handle:
         answer["recallHandle"] = receipt.recall_handle
     session.output.item(answer)

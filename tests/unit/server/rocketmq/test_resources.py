@@ -15,7 +15,7 @@ from broker.server.rocketmq.resources import (
     topic_to_send,
 )
 from broker.server.rocketmq.status import code_of
-from broker.topics.topics import MESSAGE_TYPES
+from broker.topics.topics import MESSAGE_TYPES, TopicConfig
 from trovemq_daemon.addresses import Address
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -148,6 +148,11 @@ def test_endpoints_of_an_address_are_legal() -> None:
 def test_every_topic_type_takes_something() -> None:
     """A route without a type makes every client refuse to send."""
     for topic_type in MESSAGE_TYPES:
-        assert message_types(topic_type)
-    assert message_types("FIFO") == (v2.FIFO,)
-    assert set(message_types("MIXED")) == {v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION}
+        assert message_types(TopicConfig("t", 1, 1).with_message_type(topic_type))
+    fifo, mixed, priority = (
+        TopicConfig("t", 1, 1).with_message_type(one) for one in ("FIFO", "MIXED", "PRIORITY")
+    )
+    assert message_types(fifo) == (v2.FIFO,)
+    assert set(message_types(mixed)) == {v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION}
+    assert message_types(priority) == (v2.PRIORITY,)
+    assert v2.PRIORITY in message_types(mixed.with_options({"order": "priority"}))

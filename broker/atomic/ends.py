@@ -1,0 +1,167 @@
+"""What the broker remembers of atomic transactions: the last record of each one's run.
+
+It is a record of the internal topic `rmq_sys_trovemq_transactions`, queue 0; its properties name the
+transaction, and where the run begins (trovemq_proto.records.run_mark). All numbers are little-endian.
+
+| off | width | field                                                     |
+|-----|-------|-----------------------------------------------------------|
+| 0   | u8    | format, 1                                                 |
+| 1   | u8 x3 | 0                                                         |
+| 4   | u32   | messages: the run's first records                         |
+| 8   | u32   | acknowledged messages                                     |
+| 12  | u32   | 0                                                         |
+| 16  | i64   | when it was committed, epoch ms                           |
+
+Between the messages and this record lies a record of events where there are acknowledgements. What became of
+each message is not written down: it is read from the run.
+
+Invariant: what is remembered is whole in the log. Recovery cuts a run that is not; what was trimmed is
+forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from broker.message_store import MessageStore
+from broker.queues import messages_from
+from broker.transaction_run import RunResult, TransactionRun
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.hosts import pack_host
+from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
+
+ENDS_TOPIC: Final = "rmq_sys_trovemq_transactions"
+ENDS_QUEUE_ID: Final = 0
+REMEMBERED_MAX: Final = 4_096
+"""Transactions that are remembered, the latest ones."""
+FORMAT: Final = 1
+_END: Final = Struct("<B3xII4xq")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """Where one message of a transaction stands."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction that is whole in the log; once that is on disk up to `end` it is committed for good."""
+
+    transaction_id: str
+    messages: tuple[StoredMessage, ...]
+    """In the order in which they were sent."""
+    acknowledged_count: int
+    store_timestamp: int
+    store_host: bytes
+    end: int
+    repeated: bool = False
+    """It had been committed before this was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    begin: int
+    end: int  # of the whole run
+    message_count: int
+    acknowledged_count: int
+
+
+def encode_end(message_count: int, acknowledged_count: int, now_ms: int) -> bytes:
+    """The body of a run's last record."""
+    return _END.pack(FORMAT, message_count, acknowledged_count, now_ms)
+
+
+def committed_run(run: TransactionRun, result: RunResult, acknowledged_count: int) -> Committed:
+    """The answer to who committed it."""
+    messages: dict[int, StoredMessage] = {}
+    for queue, first in result.first_queue_offsets.items():
+        part = run.part(queue)
+        for order, index in enumerate(run.indexes(queue)):
+            at = result.physical_offset + int(part.positions[order])
+            messages[index] = StoredMessage(*queue, first + order, at)
+    return Committed(
+        run.transaction_id,
+        tuple(messages[index] for index in range(run.message_count)),
+        acknowledged_count,
+        result.store_timestamp,
+        result.store_host,
+        result.end,
+    )
+
+
+class TransactionEnds:
+    """The latest committed transactions of one store, by id; made from the log at a start."""
+
+    def __init__(self, store: MessageStore, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._store = store
+        self._remembered_max = remembered_max
+        self._ends: OrderedDict[str, _End] = OrderedDict()
+        self._load()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __contains__(self, transaction_id: str) -> bool:
+        return transaction_id in self._ends
+
+    def add(self, committed: Committed, begin: int) -> None:
+        end = _End(begin, committed.end, len(committed.messages), committed.acknowledged_count)
+        self._remember(committed.transaction_id, end)
+
+    def _remember(self, transaction_id: str, end: _End) -> None:
+        self._ends[transaction_id] = end
+        if len(self._ends) > self._remembered_max:
+            self._ends.popitem(last=False)
+
+    def _load(self) -> None:
+        last = self._store.consume_queues.next_offset(ENDS_TOPIC, ENDS_QUEUE_ID)
+        begin = max(0, last - self._remembered_max)
+        for _, message in messages_from(self._store, ENDS_TOPIC, ENDS_QUEUE_ID, begin):
+            transaction_id = message.properties.get(PROPERTY_TX_ID, "")
+            run_begin = message.properties.get(PROPERTY_TX_BEGIN, "")
+            if len(message.body) != _END.size or not transaction_id or not run_begin.isdecimal():
+                continue
+            form, message_count, acknowledged_count, _ = _END.unpack(message.body)
+            if form == FORMAT:
+                end = message.physical_offset + message.store_size
+                self._remember(transaction_id, _End(int(run_begin), end, message_count, acknowledged_count))
+
+    def committed(self, transaction_id: str) -> Committed:
+        """The answer that its commit had. TroveError TRANSACTION_NOT_FOUND, RECORD_DAMAGED."""
+        end = self._ends.get(transaction_id)
+        if end is None or end.begin < self._store.min_offset:
+            shown = transaction_id[:80]
+            raise TroveError(
+                errors.TRANSACTION_NOT_FOUND, f"no committed transaction {shown!r} is known here", id=shown
+            )
+        data = self._store.read_given(end.begin, end.end - end.begin)
+        try:
+            records = RecordBatch.split(data)
+            found = [records.message(index) for index in range(end.message_count)]
+        except (TroveError, IndexError) as error:
+            text = f"the records of transaction {transaction_id} at {end.begin} cannot be read"
+            raise TroveError(errors.RECORD_DAMAGED, text) from error
+        return Committed(
+            transaction_id,
+            tuple(StoredMessage(m.topic, m.queue_id, m.queue_offset, m.physical_offset) for m in found),
+            end.acknowledged_count,
+            found[0].store_timestamp if found else records.message(0).store_timestamp,
+            self._store_host(records),
+            end.end,
+            repeated=True,
+        )
+
+    @staticmethod
+    def _store_host(records: RecordBatch) -> bytes:
+        message = records.message(0)
+        return pack_host(message.store_host)

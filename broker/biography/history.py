@@ -1,0 +1,208 @@
+"""What groups did with one message: the events of rmq_sys_trovemq_delivery that speak of its places.
+
+An event stands in the log behind the record that it speaks of, so the events are read from there on; how many
+records and bytes of them one answer reads is bounded, and an answer that stopped before the end says so.
+
+Of one group at one place:
+- an event RECEIVED, HELD, ADVANCED, … that lies beyond the place, and none before it that names it, means
+  that the group passed it over: its filter did not take it, or the record could not be read;
+- of a queue that is received by priority, only PASSED of the message's priority means that;
+- STARTED or RESET beyond it means that the group's offset was set behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.events.codec import EVENT_DTYPE, EVENTS_TOPIC, FLAG_RENEWED, Event, EventKind, read_events
+from broker.events.event_log import EVENTS_QUEUE_ID
+from broker.message_store import MessageStore
+from broker.queues import messages_from
+
+RECORDS_MAX: Final = 100_000
+BYTES_MAX: Final = 256 << 20
+"""Of the events that one answer reads."""
+
+
+class Place(NamedTuple):
+    """Where a record lies. `half`: the half message at that offset of the half topic; the events about its
+    checks name it by its real topic."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    half: bool = False
+
+
+NO_PRIORITIES: Final[Mapping[Place, int]] = MappingProxyType({})
+
+_BEYOND_KINDS: Final = (
+    EventKind.RECEIVED,
+    EventKind.HELD,
+    EventKind.DEAD_LETTERED,
+    EventKind.STARTED,
+    EventKind.RESET,
+)
+_NAMING_KINDS: Final = (
+    EventKind.RECEIVED,
+    EventKind.ACKNOWLEDGED,
+    EventKind.CHANGED,
+    EventKind.DEAD_LETTERED,
+    EventKind.RETRIED,
+    EventKind.MOVED,
+    EventKind.HELD,
+    EventKind.TIMER_ENDED,
+)
+_CHECKED: Final = EventKind.TRANSACTION_CHECKED
+_TURNS_BACK: Final = (EventKind.STARTED, EventKind.RESET, EventKind.FORGOTTEN)
+
+
+@dataclass(slots=True)
+class Scan:
+    """The events that speak of the places, in log order, and whether these are all."""
+
+    events: list[tuple[Place, Event]] = field(default_factory=list)
+    complete: bool = True
+    notes: list[str] = field(default_factory=list)
+
+
+def scan_events(
+    store: MessageStore,
+    places: Iterable[Place],
+    physical_offset: int,
+    pending: Iterable[Event] = (),
+    *,
+    priorities: Mapping[Place, int] = NO_PRIORITIES,
+    records_max: int = RECORDS_MAX,
+    bytes_max: int = BYTES_MAX,
+) -> Generator[None, None, Scan]:
+    """The events behind that physical offset, then those that are `pending`; yields between two records.
+    `priorities`: of places in queues that are received by priority."""
+    scan = Scan()
+    finder = _Finder(list(places), priorities, scan)
+    queue = store.consume_queues.get(EVENTS_TOPIC, EVENTS_QUEUE_ID)
+    begin = queue.lower_bound(physical_offset) if queue is not None else 0
+    byte_count = last_ms = 0
+    for record_count, (_, message) in enumerate(messages_from(store, EVENTS_TOPIC, EVENTS_QUEUE_ID, begin)):
+        if record_count >= records_max or byte_count >= bytes_max:
+            scan.complete = False
+            scan.notes.append(f"events after {last_ms} (epoch ms) were not read: there are too many")
+            return scan
+        byte_count += message.store_size
+        last_ms = message.store_timestamp
+        try:
+            finder.look(*read_events(message.body))
+        except ValueError:
+            scan.complete = False
+            scan.notes.append(f"a record of events at {message.physical_offset} cannot be read")
+        yield
+    for event in pending:
+        finder.look_at(event)
+    return scan
+
+
+class _Finder:
+    """Finds the events of some places. Of a group that has passed a place, what lies beyond it says nothing
+    more, until the group turns back."""
+
+    def __init__(self, places: list[Place], priorities: Mapping[Place, int], scan: Scan) -> None:
+        self._places = places
+        self._priorities = priorities
+        self._scan = scan
+        self._passed: dict[Place, set[str]] = {place: set() for place in places}
+
+    def look(self, texts: list[str], events: NDArray[np.void]) -> None:
+        """One record of events."""
+        kinds = events["kind"]
+        numbers = {text: number for number, text in enumerate(texts)}
+        chosen = (kinds == EventKind.FORGOTTEN).copy()
+        for place in self._places:
+            topic, queue_id, offset, half = place
+            if (number := numbers.get(topic)) is None:
+                continue
+            here = (events["topic"] == number) & (events["queue_id"] == queue_id)
+            if not here.any():
+                continue
+            begin, end = events["offset"], events["offset"] + events["count"]
+            if half:
+                chosen |= here & (kinds == EventKind.TRANSACTION_CHECKED) & (begin == offset)
+                continue
+            chosen |= here & np.isin(kinds, _NAMING_KINDS) & (begin <= offset) & (offset < end)
+            priority = self._priorities.get(place)
+            if priority is None:
+                beyond = here & np.isin(kinds, _BEYOND_KINDS) & (begin > offset)
+                beyond |= here & (kinds == EventKind.ADVANCED) & (events["until"] > offset)
+            else:
+                beyond = (
+                    here & (kinds == EventKind.PASSED) & (begin > offset) & (events["attempt"] == priority)
+                )
+            if not (here & np.isin(kinds, _TURNS_BACK)).any():
+                passed = [numbers[group] for group in self._passed[place] if group in numbers]
+                beyond &= ~np.isin(events["group"], passed)
+            chosen |= beyond | (here & np.isin(kinds, (EventKind.STARTED, EventKind.RESET)))
+        for row in events[chosen]:
+            if int(row["kind"]) in _KNOWN:
+                self.look_at(_event(texts, row))
+
+    def look_at(self, event: Event) -> None:
+        """One event, whatever it speaks of."""
+        for place in self._places:
+            if place.half:
+                if (event.kind, event.topic, event.offset) == (_CHECKED, place.topic, place.offset):
+                    self._scan.events.append((place, event))
+            elif event.kind is EventKind.FORGOTTEN:
+                if event.topic in ("", place[0]):
+                    self._passed[place].discard(event.group)
+                    self._scan.events.append((place, event))
+            elif (event.topic, event.queue_id) == place[:2]:
+                self._look_at_place(place, event)
+
+    def _look_at_place(self, place: Place, event: Event) -> None:
+        offset, passed = place.offset, self._passed[place]
+        if event.kind in (EventKind.STARTED, EventKind.RESET):
+            (passed.add if event.offset > offset else passed.discard)(event.group)
+        elif _names(event, offset) or (event.group not in passed and self._is_beyond(place, event)):
+            passed.add(event.group)
+        else:
+            return
+        self._scan.events.append((place, event))
+
+    def _is_beyond(self, place: Place, event: Event) -> bool:
+        priority = self._priorities.get(place)
+        if priority is not None:
+            return (event.kind, event.attempt) == (EventKind.PASSED, priority) and event.offset > place.offset
+        if event.kind is EventKind.ADVANCED:
+            return event.until > place.offset
+        return event.kind in _BEYOND_KINDS and event.offset > place.offset
+
+
+def _names(event: Event, offset: int) -> bool:
+    return event.kind in _NAMING_KINDS and event.offset <= offset < event.offset + event.count
+
+
+_KNOWN: Final = frozenset(int(kind) for kind in EventKind)
+
+
+def _event(texts: list[str], row: np.void) -> Event:
+    assert row.dtype == EVENT_DTYPE
+    return Event(
+        EventKind(int(row["kind"])),
+        int(row["time_ms"]),
+        texts[int(row["group"])],
+        texts[int(row["topic"])],
+        int(row["queue_id"]),
+        int(row["offset"]),
+        int(row["count"]),
+        int(row["until"]),
+        int(row["attempt"]),
+        int(row["lease"]),
+        texts[int(row["client"])],
+        bool(int(row["flags"]) & FLAG_RENEWED),
+        int(row["physical_offset"]),
+    )

@@ -1,0 +1,196 @@
+"""Walks through the trees: the physical offsets that an index names, in the order of the answer, block by
+block.
+
+A place is written as a *rank*, so that both orders are one: the physical offset itself oldest first, its
+negative newest first; ranks rise along every walk. A block is ranks and an edge: what the index names up to
+the edge (inclusive) has been given. The last block's edge is END.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.storage.trees import TreeReader, key_after
+from broker.trees.layout import LOCATION, LOCATION_ENTRY, OFFSET, TERM
+
+Ranks: TypeAlias = NDArray[np.int64]
+
+END: Final = 1 << 62
+NO_RANKS: Final = np.zeros(0, np.int64)
+_ENTRIES_FIRST: Final = 16
+_ENTRIES_MOST: Final = 256
+_MERGED_AT_ONCE: Final = 64
+_LOCATION_BLOCKS: Final = 8
+
+
+class Block(NamedTuple):
+    ranks: Ranks
+    edge: int
+
+
+Walk: TypeAlias = Iterator[Block]
+
+
+@dataclass(slots=True)
+class Range:
+    """Physical offsets [low, high) of one snapshot, in one order; counts the entries that were looked at."""
+
+    reader: TreeReader
+    low: int
+    high: int
+    newest_first: bool
+    touched: int = field(default=0)
+
+    def ranks(self, offsets: Ranks) -> Ranks:
+        """Of those in the range, sorted."""
+        offsets = offsets[(offsets >= self.low) & (offsets < self.high)]
+        return np.sort(-offsets if self.newest_first else offsets)
+
+    def entries(self, tree: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries of keys `prefix` + physical offset that may reach into the range, in the range's order:
+        one reaches from its own offset up to the next one's."""
+        low, high = prefix + OFFSET.pack(self.low), prefix + OFFSET.pack(self.high)
+        if self.newest_first:
+            for entry in self.reader.items(tree, prefix, high, reverse=True):
+                self.touched += 1
+                yield entry
+                if entry[0] <= low:
+                    return
+            return
+        first = next(self.reader.items(tree, prefix, low, reverse=True), None)
+        for entry in self.reader.items(tree, low if first is None else first[0], high):
+            self.touched += 1
+            yield entry
+
+
+def offsets_of(entries: Sequence[tuple[bytes, bytes]]) -> Ranks:
+    """The physical offsets of entries of `term`."""
+    packed = b"".join([key[-8:] + value for key, value in entries])
+    return np.frombuffer(packed, ">u8").astype(np.int64)
+
+
+def term_walk(span: Range, term: bytes) -> Walk:
+    """The records of one term; `term` begins the keys and ends with TERM_END."""
+    entries = span.entries(TERM, term)
+    size = _ENTRIES_FIRST
+    while chunk := list(islice(entries, size)):
+        offsets = offsets_of(chunk)
+        edge = -int(offsets.min()) if span.newest_first else int(offsets.max())
+        yield Block(span.ranks(offsets), edge)
+        size = min(2 * size, _ENTRIES_MOST)
+    yield Block(NO_RANKS, END)
+
+
+def merged_walk(span: Range, terms: Sequence[bytes]) -> Walk:
+    """The records of several terms."""
+    merged = heapq.merge(*(_term_ranks(span, term) for term in terms))
+    while chunk := list(islice(merged, _MERGED_AT_ONCE)):
+        yield Block(np.unique(np.array(chunk, np.int64)), chunk[-1])
+    yield Block(NO_RANKS, END)
+
+
+def _term_ranks(span: Range, term: bytes) -> Iterator[int]:
+    for key, value in span.entries(TERM, term):
+        if value:
+            yield from span.ranks(offsets_of([(key, value)])).tolist()
+            continue
+        offset = int.from_bytes(key[-OFFSET.size :])
+        if span.low <= offset < span.high:
+            yield -offset if span.newest_first else offset
+
+
+def listed_walk(ranks: Ranks) -> Walk:
+    """Ranks that are known, sorted."""
+    yield Block(np.unique(ranks), END)
+
+
+def location_walk(span: Range, topic_number: int) -> Walk:
+    """Every record of a topic."""
+    entries = span.entries(LOCATION, b"")
+    while chunk := list(islice(entries, _LOCATION_BLOCKS)):
+        found, ends = [], []
+        for key, value in chunk:
+            block = np.frombuffer(value, LOCATION_ENTRY)
+            offsets = OFFSET.unpack(key)[0] + block["distance"].astype(np.int64)
+            ends += [int(offsets[0]), int(offsets[-1])]
+            found.append(offsets[block["topic"] == topic_number])
+        span.touched += sum(map(len, found))
+        edge = -min(ends) if span.newest_first else max(ends)
+        yield Block(span.ranks(np.concatenate(found)), edge)
+    yield Block(NO_RANKS, END)
+
+
+def distinct_terms(span: Range, begin: bytes, terms_max: int) -> list[bytes] | None:
+    """The terms whose keys begin so (with TERM_END), at whatever offsets; None where they are more."""
+    found: list[bytes] = []
+    at, end = begin, key_after(begin)
+    while (entry := next(span.reader.items(TERM, at, end), None)) is not None:
+        span.touched += 1
+        term = entry[0][: -OFFSET.size]
+        if len(found) == terms_max:
+            return None
+        found.append(term)
+        at = term + b"\xff" * (OFFSET.size + 1)
+    return found
+
+
+# --- AND, OR ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """A walk with what of it is not used up."""
+
+    walk: Walk
+    ranks: Ranks = field(default_factory=lambda: NO_RANKS)
+    edge: int = -END
+
+    def fill(self) -> None:
+        block = next(self.walk)
+        self.ranks = np.concatenate((self.ranks, block.ranks)) if len(self.ranks) else block.ranks
+        self.edge = block.edge
+
+    def take(self, edge: int) -> Ranks:
+        count = int(np.searchsorted(self.ranks, edge, "right"))
+        taken, self.ranks = self.ranks[:count], self.ranks[count:]
+        return taken
+
+    @property
+    def is_over(self) -> bool:
+        return self.edge == END and not len(self.ranks)
+
+
+def any_walk(walks: Sequence[Walk]) -> Walk:
+    """What one of them names."""
+    ahead = [_Ahead(walk) for walk in walks]
+    edge = -END
+    while edge < END:
+        for one in ahead:
+            if one.edge == edge:
+                one.fill()
+        edge = min(one.edge for one in ahead)
+        yield Block(np.unique(np.concatenate([one.take(edge) for one in ahead])), edge)
+
+
+def all_walk(walks: Sequence[Walk]) -> Walk:
+    """What all of them name."""
+    ahead = [_Ahead(walk) for walk in walks]
+    edge = -END
+    while edge < END:
+        for one in ahead:
+            if one.edge == edge:
+                one.fill()
+        edge = min(one.edge for one in ahead)
+        found = ahead[0].take(edge)
+        for one in ahead[1:]:
+            found = np.intersect1d(found, one.take(edge))
+        if any(one.is_over for one in ahead):
+            edge = END
+        yield Block(found, edge)

@@ -1,0 +1,145 @@
+"""The records of one atomic transaction, as they will lie in the log: one run in one segment.
+
+Records are added while the transaction is open; each gets its properties (trovemq_proto.records.run_mark)
+then, so that little is left to do at the commit. Nothing here is in the log: the run is given its place
+there, and what depends on it, by patch(), once.
+
+Invariants
+- Records keep the order in which they were added, over all topics and queues; their numbers are that order.
+- What add() refuses has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.patch import patch_batch
+from trovemq_proto.records.run_mark import check_transaction_id, mark_block, seal_marks, with_mark
+
+MESSAGES_MAX: Final = 4_096
+"""Of one transaction."""
+RUN_SEGMENT_SHARE: Final = 4
+
+QueueKey = tuple[str, int]
+
+
+def run_size_max(commit_log_file_size: int) -> int:
+    """Bytes of the largest transaction in the log: a quarter of a segment."""
+    return commit_log_file_size // RUN_SEGMENT_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Where a transaction now stands: [physical_offset, end); the log must be synced up to `end`."""
+
+    physical_offset: int
+    end: int
+    store_timestamp: int
+    store_host: bytes
+    first_queue_offsets: Mapping[QueueKey, int]
+
+
+class TransactionRun:
+    """What is added belongs to one transaction. A run is patched and appended once."""
+
+    def __init__(self, transaction_id: str, size_max: int) -> None:
+        self.transaction_id: Final = check_transaction_id(transaction_id)
+        self.data = bytearray()
+        self._size_max = size_max
+        self._sizes: list[int] = []
+        self._mark_ends: list[int] = []
+        self._indexes: dict[QueueKey, list[int]] = {}
+        self._born_hosts: dict[QueueKey, bytes | None] = {}
+        self.message_count = 0
+
+    def __len__(self) -> int:
+        """Records, the broker's own among them."""
+        return len(self._sizes)
+
+    @property
+    def queues(self) -> list[QueueKey]:
+        """(topic, queue id) of all records, in the order of first appearance."""
+        return list(self._indexes)
+
+    def add(self, batch: RecordBatch, topic: str, queue_id: int, born_host: bytes | None = None) -> None:
+        """Adds messages: a validated batch (validate_batch's result) of that topic and queue.
+
+        TroveError TRANSACTION_SIZE_EXCEEDED, PROPERTIES_SIZE_EXCEEDED.
+        """
+        count = self.message_count + len(batch)
+        if count > MESSAGES_MAX:
+            text = f"the transaction would have {count} messages, the limit is {MESSAGES_MAX}"
+            raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text, message_count_max=MESSAGES_MAX)
+        self._add(batch, topic, queue_id, born_host)
+        self.message_count = count
+
+    def add_own(self, record: bytes, topic: str, queue_id: int) -> None:
+        """Adds a record of the broker's own, behind the messages."""
+        self._add(RecordBatch.split(record, topic=topic), topic, queue_id, None)
+
+    def _add(self, batch: RecordBatch, topic: str, queue_id: int, born_host: bytes | None) -> None:
+        records: list[bytes] = []
+        ends: list[int] = []
+        at, number = len(self.data), len(self._sizes)
+        view = batch.data
+        for index in range(len(batch)):
+            block = mark_block(self.transaction_id, number + index)
+            record, end = with_mark(view, batch.row(index), block)
+            records.append(record)
+            ends.append(at + end)
+            at += len(record)
+        if at > self._size_max:
+            text = f"the transaction would have {at} bytes in the log, the limit is {self._size_max}"
+            raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text, size_max=self._size_max)
+        self.data += b"".join(records)
+        self._sizes += map(len, records)
+        self._mark_ends += ends
+        self._indexes.setdefault((topic, queue_id), []).extend(range(number, number + len(batch)))
+        self._born_hosts.setdefault((topic, queue_id), born_host)
+
+    def part(self, queue: QueueKey) -> RecordBatch:
+        """The records of one topic and queue, over the run's bytes."""
+        positions, sizes = self._places()
+        indexes = np.array(self._indexes[queue], np.int64)
+        return RecordBatch(memoryview(self.data), positions[indexes], sizes[indexes], queue[0])
+
+    def indexes(self, queue: QueueKey) -> list[int]:
+        """The numbers of the records of one topic and queue."""
+        return self._indexes[queue]
+
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        sizes = np.array(self._sizes, np.int64)
+        return np.cumsum(sizes) - sizes, sizes
+
+    def patch(
+        self,
+        physical_offset: int,
+        first_queue_offsets: Mapping[QueueKey, int],
+        *,
+        store_timestamp: int,
+        store_host: bytes,
+        append_property_crc: bool,
+    ) -> RecordBatch:
+        """Fills in all that depends on the place in the log. Returns all records, in log order."""
+        view = memoryview(self.data)
+        seal_marks(view, np.array(self._mark_ends, np.int64), len(self), physical_offset)
+        for queue, first in first_queue_offsets.items():
+            patch_batch(
+                view,
+                self.part(queue),
+                first_queue_offset=first,
+                physical_offset=physical_offset,
+                store_timestamp=store_timestamp,
+                store_host=store_host,
+                born_host=self._born_hosts[queue],
+                append_property_crc=append_property_crc,
+            )
+        return RecordBatch(view, *self._places())

@@ -1,0 +1,95 @@
+"""Keeping the B+trees up with the log, beside the requests.
+
+While messages come in, the trees take only their share of a processor, and lag; what they lack is scanned by
+whoever searches. When it is quiet they catch up, then what is gone is swept out of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from broker.message_store import MessageStore
+from broker.storage.files import StorageError
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+STEP_BYTES_BUSY: Final = 1 << 20
+STEP_BYTES_QUIET: Final = 8 << 20
+SWEEP_ENTRIES: Final = 4_096
+POLL_S: Final = 0.1
+FAILURE_PAUSE_S: Final = 1.0
+
+
+class TreeTask:
+    """One a store. share_percent: of a processor, while messages come in."""
+
+    def __init__(
+        self, store: MessageStore, share_percent: int, clock_s: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._store = store
+        self._clock_s = clock_s
+        self._pause_of_work: Final = 100 / share_percent - 1
+        self.failure = ""
+
+    async def run(self) -> None:
+        """Until it is cancelled. TroveError STORE_FAILED where a sync failed."""
+        trees = self._store.trees
+        if trees is None:
+            return
+        self._tell_opening()
+        end = self._store.end_offset
+        while True:
+            busy, end = self._store.end_offset != end, self._store.end_offset
+            began = self._clock_s()
+            try:
+                urgent = trees.urgent
+                worked = await self._step(busy and not urgent) or await self._sweep()
+                self.failure = ""
+            except StorageError as error:
+                await self._wait_out(error)
+                continue
+            took_s = self._clock_s() - began
+            if not worked:
+                await asyncio.sleep(POLL_S)
+            elif busy and not trees.urgent:
+                await asyncio.sleep(took_s * self._pause_of_work)
+
+    async def _step(self, busy: bool) -> bool:
+        step = self._store.begin_trees(STEP_BYTES_BUSY if busy else STEP_BYTES_QUIET)
+        if step is None:
+            return False
+        try:
+            await run_in_thread(step.run)
+        finally:
+            self._store.finish_trees(step)
+        return True
+
+    async def _sweep(self) -> bool:
+        trees = self._store.trees
+        assert trees is not None
+        now_ms = self._store.last_store_timestamp
+        trees.hurry = False
+        return await run_in_thread(
+            lambda: trees.sweep(SWEEP_ENTRIES) or trees.sweep_ids(now_ms, SWEEP_ENTRIES)
+        )
+
+    async def _wait_out(self, error: StorageError) -> None:
+        if error.sync_failed:
+            raise TroveError(errors.STORE_FAILED, str(error)) from error
+        if not self.failure:
+            get_logger().warning("store.trees_behind", reason=f"searches scan the log: {error}")
+        self.failure = str(error)
+        await asyncio.sleep(FAILURE_PAUSE_S)
+
+    def _tell_opening(self) -> None:
+        trees = self._store.trees
+        assert trees is not None
+        if trees.report.put_aside:
+            get_logger().warning(
+                "store.trees_put_aside", reason=trees.report.put_aside, kept_in="trovemq/trees-aside"
+            )

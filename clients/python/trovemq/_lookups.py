@@ -1,0 +1,246 @@
+"""The half of a client that finds: messages by id, place, key or conditions, what became of one, offsets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal
+
+from trovemq._links import Links
+from trovemq._queries import TIME_MAX, Queries
+from trovemq._query_merge import KeyQuestion
+from trovemq._searching import Searches
+from trovemq._wire.searches import SearchQuestion
+from trovemq.answers import GetAnswer, QueryAnswer
+from trovemq.model import QueueOffsets
+from trovemq_proto.records import Message
+
+if TYPE_CHECKING:  # imported when they are first needed
+    from trovemq.biography_model import MessageBiography
+    from trovemq.search_model import SearchAnswer, Where
+
+
+class Lookups:
+    """See `Client`."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._searches = Searches(links)
+        self._queries = Queries(links)
+
+    async def get(
+        self,
+        id: str,  # noqa: A002  RocketMQ's word
+        *,
+        topic: str | None = None,
+        broker: str | None = None,
+    ) -> GetAnswer:
+        """The message of an offsetMsgId, or all messages with a unique key; says which it was.
+
+        The broker that advertises the address in an offsetMsgId is asked first, then all others.
+
+        Args:
+            id: An offsetMsgId or a unique key.
+            topic: Narrows a unique key to one topic.
+            broker: Asks this broker only.
+
+        Raises:
+            TroveError: MESSAGE_NOT_FOUND, MESSAGE_ID_ILLEGAL, RECORD_DAMAGED, INDEX_DISABLED;
+                BROKER_UNREACHABLE where nothing was found and a broker did not answer.
+        """
+        return await self._queries.get(id, topic or "", broker)
+
+    async def biography(
+        self,
+        id: str | tuple[str, int, int],  # noqa: A002  as `get`
+        topic: str | None = None,
+        *,
+        broker: str | None = None,
+    ) -> MessageBiography:
+        """What became of a message: its copies, its timeline, and why each group has not consumed it yet.
+
+        Args:
+            id: An offsetMsgId, a unique key, or a place: (topic, queue id, queue offset).
+            topic: Narrows a unique key to the messages of one topic.
+            broker: Asks this broker only.
+
+        Returns:
+            Everything that all brokers know of it, in the order of time. Of a unique key that several
+            messages have, all of them.
+
+        Raises:
+            TroveError: MESSAGE_NOT_FOUND, MESSAGE_ID_ILLEGAL, TOPIC_NOT_FOUND, RECORD_DAMAGED,
+                INDEX_DISABLED, OFFSET_OUT_OF_RANGE; BROKER_UNREACHABLE where nothing was found and a broker
+                did not answer.
+        """
+        from trovemq._biographies import ask_all
+
+        return await ask_all(self._links, id, topic or "", broker)
+
+    async def get_at(
+        self, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None
+    ) -> Message:
+        """The message at one place of a queue.
+
+        Raises:
+            TroveError: MESSAGE_NOT_FOUND, OFFSET_OUT_OF_RANGE, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
+                RECORD_DAMAGED; BROKER_AMBIGUOUS where several brokers have the queue and none is named.
+        """
+        return await self._queries.get_at(topic, queue_id, queue_offset, broker)
+
+    async def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        type: str = "key",  # noqa: A002  the name the command line and the protocol have
+        begin: int = 0,
+        end: int = TIME_MAX,
+        max: int = 64,  # noqa: A002  as above
+        cursor: str | None = None,
+        broker: str | None = None,
+    ) -> QueryAnswer:
+        """One page of the messages with a key, newest first, of every broker that has the topic.
+
+        Args:
+            topic: The topic.
+            key: The key, unique key or tag.
+            type: `key`, `unique` or `tag`.
+            begin: Earliest store time, epoch ms.
+            end: Latest store time, epoch ms.
+            max: Messages of this page, 1 to 10,000.
+            cursor: Goes on behind an earlier page of the same query.
+            broker: Asks this broker only.
+
+        Returns:
+            The messages; whether they are all; a cursor where they are not; who did not answer.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
+        """
+        question = KeyQuestion(topic, key, type, begin, end)
+        return await self._queries.query(question, max, cursor, broker)
+
+    async def query_all(
+        self,
+        topic: str,
+        key: str,
+        *,
+        type: str = "key",  # noqa: A002  as `query`
+        begin: int = 0,
+        end: int = TIME_MAX,
+        page_size: int = 256,
+        broker: str | None = None,
+    ) -> AsyncGenerator[Message, None]:
+        """All messages with a key, newest first; arguments as `query`.
+
+        Raises:
+            TroveError: As `query`; BROKER_UNREACHABLE, after what was found, where a broker did not
+                answer: the end of the iteration means that the answer was complete.
+        """
+        question = KeyQuestion(topic, key, type, begin, end)
+        async with aclosing(self._queries.query_all(question, page_size, broker)) as messages:
+            async for message in messages:
+                yield message
+
+    async def search(
+        self,
+        topic: str,
+        where: Where | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        key_prefix: str | Sequence[str] | None = None,
+        unique_id: str | Sequence[str] | None = None,
+        unique_id_prefix: str | Sequence[str] | None = None,
+        tag: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        match: Literal["all", "any"] = "all",
+        begin: int = 0,
+        end: int = TIME_MAX,
+        newest_first: bool = True,
+        max: int = 64,  # noqa: A002  as `query`
+        cursor: str | None = None,
+        explain_only: bool = False,
+        broker: str | None = None,
+    ) -> SearchAnswer:
+        """One page of the messages that meet some conditions, exactly, of every broker that has the topic.
+
+        Args:
+            topic: The topic.
+            where: Conditions, combined by `&` and `|` (`Where.key("42") | Where.tag("paid")`).
+            key: One of the message's keys; several values are several conditions, as in all that follow.
+            key_prefix: What one of its keys begins with.
+            unique_id: Its unique id.
+            unique_id_prefix: What its unique id begins with.
+            tag: Its tag.
+            properties: Values of properties that the topic declares as indexed.
+            match: Whether all conditions must be met, or any; without conditions every message answers.
+            begin: Earliest store time, epoch ms.
+            end: Latest store time, epoch ms.
+            newest_first: The order; else the oldest comes first.
+            max: Messages of this page, 1 to 10,000.
+            cursor: Goes on behind an earlier page of the same search.
+            explain_only: Only say how it would be served (`explain`), and look for nothing.
+            broker: Asks this broker only.
+
+        Returns:
+            The messages; whether they are all; a cursor where they are not; who did not answer; how it was
+            served.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
+        """
+        from trovemq.search_model import combined
+
+        condition = combined(
+            where,
+            key=key,
+            key_prefix=key_prefix,
+            unique_id=unique_id,
+            unique_id_prefix=unique_id_prefix,
+            tag=tag,
+            properties=properties,
+            match=match,
+        )
+        question = SearchQuestion(topic, condition, begin, end, newest_first)
+        return await self._searches.search(question, max, cursor, broker, explain_only)
+
+    async def search_all(
+        self,
+        topic: str,
+        where: Where | None = None,
+        *,
+        begin: int = 0,
+        end: int = TIME_MAX,
+        newest_first: bool = True,
+        page_size: int = 256,
+        broker: str | None = None,
+    ) -> AsyncGenerator[Message, None]:
+        """All messages that meet a condition; arguments as `search`.
+
+        Raises:
+            TroveError: As `search`; BROKER_UNREACHABLE, after what was found, where a broker did not
+                answer: the end of the iteration means that the answer was complete.
+        """
+        from trovemq.search_model import EVERY_MESSAGE
+
+        question = SearchQuestion(topic, where or EVERY_MESSAGE, begin, end, newest_first)
+        async with aclosing(self._searches.search_all(question, page_size, broker)) as messages:
+            async for message in messages:
+                yield message
+
+    async def search_offset(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False, broker: str | None = None
+    ) -> int:
+        """The first queue offset stored at or after a time (epoch ms); `upper`: the last at or before."""
+        return await self._queries.search_offset(topic, queue_id, timestamp, upper, broker)
+
+    async def queue_offsets(
+        self, topic: str, *, queue_ids: Sequence[int] | None = None, broker: str | None = None
+    ) -> list[QueueOffsets]:
+        """The valid offsets of the topic's queues, on every broker that has it.
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_UNREACHABLE.
+        """
+        return await self._queries.queue_offsets(topic, queue_ids, broker)

@@ -1,0 +1,442 @@
+"""Atomic transactions: messages of several topics, and acknowledgements, stored and seen together or not at
+all.
+
+Not to be confused with `Producer.transaction` (trovemq.transaction), RocketMQ's transaction: there each
+message is stored as a half message at once, and the broker asks the producer what became of it. Here nothing
+leaves this process before the commit, nobody is asked later, and all messages appear in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from trovemq._links import Links
+from trovemq._outgoing import RECORD_OVERHEAD, Keys, RecordForm, check_message_group
+from trovemq._routes import Slot
+from trovemq._unique_keys import next_unique_key
+from trovemq._wire import transactions as wire
+from trovemq.fetched import Buffer
+from trovemq.model import BrokerInfo
+from trovemq.receipts import SendReceipt
+from trovemq.received import ReceivedMessage
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import (
+    PROPERTY_SHARDING_KEY,
+    encode_offset_msg_id,
+    encode_properties,
+    encode_record,
+)
+from trovemq_proto.records.hashes import group_queue
+from trovemq_proto.records.properties import message_properties
+
+_log = logging.getLogger(__name__)
+
+MESSAGES_MAX: Final = 4_096
+ACKNOWLEDGEMENTS_MAX: Final = 4_096
+BYTES_MAX: Final = 256 << 20
+"""Of one transaction here; a broker takes a quarter of its segments' size (256 MiB by default)."""
+HANDLES_TOGETHER_MAX: Final = 1_024
+COMMIT_TIMEOUT_MS_MIN: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReceipt:
+    """A committed atomic transaction.
+
+    Attributes:
+        transaction_id: Its id, which the stored messages carry as the property TROVEMQ_TX_ID.
+        messages: One receipt a message, in the order they were sent.
+        acknowledged_count: Messages acknowledged with it.
+        broker: Name of the broker that has it.
+        repeated: The broker had committed it before it was asked (an answer was lost on the way).
+    """
+
+    transaction_id: str
+    messages: Sequence[SendReceipt]
+    acknowledged_count: int
+    broker: str
+    repeated: bool
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    topic: str
+    body: bytes
+    block: bytes
+    unique_key: str
+    born_timestamp: int
+    queue_id: int | None
+    ordering_key: str | None
+
+
+class AtomicTransaction:
+    """Messages and acknowledgements that are committed in one step; made by `Client.transaction`.
+
+        async with client.transaction() as tx:
+            await tx.send("orders", b"order 42")
+            await tx.send("stock", b"-1")
+                tx.ack(message)                      # received by a subscription
+        print(tx.receipt.messages[0].queue_offset)
+
+    The end of the block commits; an exception within it, a cancellation too, rolls back: nothing was stored,
+    and the messages of `ack` are given back. After any crash of the broker all of it is there, or nothing.
+    (`Producer.transaction` is something else: RocketMQ's half messages.)
+
+    Attributes:
+        transaction_id: Its id.
+        receipt: What was committed; None before.
+    """
+
+    def __init__(self, links: Links, *, broker: str | None, timeout_ms: int | None) -> None:
+        if timeout_ms is not None and timeout_ms < 1:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"timeout_ms={timeout_ms} is not positive")
+        self.transaction_id = uuid.uuid4().hex
+        self.receipt: CommitReceipt | None = None
+        self._links = links
+        self._timeout_ms = timeout_ms
+        self._pinned: dict[str, str] = {}  # broker -> what needs it
+        if broker is not None:
+            self._pin(broker, "broker=")
+        self._messages: list[_Outgoing] = []
+        self._acknowledged: list[ReceivedMessage] = []
+        self._size = 0
+        self._ended = False
+        self._opened = asyncio.get_running_loop().time()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if failure is None:
+            await self.commit()
+        else:
+            self.rollback()
+
+    # --- what belongs to it ---------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        keys: Keys = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+        message_group: str | None = None,
+    ) -> int:
+        """Adds one message; arguments as `Client.send`. A delayed message can be no part of a transaction.
+
+        Returns:
+            Its number: the index of its receipt in `receipt.messages`.
+
+        Raises:
+            TroveError: What is wrong with the arguments, as `Client.send`; TRANSACTION_SIZE_EXCEEDED;
+                TRANSACTION_BROKERS; REQUEST_ILLEGAL after the end.
+        """
+        self._check_open()
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"a message's body is bytes, not {type(body).__name__}")
+        if len(self._messages) >= MESSAGES_MAX:
+            text = f"a transaction has at most {MESSAGES_MAX} messages"
+            raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)
+        if queue_id is not None and queue_id < 0:
+            raise TroveError(errors.QUEUE_NOT_FOUND, f"queue {queue_id}", queue_id=queue_id)
+        unique_key = next_unique_key() if unique_key is None else unique_key
+        found = message_properties(unique_key, keys, tag, properties)
+        if message_group is not None:
+            found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
+            ordering_key = message_group if ordering_key is None else ordering_key
+        block = encode_properties(found)
+        size = len(body) + len(block) + RECORD_OVERHEAD
+        if self._size + size > BYTES_MAX:
+            text = f"a transaction has at most {BYTES_MAX} bytes"
+            raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)
+        if broker is not None:
+            self._pin(broker, f"broker= of a message of {topic}")
+        now_ms = time.time_ns() // 1_000_000
+        key = ordering_key if queue_id is None else None
+        self._messages.append(_Outgoing(topic, bytes(body), block, unique_key, now_ms, queue_id, key))
+        self._size += size
+        return len(self._messages) - 1
+
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        keys: Sequence[Keys] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+    ) -> range:
+        """Adds many messages of one topic, in their order; `tag` and `properties` are one for all.
+
+        Returns:
+            Their numbers, as `send`.
+
+        Raises:
+            TroveError: As `send`; those before the one refused belong to the transaction then.
+        """
+        first = len(self._messages)
+        for index, body in enumerate(bodies):
+            await self.send(
+                topic,
+                body,
+                keys=None if keys is None else keys[index],
+                tag=tag,
+                properties=properties,
+                queue_id=queue_id,
+                broker=broker,
+                ordering_key=ordering_key,
+            )
+        return range(first, len(self._messages))
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """Consumes a received message with the commit. Where there is none, the message is given back.
+
+        Raises:
+            TroveError: REQUEST_ILLEGAL for a message that is settled already, that no group owes (a
+                broadcast), or after the end; TRANSACTION_BROKERS; TRANSACTION_SIZE_EXCEEDED.
+        """
+        self._check_open()
+        if message.settled:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the message is settled already")
+        if not message.settlement.group:
+            raise TroveError(errors.REQUEST_ILLEGAL, "no consumer group owes this message")
+        if len(self._acknowledged) >= ACKNOWLEDGEMENTS_MAX:
+            text = f"a transaction has at most {ACKNOWLEDGEMENTS_MAX} acknowledgements"
+            raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)
+        self._pin(message.broker, f"a message received from {message.topic}")
+        message.settled = True
+        self._acknowledged.append(message)
+
+    # --- its end --------------------------------------------------------------------------------------
+
+    async def commit(self) -> CommitReceipt:
+        """Stores everything, in one step, and waits until it is as safe as the broker's flush mode says.
+
+        What may pass is tried again until `delivery_timeout_ms`, under the same id: it is committed once.
+        A transaction without messages and acknowledgements commits without asking anybody.
+
+        Raises:
+            TroveError: What was refused; nothing is stored then. With the field in_doubt the broker could not
+                be asked any more whether it is stored. TRANSACTION_TIMED_OUT, TRANSACTION_BROKERS, …
+        """
+        self._check_open()
+        self._ended = True
+        try:
+            self.receipt = await self._commit()
+        except BaseException:
+            self._give_back()
+            raise
+        for message in self._acknowledged:
+            message.settlement.acknowledged_elsewhere(message)
+        return self.receipt
+
+    def rollback(self) -> None:
+        """Drops everything; messages of `ack` are given back."""
+        self._check_open()
+        self._ended = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for message in self._acknowledged:
+            message.settlement.give_back(message, None, tried=True)
+
+    async def _commit(self) -> CommitReceipt:
+        if not self._messages and not self._acknowledged:
+            return CommitReceipt(self.transaction_id, (), 0, "", False)
+        if self._timeout_ms is not None and self._age_ms() > self._timeout_ms:
+            text = f"the transaction was open for {self._age_ms():.0f} ms; its time-out is {self._timeout_ms}"
+            raise TroveError(errors.TRANSACTION_TIMED_OUT, text)
+        broker, places = await self._placed()
+        loop, options = asyncio.get_running_loop(), self._links.options
+        deadline, failures, in_doubt = loop.time() + options.delivery_timeout_ms / 1000, 0, False
+        while True:
+            try:
+                reply = await self._try_once(broker, places, ask_first=in_doubt)
+                return self._receipt(reply, places)
+            except TroveError as error:
+                in_doubt = in_doubt or _may_be_stored(error)
+                failures += 1
+                delay = options.backoff.seconds(failures)
+                again = error.retriable or _may_be_stored(error)
+                if again and loop.time() + delay <= deadline and not self._links.closed:
+                    await asyncio.sleep(delay)
+                    continue
+                fields = {**error.fields, "transaction_id": self.transaction_id}
+                if in_doubt:
+                    fields["in_doubt"] = "true"
+                raise TroveError(error.spec, error.message, **fields) from error
+
+    def _age_ms(self) -> float:
+        return (asyncio.get_running_loop().time() - self._opened) * 1000
+
+    async def _try_once(self, broker: BrokerInfo, places: list[Slot], *, ask_first: bool) -> wire.CommitReply:
+        connection = self._links.connection(broker)
+        if ask_first:  # the answer of an earlier try was lost, perhaps
+            try:
+                return await wire.get_transaction(connection, self.transaction_id)
+            except TroveError as error:
+                if error.spec is not errors.TRANSACTION_NOT_FOUND:
+                    raise
+        form = RecordForm.of(broker, connection.address)
+        frames = self._frames(places, form, broker.batch_size_max)
+        timeout_ms = max(self._links.options.call_timeout_ms, self._timeout_ms or 0, COMMIT_TIMEOUT_MS_MIN)
+        return await wire.transact(connection, frames, timeout_ms)
+
+    def _frames(self, places: list[Slot], form: RecordForm, size_max: int) -> Iterator[bytes]:
+        yield wire.begin_frame(self.transaction_id, self._timeout_ms or 0)
+        born_host = bytes(20 if form.born_host_ipv6 else 8)
+        store_host = bytes(20 if form.store_host_ipv6 else 8)
+        for (topic, queue_id), indexes in self._by_queue(places).items():
+            records = bytearray()
+            for index in indexes:
+                message = self._messages[index]
+                record = encode_record(
+                    topic,
+                    message.body,
+                    queue_id=queue_id,
+                    properties=message.block,
+                    born_timestamp=message.born_timestamp,
+                    born_host=born_host,
+                    store_host=store_host,
+                    append_property_crc=form.append_property_crc,
+                )
+                if records and len(records) + len(record) > size_max:
+                    yield wire.messages_frame(topic, queue_id, bytes(records))
+                    records = bytearray()
+                records += record
+            yield wire.messages_frame(topic, queue_id, bytes(records))
+        handles: dict[tuple[str, str], list[str]] = {}
+        for received in self._acknowledged:
+            key = (received.settlement.group, received.topic)
+            handles.setdefault(key, []).append(received.receipt_handle)
+        for (group, topic), given in handles.items():
+            for begin in range(0, len(given), HANDLES_TOGETHER_MAX):
+                yield wire.acknowledgements_frame(group, topic, given[begin : begin + HANDLES_TOGETHER_MAX])
+        yield wire.commit_frame()
+
+    def _by_queue(self, places: list[Slot]) -> dict[tuple[str, int], list[int]]:
+        """The messages of each queue, in their order: so they travel, and so they lie in the log."""
+        found: dict[tuple[str, int], list[int]] = {}
+        for index, (message, place) in enumerate(zip(self._messages, places, strict=True)):
+            found.setdefault((message.topic, place.queue_id), []).append(index)
+        return found
+
+    def _receipt(self, reply: wire.CommitReply, places: list[Slot]) -> CommitReceipt:
+        order = [index for indexes in self._by_queue(places).values() for index in indexes]
+        if len(reply.queue_offsets) != len(order):
+            text = f"the broker answers of {len(reply.queue_offsets)} messages, {len(order)} were sent"
+            raise TroveError(errors.UNKNOWN_ERROR, text)
+        receipts: list[SendReceipt | None] = [None] * len(order)
+        for index, queue_offset, physical_offset in zip(
+            order, reply.queue_offsets, reply.physical_offsets, strict=True
+        ):
+            receipts[index] = SendReceipt(
+                topic=self._messages[index].topic,
+                queue_id=places[index].queue_id,
+                queue_offset=queue_offset,
+                physical_offset=physical_offset,
+                offset_msg_id=encode_offset_msg_id(reply.store_host, physical_offset),
+                unique_key=self._messages[index].unique_key,
+                durability=reply.durability,
+                store_timestamp=reply.store_timestamp,
+                broker=reply.broker,
+                status="PUT_OK",
+                transaction_id=self.transaction_id,
+            )
+        messages = tuple(receipt for receipt in receipts if receipt is not None)
+        count, repeated = reply.acknowledged_count, reply.repeated
+        return CommitReceipt(self.transaction_id, messages, count, reply.broker, repeated)
+
+    # --- one broker -----------------------------------------------------------------------------------
+
+    def _pin(self, broker: str, why: str) -> None:
+        other = next((name for name in self._pinned if name != broker), None)
+        if other is not None:
+            raise TroveError(
+                errors.TRANSACTION_BROKERS,
+                f"{why} needs broker {broker}, and {self._pinned[other]} needs broker {other}",
+                brokers=f"{other}, {broker}",
+            )
+        self._pinned.setdefault(broker, why)
+
+    async def _placed(self) -> tuple[BrokerInfo, list[Slot]]:
+        """The broker that has everything, and a queue of it for each message."""
+        routes = self._links.routes
+        topics = list(dict.fromkeys(message.topic for message in self._messages))
+        if not all(routes.slots(topic) for topic in topics):
+            await self._links.refresh()
+        for message in self._messages:
+            if message.ordering_key is not None and (slots := routes.slots(message.topic)):
+                slot = slots[group_queue(message.ordering_key, len(slots))]
+                self._pin(slot.broker, f"the ordering key {message.ordering_key!r} of {message.topic}")
+        broker = self._chosen(topics)
+        turns = {topic: random.randrange(1 << 16) for topic in topics}  # noqa: S311  no secret
+        return broker, [self._slot(message, broker.name, turns[message.topic]) for message in self._messages]
+
+    def _chosen(self, topics: Sequence[str]) -> BrokerInfo:
+        routes = self._links.routes
+        names = [broker.name for broker in routes.brokers()]
+        if self._pinned:
+            names = [routes.broker(next(iter(self._pinned))).name]
+        having = {topic: [slot.broker for slot in routes.slots(topic)] for topic in topics}
+        unknown = next((topic for topic, brokers in having.items() if not brokers), None)
+        if unknown is not None:
+            text = f"topic {unknown[:200]} is on no broker of the routes"
+            raise TroveError(errors.TOPIC_NOT_FOUND, text, topic=unknown[:200])
+        common = [name for name in names if all(name in brokers for brokers in having.values())]
+        if not common:
+            where = "; ".join(
+                f"{topic} is on {', '.join(sorted(set(brokers)))}" for topic, brokers in having.items()
+            )
+            pinned = "".join(f"; {why} needs {name}" for name, why in self._pinned.items())
+            brokers = ", ".join(sorted({name for names in having.values() for name in names}))
+            text = f"no broker has all topics of the transaction: {where}{pinned}"
+            raise TroveError(errors.TRANSACTION_BROKERS, text, brokers=brokers)
+        healthy = [name for name in common if not self._links.suspect(routes.broker(name))]
+        return routes.broker(random.choice(healthy or common))  # noqa: S311  no secret
+
+    def _slot(self, message: _Outgoing, broker: str, turn: int) -> Slot:
+        if message.queue_id is not None:
+            return Slot(broker, message.queue_id)
+        slots = self._links.routes.slots(message.topic)
+        if message.ordering_key is not None:
+            return slots[group_queue(message.ordering_key, len(slots))]
+        own = [slot for slot in slots if slot.broker == broker]
+        return own[turn % len(own)]
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the transaction has ended")
+
+
+def _may_be_stored(error: TroveError) -> bool:
+    """Whether the commit may have been carried out all the same."""
+    return error.spec in (
+        errors.BROKER_UNREACHABLE,
+        errors.REQUEST_TIMEOUT,
+        errors.FLUSH_DISK_TIMEOUT,
+        errors.STORE_FAILED,
+        errors.UNKNOWN_ERROR,
+    )

@@ -1,0 +1,188 @@
+"""biography: what became of one message, and why a group has not consumed it yet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import OFFSET_MAX, QUEUE_ID_MAX, BrokerOption
+from trovemq.cli.session import Session, verb
+from trovemq.cli.times import format_time
+
+if TYPE_CHECKING:
+    from trovemq import GroupVerdict, MessageBiography
+
+_NAMES: Final = {
+    "queue_id": "queueId",
+    "queue_offset": "queueOffset",
+    "physical_offset": "commitLogOffset",
+    "offset_msg_id": "offsetMsgId",
+    "unique_key": "uniqKey",
+    "tag": "tags",
+    "client_id": "clientId",
+}
+_WHAT_TO_SAY: Final = {
+    "acknowledged": "consumed",
+    "consumed": "consumed",
+    "dead": "not consumed: it is a dead letter",
+    "filtered-out": "not wanted by its filter",
+    "skipped": "passed by: its offset was set behind it",
+    "dropped": "dropped: filtered away later, or unreadable",
+    "in-flight": "in flight",
+    "given-back": "given back, comes again",
+    "ready": "comes with the next receive",
+    "locked": "waits for its message group",
+    "not-reached": "not reached yet",
+    "no-member": "nobody is there to receive it",
+    "delayed": "waits for its time",
+    "recalled": "recalled: nobody gets it",
+    "in-transaction": "its transaction is open",
+    "rolled-back": "its transaction was rolled back: nobody gets it",
+    "given-up": "its transaction was given up: nobody gets it",
+    "gone": "gone",
+}
+
+_IN_LINE: Final = ("not-reached", "no-member")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command tree."""
+    verb(app, "biography")(biography)
+
+
+async def biography(
+    session: Session,
+    identifier: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID | TOPIC QUEUE OFFSET",
+            help="An offsetMsgId, a unique key, or a place.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="TOPIC", help="Look for a unique key in this topic only.", show_default=False
+        ),
+    ] = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Show what became of a message, and why a group has not consumed it yet."""
+    name: str | tuple[str, int, int]
+    if len(identifier) == 1:
+        name = identifier[0]
+    elif len(identifier) == 3 and topic is None:
+        name = (identifier[0], _number(identifier[1], QUEUE_ID_MAX), _number(identifier[2], OFFSET_MAX))
+    else:
+        raise typer.BadParameter("give one ID, or TOPIC QUEUE OFFSET")
+    async with session.client() as client:
+        found = await session.call(client.biography(name, topic, broker=broker))
+    for kind, rows in (("copy", found.copies), ("event", found.events), ("verdict", found.verdicts)):
+        for row in rows:
+            session.output.item({"type": kind, **_fields(asdict(row))})
+    session.output.note(complete=found.complete, unreachable=list(found.unreachable), notes=list(found.notes))
+    for note in found.notes:
+        session.output.remark(note)
+    if not session.output.json:
+        _show(session, found)
+
+
+def _number(text: str, largest: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > largest:
+        raise typer.BadParameter(f"{text!r} is no number of 0 … {largest}")
+    return int(text)
+
+
+def _fields(values: dict[str, object]) -> dict[str, object]:
+    return {_NAMES.get(name) or _camel(name): value for name, value in values.items()}
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _show(session: Session, found: MessageBiography) -> None:
+    from rich.text import Text
+
+    for number in sorted({copy.message for copy in found.copies}):
+        copies = [copy for copy in found.copies if copy.message == number]
+        first = copies[0]
+        session.output.show(Text(_printable(f"{first.unique_key or first.offset_msg_id} on {first.broker}")))
+        session.output.show(Text(""))
+        _show_timeline(session, found, number)
+        session.output.show(Text(""))
+        _show_verdicts(session, [one for one in found.verdicts if one.message == number])
+
+
+def _show_timeline(session: Session, found: MessageBiography, number: int) -> None:
+    from trovemq.cli.render import table
+
+    rows = [
+        (
+            format_time(event.timestamp),
+            event.kind if event.count == 1 else f"{event.kind} x{event.count}",
+            _printable(event.group or "-"),
+            event.attempt or None,
+            _printable(event.client_id or "-"),
+            format_time(event.until),
+            _printable(f"{event.topic}/{event.queue_id}@{event.queue_offset}"),
+            _printable(event.detail),
+        )
+        for event in found.events
+        if event.message == number
+    ]
+    columns = ("time", "what", "group", "attempt", "consumer", "until", "place", "detail")
+    session.output.show(table(columns, rows, numbers=("attempt",)))
+
+
+def _show_verdicts(session: Session, verdicts: list[GroupVerdict]) -> None:
+    from rich.text import Text
+
+    from trovemq.cli.render import table
+
+    if not verdicts:
+        session.output.show(Text("No group reads its topic."))
+        return
+    open_ones = [one for one in verdicts if not one.consumed]
+    if open_ones:
+        rows = [
+            (
+                _printable(one.group),
+                one.reason,
+                _why(one),
+                format_time(one.until),
+                one.attempt or None,
+                f"{'≈' if one.ahead_estimated else ''}{one.ahead:,}" if one.reason in _IN_LINE else None,
+                f"{one.subscribed} of {one.online}",
+                _printable(one.client_id or "-"),
+            )
+            for one in open_ones
+        ]
+        columns = ("not consumed by", "reason", "why", "until", "attempt", "ahead", "members", "consumer")
+        session.output.show(table(columns, rows, numbers=("attempt", "ahead")))
+    if done := [one for one in verdicts if one.consumed]:
+        if open_ones:
+            session.output.show(Text(""))
+        rows_done = [
+            (_printable(one.group), one.reason, _why(one), format_time(one.until), one.attempt or None)
+            for one in done
+        ]
+        names = ("done with by", "reason", "why", "at", "attempt")
+        session.output.show(table(names, rows_done, numbers=("attempt",)))
+
+
+def _why(verdict: GroupVerdict) -> str:
+    said = _WHAT_TO_SAY.get(verdict.reason, verdict.reason)
+    if verdict.reason == "filtered-out" and verdict.filter:
+        said = f"not wanted by its filter {verdict.filter}"
+    return _printable(f"{said} ({verdict.detail})" if verdict.detail else said)
+
+
+def _printable(text: str) -> str:
+    from trovemq.cli.render import printable
+
+    return printable(text)

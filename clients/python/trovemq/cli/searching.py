@@ -1,0 +1,233 @@
+"""search: finding messages by conditions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, TopicArgument
+from trovemq.cli.session import Session, verb
+from trovemq.cli.times import TIME_MAX
+
+if TYPE_CHECKING:
+    from trovemq import Client, SearchAnswer, SearchPart, Where
+    from trovemq_proto.records import Message
+
+SEARCH_MESSAGES_MAX_DEFAULT: Final = 64
+SEARCH_PAGE_MESSAGES_MAX: Final = 1_000
+
+
+def _condition(option: str, metavar: str, what: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(
+        option, metavar=metavar, help=what + " (repeatable).", show_default=False
+    )
+    return found
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command tree."""
+    verb(app, "search")(search)
+
+
+async def search(
+    session: Session,
+    topic: TopicArgument,
+    key: Annotated[list[str] | None, _condition("--key", "KEY", "One of its keys")] = None,
+    key_prefix: Annotated[
+        list[str] | None, _condition("--key-prefix", "TEXT", "What one of its keys begins with")
+    ] = None,
+    unique_id: Annotated[list[str] | None, _condition("--id", "ID", "Its unique id")] = None,
+    id_prefix: Annotated[
+        list[str] | None, _condition("--id-prefix", "TEXT", "What its unique id begins with")
+    ] = None,
+    tag: Annotated[list[str] | None, _condition("--tag", "TAG", "Its tag")] = None,
+    properties: Annotated[
+        list[str] | None, _condition("--property", "NAME=VALUE", "A property that the topic has indexed")
+    ] = None,
+    match_any: Annotated[bool, typer.Option("--any", help="One condition met is enough; else all.")] = False,
+    begin: BeginOption = 0,
+    end: EndOption = TIME_MAX,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Instead of newest first.")] = False,
+    count: Annotated[
+        int, typer.Option("--max", metavar="N", min=1, help="How many messages.")
+    ] = SEARCH_MESSAGES_MAX_DEFAULT,
+    explain: Annotated[bool, typer.Option("--explain", help="Only show what would serve it.")] = False,
+    cursor: Annotated[
+        str | None,
+        typer.Option(
+            "--cursor", metavar="CURSOR", help="Go on where an earlier answer ended.", show_default=False
+        ),
+    ] = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Find messages by keys, beginnings of keys, ids, tags and properties, exactly; newest first."""
+    from trovemq.search_model import combined
+
+    where = combined(
+        None,
+        key=key,
+        key_prefix=key_prefix,
+        unique_id=unique_id,
+        unique_id_prefix=id_prefix,
+        tag=tag,
+        properties=[_name_and_value(text) for text in properties or ()],
+        match="any" if match_any else "all",
+    )
+    question = _Question(topic, where, begin, end, not oldest_first, broker)
+    async with session.client() as client:
+        if explain:
+            answer = await session.call(
+                client.search(
+                    topic,
+                    where,
+                    begin=begin,
+                    end=end,
+                    newest_first=not oldest_first,
+                    explain_only=True,
+                    broker=broker,
+                )
+            )
+            _show_parts(session, answer.explain, answer.lag_bytes)
+            return
+        coverage = _Coverage()
+        rows: list[Message] = []
+        async for message in _pages(session, client, question, count, cursor, coverage):
+            session.output.item(message.to_manifest())
+            if not session.output.json:
+                rows.append(message)
+    session.output.note(**coverage.fields())
+    _show(session, rows, coverage)
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals or not value:
+        raise typer.BadParameter(f"{text!r} is no NAME=VALUE")
+    return name, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    topic: str
+    where: Where
+    begin: int
+    end: int
+    newest_first: bool
+    broker: str | None
+
+
+@dataclass(slots=True)
+class _Coverage:
+    """What the pages of one search said about how much they cover."""
+
+    complete: bool = False
+    cursor: str = ""
+    entries: int = 0
+    scanned_bytes: int = 0
+    lag_bytes: int = 0
+    unreachable: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, page: SearchAnswer) -> None:
+        """Takes over what a page says; the newest page knows whether there is more."""
+        self.complete, self.cursor, self.lag_bytes = page.complete, page.cursor or "", page.lag_bytes
+        self.entries += page.entries
+        self.scanned_bytes += page.scanned_bytes
+        self.unreachable.update(page.unreachable)
+        self.notes += [note for note in page.notes if note not in self.notes]
+
+    def fields(self) -> dict[str, object]:
+        """The object for standard error."""
+        return {
+            "complete": self.complete and not self.unreachable,
+            "cursor": self.cursor or None,
+            "entries": self.entries,
+            "scannedBytes": self.scanned_bytes,
+            "lagBytes": self.lag_bytes,
+            "unreachable": sorted(self.unreachable),
+            "notes": self.notes,
+        }
+
+
+async def _pages(
+    session: Session,
+    client: Client,
+    question: _Question,
+    count: int,
+    cursor: str | None,
+    coverage: _Coverage,
+) -> AsyncIterator[Message]:
+    """Up to `count` messages, as many pages as that takes."""
+    left = count
+    while left > 0:
+        page = await session.call(
+            client.search(
+                question.topic,
+                question.where,
+                begin=question.begin,
+                end=question.end,
+                newest_first=question.newest_first,
+                max=min(left, SEARCH_PAGE_MESSAGES_MAX),
+                cursor=cursor,
+                broker=question.broker,
+            )
+        )
+        coverage.add(page)
+        for message in page.messages:
+            yield message
+        left -= len(page.messages)
+        if page.complete or not page.cursor or page.unreachable:
+            return
+        cursor = page.cursor
+
+
+def _show(session: Session, rows: list[Message], coverage: _Coverage) -> None:
+    if session.output.json:
+        return
+    from trovemq.cli.render import messages_table
+
+    if rows:
+        session.output.show(messages_table(rows))
+    else:
+        session.output.remark("no message matches")
+    for name in sorted(coverage.unreachable):
+        session.output.remark(f"not complete: broker {name} did not answer")
+    for note in coverage.notes:
+        session.output.remark(note)
+    if coverage.cursor:
+        session.output.remark(f"there may be more: add --cursor {coverage.cursor}")
+
+
+def _show_parts(session: Session, parts: tuple[SearchPart, ...], lag_bytes: int) -> None:
+    """What serves the search, part by part of the log, in the order of the answer."""
+    for part in parts:
+        session.output.item(
+            {
+                "broker": part.broker,
+                "index": part.index,
+                "begin": part.begin,
+                "end": part.end,
+                "entries": part.entries,
+                "atLeast": part.at_least,
+            }
+        )
+    session.output.note(lagBytes=lag_bytes)
+    if session.output.json:
+        return
+    from trovemq.cli.render import printable, table
+
+    rows = [
+        (
+            part.broker,
+            printable(part.index),
+            f"{'at least ' if part.at_least else ''}{part.entries:,}",
+            part.begin,
+            part.end,
+        )
+        for part in parts
+    ]
+    columns = ("broker", "served by", "entries", "from offset", "to offset")
+    session.output.show(table(columns, rows, numbers=("entries", "from offset", "to offset")))

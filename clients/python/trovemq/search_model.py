@@ -1,0 +1,169 @@
+"""What a search asks and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message
+
+FIELDS = ("key", "unique_id", "tag", "property")
+VALUE_SIZE_MAX = 32_767
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A condition on a message; conditions are combined by `&` and `|`.
+
+        Where.key_prefix("N14") & (Where.tag("late") | Where.property("carrier", "UA"))
+
+    Attributes:
+        kind: `key`, `unique_id`, `tag`, `property`, or `all`, `any` of `parts`.
+        value: The whole value, or its beginning.
+        is_prefix: A value that begins so will do.
+        name: Of a property.
+        parts: The conditions that are combined.
+    """
+
+    kind: str
+    value: str = ""
+    is_prefix: bool = False
+    name: str = ""
+    parts: tuple[Where, ...] = ()
+
+    @classmethod
+    def key(cls, value: str) -> Where:
+        """One of the message's keys is `value`."""
+        return cls("key", value)
+
+    @classmethod
+    def key_prefix(cls, value: str) -> Where:
+        """One of the message's keys begins with `value`."""
+        return cls("key", value, is_prefix=True)
+
+    @classmethod
+    def unique_id(cls, value: str) -> Where:
+        """The message's unique id (its unique key) is `value`."""
+        return cls("unique_id", value)
+
+    @classmethod
+    def unique_id_prefix(cls, value: str) -> Where:
+        """The message's unique id begins with `value`."""
+        return cls("unique_id", value, is_prefix=True)
+
+    @classmethod
+    def tag(cls, value: str) -> Where:
+        """The message's tag is `value`."""
+        return cls("tag", value)
+
+    @classmethod
+    def property(cls, name: str, value: str) -> Where:
+        """A property that the topic declares as indexed (`--indexed-property`) is `value`."""
+        return cls("property", value, name=name)
+
+    @classmethod
+    def property_prefix(cls, name: str, value: str) -> Where:
+        """Such a property begins with `value`."""
+        return cls("property", value, is_prefix=True, name=name)
+
+    @classmethod
+    def all_of(cls, *parts: Where) -> Where:
+        """Every one of them; of none: every message."""
+        return cls("all", parts=parts)
+
+    @classmethod
+    def any_of(cls, *parts: Where) -> Where:
+        """One of them at least."""
+        return cls("any", parts=parts)
+
+    def __and__(self, other: Where) -> Where:
+        return Where.all_of(*self._flat("all"), *other._flat("all"))
+
+    def __or__(self, other: Where) -> Where:
+        return Where.any_of(*self._flat("any"), *other._flat("any"))
+
+    def _flat(self, kind: str) -> tuple[Where, ...]:
+        return self.parts if self.kind == kind else (self,)
+
+
+EVERY_MESSAGE = Where.all_of()
+
+
+def combined(
+    where: Where | None,
+    *,
+    key: str | Sequence[str] | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    unique_id: str | Sequence[str] | None = None,
+    unique_id_prefix: str | Sequence[str] | None = None,
+    tag: str | Sequence[str] | None = None,
+    properties: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    match: str = "all",
+) -> Where:
+    """Everything that was given as one condition. Raises TroveError REQUEST_ILLEGAL."""
+    parts = [] if where is None else [where]
+    for make, given in (
+        (Where.key, key),
+        (Where.key_prefix, key_prefix),
+        (Where.unique_id, unique_id),
+        (Where.unique_id_prefix, unique_id_prefix),
+        (Where.tag, tag),
+    ):
+        parts += [make(value) for value in ([given] if isinstance(given, str) else given or ())]
+    pairs = properties.items() if isinstance(properties, Mapping) else properties or ()
+    parts += [Where.property(name, value) for name, value in pairs]
+    if match not in ("all", "any"):
+        raise TroveError(errors.REQUEST_ILLEGAL, f"match={match!r} is neither 'all' nor 'any'")
+    if len(parts) == 1:
+        return parts[0]
+    return Where.any_of(*parts) if match == "any" and parts else Where.all_of(*parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPart:
+    """How a broker serves a part of its log.
+
+    Attributes:
+        broker: The broker.
+        index: What is walked: a term, `location` (every message of the topic), or the log itself.
+        begin: The part's beginning, a physical offset.
+        end: Its end.
+        entries: Entries of the index that will be touched; 0 of a scan, which reads the part's bytes.
+        at_least: It may be more.
+    """
+
+    broker: str
+    index: str
+    begin: int
+    end: int
+    entries: int
+    at_least: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """One page of a search.
+
+    Attributes:
+        messages: In the order of their store times, newest first unless asked otherwise.
+        complete: Nothing more answers, on any broker.
+        cursor: Where to go on; None when complete.
+        explain: How it was to be served, said before it ran; of the last calls to each broker.
+        entries: Entries of indexes that were touched.
+        scanned_bytes: Of the log that were read because no index had them yet.
+        lag_bytes: Of the log that the indexes lack now, of all brokers.
+        unreachable: Brokers that have the topic and did not answer; `complete` is then False.
+        notes: Remarks of the brokers, for example on a damaged record that was left out.
+    """
+
+    messages: tuple[Message, ...]
+    complete: bool
+    cursor: str | None
+    explain: tuple[SearchPart, ...] = ()
+    entries: int = 0
+    scanned_bytes: int = 0
+    lag_bytes: int = 0
+    unreachable: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

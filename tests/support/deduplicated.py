@@ -1,0 +1,98 @@
+"""A store with deduplicated topics beside a plain model of what it must know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from broker.append_result import AppendResult
+from broker.deduplication import Deduplication
+from broker.message_store import MessageStore
+from broker.storage.files import FileSystem
+from broker.trees.unique_ids import Place
+from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, sent_record
+from trovemq_proto.records.validate import validate_batch
+
+SETTINGS: Final = replace(SMALL_SYNC, tree_index_enable=True)
+WINDOW: Final = "10s"
+WINDOW_MS: Final = 10_000
+TOPIC: Final = "orders"
+
+
+def opened(files: FileSystem, options: str = WINDOW) -> tuple[MessageStore, Deduplication]:
+    """The store with the topic, made where it is missing."""
+    store = open_store(files, SETTINGS, topics=())
+    if store.topics.get(TOPIC) is None:
+        store.topics.create(TOPIC, 4, options={"deduplicate": options})
+    return store, Deduplication(store)
+
+
+def send(
+    deduplication: Deduplication,
+    store: MessageStore,
+    ids: Sequence[str],
+    *,
+    topic: str = TOPIC,
+    queue_id: int = 0,
+    now_ms: int = NOW_MS,
+    body: bytes = b"body",
+) -> AppendResult:
+    """One batch by the path of producers; an empty id: a record without one."""
+    data = bytearray().join(
+        sent_record(body, topic=topic, queue_id=queue_id, unique_key=unique_id) for unique_id in ids
+    )
+    batch = validate_batch(
+        data,
+        topic=topic,
+        queue_id=queue_id,
+        body_size_max=store.settings.body_size_max,
+        store_host_ipv6=False,
+        append_property_crc=True,
+    )
+    return deduplication.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None)
+
+
+def step(store: MessageStore, bytes_max: int = 1 << 20) -> bool:
+    """One step of the trees, as their task makes it."""
+    found = store.begin_trees(bytes_max)
+    if found is None:
+        return False
+    try:
+        found.run()
+    finally:
+        store.finish_trees(found)
+    return True
+
+
+def stored(store: MessageStore, topic: str = TOPIC) -> list[tuple[str, Place]]:
+    """Every message of the topic in the log, in its order: its id and where it is."""
+    flush(store)
+    found = []
+    for begin, records, alive in store.scan(store.min_offset, store.end_offset):
+        for index, message in enumerate(records.messages()):
+            if message.topic == topic and (alive is None or alive[index]):
+                place = Place(
+                    begin + int(records.positions[index]),
+                    message.queue_id,
+                    message.queue_offset,
+                    message.store_timestamp,
+                )
+                found.append((message.properties.get("UNIQ_KEY", ""), place))
+    return found
+
+
+def places_of(result: AppendResult, queue_id: int) -> list[Place]:
+    """Where each message of the batch is, by what the sender is told."""
+    found = []
+    kept = 0
+    for index in range(result.message_count):
+        place = result.duplicates.get(index)
+        if place is None:
+            offset = result.physical_offset + int(result.positions[kept])
+            place = Place(offset, queue_id, result.first_queue_offset + kept, result.store_timestamp)
+            kept += 1
+        assert result.queue_offset(index) == place.queue_offset
+        found.append(place)
+    assert kept == result.record_count
+    return found

@@ -1,0 +1,286 @@
+"""A million messages that nobody acknowledged: packed leases give what objects gave, in little memory."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery import open_messages, packed_leases, pair
+from broker.delivery.leases import Lease
+from broker.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
+from broker.delivery.pair import Pair
+from broker.delivery.queue_state import QueueState
+from broker.delivery.receipt_handle import SourceKind
+from broker.delivery.request import Delivered
+from tests.support.delivery import LEASE_MS, Engine, bodies
+from tests.support.engine import NOW_MS
+from tests.unit.delivery.test_delivery_model import DeliveryMachine
+from trovemq_proto.errors import TroveError
+
+MANY = 1_000_000
+STEP = 100_000
+"""As much as is loose is there by then; from there on memory grows by rows."""
+BYTES_MAX = 64 << 20
+
+
+@pytest.fixture
+def small() -> Iterator[None]:
+    """Nearly everything is packed, in small leaves."""
+    with (
+        patch.object(pair, "LOOSE_PAIR_MAX", 4),
+        patch.object(pair, "LOOSE_MIN", 4),
+        patch.object(open_messages, "LOOSE_MAX", 4),
+        patch.object(packed_leases, "LEAF_ROWS_MAX", 4),
+    ):
+        yield
+
+
+# --- memory ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("pattern", ["one lease each", "every second", "all expired"])
+def test_a_million_unacknowledged_messages_of_a_group_take_less_than_64_mib(pattern: str) -> None:
+    """In the dearest ways: each message under a lease of its own, with an end of its own."""
+    size = 2 if pattern == "every second" else 1
+    tracemalloc.start(1)
+    try:
+        both = Pair("workers", "orders")
+        states = [QueueState("workers", "orders", number, SourceKind.TOPIC, 0) for number in range(4)]
+        for state in states:
+            both.add(state)
+        for number in range(STEP):
+            state, now_ms = states[number % 4], NOW_MS + number
+            first = state.next_offset
+            end, client = first + size, f"c{number % 9}"
+            lease = Lease(
+                state.take_lease_number(), 1, first, end, now_ms + 90, now_ms, client, renewed=False
+            )
+            state.hand_out(lease, range(first, end))
+            both.leases.push(lease, state)
+            if size == 2:
+                state.settle(first + number // 4 % 2)
+            if pattern == "all expired" and number % 1_000 == 999:
+                both.end_leases(now_ms)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(len(state.open) for state in states) == STEP
+    packed = sum(state.open.packed.count for state in states)
+    rows = sum(state.open.packed.byte_count for state in states)
+    assert rows <= ROW_DTYPE.itemsize * packed
+    assert peak + 1.2 * ROW_DTYPE.itemsize * (MANY - packed) < BYTES_MAX, "all further ones become rows"
+
+
+# --- the same as objects --------------------------------------------------------------------------------
+def leases_of(packed: PackedLeases) -> list[tuple[list[int], int, int, int, int, str, bool]]:
+    return [
+        (offsets, one.number, one.attempt, one.until_ms, one.received_ms, one.client_id, one.ended)
+        for one, offsets in packed.take_all()
+    ]
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> None:
+    """Against a dict of offsets: in any order, taken one by one, ended by time, saved and restored."""
+    with patch.object(packed_leases, "LEAF_ROWS_MAX", 3):
+        packed, model = PackedLeases(), dict[int, Lease]()
+        for number in range(1, data.draw(st.integers(1, 25))):
+            what = data.draw(st.sampled_from(["add", "add", "add", "take", "end", "ended", "restore"]))
+            if what == "add":
+                first = data.draw(st.integers(0, 400))
+                free = [offset for offset in range(first, first + 70) if offset not in model]
+                offsets = sorted(set(data.draw(st.lists(st.sampled_from(free), max_size=40)) if free else []))
+                if offsets:
+                    until_ms = data.draw(st.integers(0, 50))
+                    lease = Lease(number, number % 5, first, first + 70, until_ms, 7, f"c{number % 3}", False)
+                    packed.add([(lease, offsets)])
+                    model.update(dict.fromkeys(offsets, lease))
+            elif what == "take":
+                offset = data.draw(st.integers(0, 470))
+                taken = packed.take(offset)
+                assert (taken is None) == (offset not in model)
+                if taken is not None:
+                    assert offset in taken.offsets
+                    assert {model.pop(one).number for one in taken.offsets} == {taken.lease.number}
+            elif what == "end":
+                now_ms = data.draw(st.integers(0, 50))
+                due = [one for one in model.values() if not one.ended and one.until_ms <= now_ms]
+                assert packed.end_until(now_ms) == bool(due)
+                for lease in due:
+                    lease.ended = True
+            elif what == "ended":
+                count = data.draw(st.integers(1, 20))
+                ended = sorted(offset for offset, lease in model.items() if lease.ended)
+                found = sorted(offset for taken in packed.take_ended(count) for offset in taken.offsets)
+                assert len(found) >= min(count, len(ended))
+                assert set(ended[: min(count, len(ended))]) <= set(found) <= set(ended)
+                for offset in found:
+                    del model[offset]
+            else:
+                saved = packed.save()
+                packed = PackedLeases()
+                packed.restore(*saved)
+            assert list(packed.offsets()) == sorted(model)
+            assert packed.count == len(model)
+            assert packed.lowest() == min(model, default=None)
+            open_ends = [lease.until_ms for lease in model.values() if not lease.ended]
+            assert bool(packed.clock.live) >= bool(open_ends)
+            assert packed.clock.until_ms <= min(open_ends, default=packed_leases.NEVER)
+            assert packed.ended_count(20) == sum(one.ended or one.until_ms <= 20 for one in model.values())
+        for offsets, number, attempt, until_ms, received_ms, client_id, is_ended in leases_of(packed):
+            for offset in offsets:
+                one = model.pop(offset)
+                assert (one.number, one.attempt, one.until_ms) == (number, attempt, until_ms)
+                assert (one.received_ms, one.client_id, one.ended) == (received_ms, client_id, is_ended)
+        assert not model
+        assert packed.byte_count == 0
+
+
+def test_names_of_clients_that_have_nothing_are_forgotten() -> None:
+    packed = PackedLeases()
+    with patch.object(packed_leases, "_CLIENTS_MIN", 4):
+        for number in range(200):
+            packed.add([(Lease(1, 1, number, number + 1, 9, 9, f"client {number}", False), [number])])
+            if number >= 2:
+                packed.take(number - 2)
+    assert len(packed.save()[0]) < 20
+    assert [one[5] for one in leases_of(packed)] == ["client 198", "client 199"]
+
+
+def test_a_lease_that_a_row_cannot_say_is_not_packed() -> None:
+    assert can_pack(Lease(1, 1, 0, 1, 9, 9, "c", renewed=False))
+    assert not can_pack(Lease(1, 1, 0, 1, 9, 9, "c", renewed=True))
+    assert not can_pack(Lease(1 << 32, 1, 0, 1, 9, 9, "c", renewed=False))
+    released = Lease(1, 1, 0, 1, 9, 9, "c", renewed=False)
+    released.until_ms = 8
+    assert not can_pack(released)
+
+
+def test_rows_of_a_snapshot_that_name_nothing_are_refused() -> None:
+    packed = PackedLeases()
+    packed.add([(Lease(1, 1, 0, 1, 9, 9, "c", renewed=False), [0])])
+    _, leaves = packed.save()
+    with pytest.raises(ValueError, match="client"):
+        PackedLeases().restore([], leaves)
+
+
+# --- the engine -----------------------------------------------------------------------------------------
+def engine_with(count: int, queue_count: int = 2) -> Engine:
+    engine = Engine(
+        ConsumerSettings(new_group_start="begin", in_flight_max=1_000_000), queue_count=queue_count
+    )
+    for number in range(count):
+        engine.send(f"m{number}", queue_id=number % queue_count)
+    return engine
+
+
+def states_of(engine: Engine) -> list[QueueState]:
+    return [one for one in engine.delivery.pair_table.states() if one.kind is SourceKind.TOPIC]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("how", ["restart", "crash"])
+def test_out_of_order_acknowledgements_survive_a_restart_as_the_same_ranges(seed: int, how: str) -> None:
+    """By snapshot and replay, and by replay alone."""
+    rng = random.Random(seed)
+    engine = engine_with(300)
+    got: list[Delivered] = []
+    while len(got) < 300:
+        engine.now_ms += 1
+        got += engine.receive(
+            count=rng.choice([1, 3, 32]), client_id=f"c{rng.randrange(5)}", invisible_ms=60_000
+        )
+    acked = rng.sample(got, 140)
+    engine.ack(*acked[:70])
+    if how == "restart":
+        engine.restart()
+    engine.ack(*acked[70:])
+    before = [
+        (one.committed, one.next_offset, one.consumed().ranges(), one.owed()) for one in states_of(engine)
+    ]
+    assert any(one.open.packed.count for one in states_of(engine))
+    if how == "restart":
+        engine.restart()
+    else:
+        engine.crash(flushed=True)
+    after = [
+        (one.committed, one.next_offset, one.consumed().ranges(), one.owed()) for one in states_of(engine)
+    ]
+    assert after == before
+    left = {(one.queue_id, one.queue_offset) for one in got} - {
+        (one.queue_id, one.queue_offset) for one in acked
+    }
+    assert engine.receive() == []
+    engine.now_ms += 60_000
+    again: list[Delivered] = []
+    while some := engine.receive():
+        again += some
+    assert {(one.queue_id, one.queue_offset) for one in again} == left
+    assert len(again) == len(left)
+    assert {one.attempt for one in again} == {2}
+    engine.ack(*again)
+    assert [engine.committed(queue_id=number) for number in range(2)] == [150, 150]
+
+
+@pytest.mark.usefixtures("small")
+def test_packed_messages_come_back_lowest_first_when_their_time_is_over() -> None:
+    engine = engine_with(60, queue_count=1)
+    got = [one for _ in range(20) for one in engine.receive(count=3)]
+    assert len(got) == 60
+    assert engine.delivery.next_due_ms() == engine.now_ms + LEASE_MS
+    engine.ack(got[7], got[30])
+    assert engine.delivery.due_pairs(engine.now_ms) == []
+    engine.now_ms += LEASE_MS
+    assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
+    again = [one for _ in range(58) for one in engine.receive(count=1)]
+    assert bodies(again) == [f"m{number}" for number in range(60) if number not in (7, 30)]
+    for old in got:
+        if old not in (got[7], got[30]):
+            with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+                engine.ack(old)
+    engine.ack(*reversed(again))
+    assert engine.committed() == 60
+
+
+@pytest.mark.usefixtures("small")
+def test_packed_messages_can_be_changed_and_acknowledged_many_at_once() -> None:
+    engine = engine_with(64, queue_count=1)
+    got = [one for _ in range(32) for one in engine.receive(count=2)]
+    (state,) = states_of(engine)
+    assert state.open.packed.count
+    handle = engine.delivery.change_invisible(
+        "workers", "orders", got[5].receipt_handle, 30_000, engine.now_ms
+    )
+    handles = [one.receipt_handle for one in got if one is not got[5]]
+    assert engine.delivery.acknowledge_many("workers", "orders", handles, engine.now_ms) == [None] * 63
+    assert engine.committed() == 5
+    assert state.consumed().ranges() == [(6, 64)]
+    assert state.open.in_flight_count(engine.now_ms) == 1
+    engine.delivery.acknowledge("workers", "orders", handle, engine.now_ms)
+    assert engine.committed() == 64
+
+
+@pytest.mark.usefixtures("small")
+def test_a_reset_forgets_what_is_packed() -> None:
+    engine = engine_with(40, queue_count=1)
+    got = [one for _ in range(40) for one in engine.receive(count=1)]
+    assert engine.delivery.reset("workers", "orders", {0: 0}, engine.now_ms) == {0: 40}
+    assert engine.delivery.in_flight_count == 0
+    engine.now_ms += LEASE_MS
+    assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")], "only for the reset's sake"
+    assert bodies(engine.receive(count=40)) == [f"m{number}" for number in range(32)]
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        engine.ack(got[0])
+
+
+@pytest.mark.usefixtures("small")
+def test_the_engine_is_as_its_model_while_nearly_everything_is_packed() -> None:
+    run_state_machine_as_test(DeliveryMachine, settings=settings(max_examples=15, stateful_step_count=30))

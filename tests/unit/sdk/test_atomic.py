@@ -1,0 +1,115 @@
+"""Which broker and which queues an atomic transaction takes, and what it refuses before anybody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from trovemq import AtomicTransaction, ClientOptions, TroveError, errors
+from trovemq._links import Links
+from trovemq._routes import RouteTable
+from trovemq.atomic import MESSAGES_MAX
+from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
+from trovemq.received import ReceivedMessage
+
+pytestmark = pytest.mark.asyncio
+
+
+class FakeLinks:
+    """Routes of two brokers: "a" has both topics, "b" has one of them and one of its own."""
+
+    def __init__(self) -> None:
+        self.routes = RouteTable()
+        self.options = ClientOptions()
+        self.closed = False
+        on_a = (TopicRoute("orders", 4), TopicRoute("stock", 2))
+        on_b = (TopicRoute("orders", 4), TopicRoute("alone", 1))
+        names = (("a", on_a), ("b", on_b))
+        routes = [BrokerRoute(BrokerInfo("c", name, "127.0.0.1:1"), topics) for name, topics in names]
+        self.routes.apply(ClusterState(tuple(routes)))
+
+    def suspect(self, broker: BrokerInfo) -> bool:
+        return False
+
+    async def refresh(self) -> None:
+        """The routes stay as they are."""
+
+
+def transaction(broker: str | None = None) -> AtomicTransaction:
+    return AtomicTransaction(cast("Links", FakeLinks()), broker=broker, timeout_ms=None)
+
+
+async def refused(call: Coroutine[Any, Any, object]) -> TroveError:
+    with pytest.raises(TroveError) as caught:
+        await call
+    return caught.value
+
+
+async def test_it_goes_to_the_broker_that_has_all_topics() -> None:
+    for _ in range(10):
+        tx = transaction()
+        await tx.send("orders", b"x")
+        await tx.send("stock", b"x", queue_id=1)
+        await tx.send("orders", b"x")
+        broker, places = await tx._placed()
+        assert broker.name == "a"
+        assert places[1].queue_id == 1
+        assert places[0] == places[2], "messages of a topic stay together"
+
+
+async def test_topics_of_two_brokers_are_refused_with_both_names() -> None:
+    tx = transaction()
+    await tx.send("stock", b"x")
+    await tx.send("alone", b"x")
+    error = await refused(tx.commit())
+    assert error.spec is errors.TRANSACTION_BROKERS
+    assert "stock is on a" in error.message
+    assert "alone is on b" in error.message
+    assert error.fields["brokers"] == "a, b"
+
+
+async def test_a_message_received_elsewhere_is_refused() -> None:
+    class Group:
+        group = "g"
+
+    tx = transaction("a")
+    message = cast("ReceivedMessage", type("M", (), {"settled": False, "broker": "b", "topic": "t"})())
+    message.settlement = cast("Any", Group())
+    with pytest.raises(TroveError) as caught:
+        tx.ack(message)
+    assert caught.value.spec is errors.TRANSACTION_BROKERS
+    assert not message.settled
+
+
+async def test_messages_of_an_ordering_key_go_where_a_producer_sends_them() -> None:
+    places = []
+    for _ in range(3):
+        tx = transaction()
+        await tx.send("orders", b"x", ordering_key="k")
+        places += (await tx._placed())[1]
+    assert len(set(places)) == 1
+
+
+async def test_what_is_wrong_is_refused_before_anybody_is_asked() -> None:
+    tx = transaction()
+    assert (await refused(tx.send("orders", b"x", queue_id=-1))).spec is errors.QUEUE_NOT_FOUND
+    assert (await refused(tx.send("orders", b"x", tag="a|b"))).spec is errors.TAG_ILLEGAL
+    for _ in range(MESSAGES_MAX):
+        await tx.send("orders", b"")
+    assert (await refused(tx.send("orders", b""))).spec is errors.TRANSACTION_SIZE_EXCEEDED
+    tx.rollback()
+    assert (await refused(tx.commit())).spec is errors.REQUEST_ILLEGAL
+    nowhere = transaction()
+    await nowhere.send("nowhere", b"x")
+    assert (await refused(nowhere.commit())).spec is errors.TOPIC_NOT_FOUND
+    with pytest.raises(TroveError):
+        AtomicTransaction(cast("Links", FakeLinks()), broker=None, timeout_ms=0)
+
+
+async def test_an_empty_one_asks_nobody() -> None:
+    async with transaction() as tx:
+        pass
+    assert tx.receipt is not None
+    assert tx.receipt.messages == ()

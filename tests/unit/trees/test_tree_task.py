@@ -1,0 +1,157 @@
+"""The task that keeps the trees up with the log, on a clock of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from broker.message_store import MessageStore
+from broker.storage.faulty import FaultyFileSystem, fail_always
+from broker.storage.files import StorageError
+from broker.storage.memory import MemoryFileSystem
+from broker.tree_task import POLL_S, TreeTask
+from tests.support.engine import SMALL, append, flush, open_store, record
+from tests.support.fake_loop import run
+from tests.support.metrics_bench import Bench
+from trovemq_proto.errors import TroveError
+
+SETTINGS = replace(SMALL, tree_index_enable=True, commit_log_file_size=1 << 22, batch_size_max=1 << 22)
+
+
+@pytest.fixture(autouse=True)
+def steps_in_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's time does not run ahead of a thread that works."""
+
+    async def here(work: Callable[[], Any]) -> Any:
+        return work()
+
+    monkeypatch.setattr("broker.tree_task.run_in_thread", here)
+
+
+def filled(files: FaultyFileSystem | MemoryFileSystem, messages: int = 20) -> MessageStore:
+    store = open_store(files, SETTINGS)
+    append(store, *(record(bytes(100), unique_key=f"{n:08}") for n in range(messages)))
+    store.dispatch()
+    flush(store)
+    return store
+
+
+async def _until_current(store: MessageStore, task: TreeTask, *, within_s: float = 60) -> None:
+    assert store.trees is not None
+    running = asyncio.get_running_loop().create_task(task.run())
+    async with asyncio.timeout(within_s):
+        while store.trees.lag_bytes and not running.done():
+            await asyncio.sleep(0.01)
+    if running.done():
+        running.result()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def test_the_trees_catch_up_and_removals_are_held_only_while_a_step_runs() -> None:
+    store = filled(MemoryFileSystem())
+    run(_until_current(store, TreeTask(store, 20)))
+    assert store.trees is not None
+    assert (store.trees.lag_bytes, store.trees.search.record_count) == (0, 20)
+    assert not store.removals_held()
+
+
+def test_a_full_disk_is_waited_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = filled(files)
+    commits = 0
+
+    def full_for_a_while(operation: str, _path: str) -> int | None:
+        nonlocal commits
+        commits += operation == "commit"
+        return errno.ENOSPC if operation == "commit" and commits <= 3 else None
+
+    files.decide = full_for_a_while
+    task = TreeTask(store, 20)
+    run(_until_current(store, task))
+    assert (commits, task.failure) == (4, "")
+    assert not store.removals_held()
+
+
+def test_a_failed_sync_of_the_trees_ends_the_broker() -> None:
+    store = filled(FaultyFileSystem(MemoryFileSystem(), lambda _operation, _path: None))
+    assert store.trees is not None
+
+    def failing() -> None:
+        raise StorageError("sync", "trovemq/trees", errno.EIO)
+
+    async def scenario() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store.trees.trees, "commit", lambda _changes: failing())  # type: ignore[union-attr]
+            await TreeTask(store, 20).run()
+
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        run(scenario())
+    assert not store.removals_held()
+
+
+def test_a_store_without_trees_has_nothing_to_do() -> None:
+    run(TreeTask(open_store(MemoryFileSystem()), 20).run())
+
+
+def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
+    store = filled(MemoryFileSystem())
+    pauses: list[float] = []
+    times = count(step=0.01)
+
+    async def scenario() -> None:
+        task = TreeTask(store, 25, lambda: next(times))
+        real_sleep = asyncio.sleep
+
+        async def sleeping(delay: float) -> None:
+            pauses.append(delay)
+            append(store, record(bytes(1 << 11), unique_key=f"{len(pauses)}"))
+            store.dispatch()
+            flush(store)
+            if len(pauses) == 5:
+                raise asyncio.CancelledError
+            await real_sleep(0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("broker.tree_task.asyncio.sleep", sleeping)
+            with pytest.raises(asyncio.CancelledError):
+                await task.run()
+
+    run(scenario())
+    assert pauses[0] == POLL_S
+    assert pauses[1:] == [pytest.approx(0.03)] * 4
+
+
+@pytest.mark.asyncio
+async def test_the_figures_of_the_trees_are_told() -> None:
+    bench = Bench()
+    store = bench.store
+    bench.parts.statistics.store = open_store(MemoryFileSystem())  # type: ignore[misc]
+    assert bench.parts.statistics.tree_counters() == {}
+    with_trees = filled(MemoryFileSystem())
+    bench.parts.statistics.store = with_trees  # type: ignore[misc]
+    behind = bench.parts.statistics.tree_counters()
+    assert behind["tree_lag_bytes"] == with_trees.end_offset
+    with_trees.catch_up_trees()
+    assert bench.value("trovemq_tree_lag_bytes") == 0
+    assert bench.value("trovemq_tree_records_total") == 20
+    assert bench.value("trovemq_tree_bytes") > 0
+    assert bench.value("trovemq_trees_put_aside") == 0
+    bench.parts.statistics.store = store  # type: ignore[misc]
+    bench.close()
+
+
+def test_a_commit_that_always_fails_leaves_the_searches_to_scan() -> None:
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = filled(files)
+    files.decide = fail_always("commit", errno.ENOSPC)
+    task = TreeTask(store, 20)
+    with pytest.raises(TimeoutError):
+        run(_until_current(store, task, within_s=5))
+    assert "ENOSPC" in task.failure or "injected" in task.failure
