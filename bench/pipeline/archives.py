@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from bench.pipeline.scans import interleaved
 from bench.report import Report
 from trovemq_spark.archive.readers import arrow_dataset
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.archive import ArchiveArguments, run, run_here
 from trovemq_spark.jobs.compact import CompactArguments
 from trovemq_spark.jobs.compact import run as compact
-from trovemq_spark.jobs.job import NoProgress
 from trovemq_spark.log.segments import LogDirectory
 
 ROUNDS: Final = 3

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from bench.report import Report
 from trovemq_proto.records import scan_run
-from trovemq_spark.log.scan import RUN_BYTES_MAX
+from trovemq_spark.log.scan import RUN_BYTES_MAX, read_ahead
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import arrow_schema, column_names
 
@@ -34,6 +34,8 @@ def by_columns(data: memoryview, start: int, names: Sequence[str], *, check_crc:
     """Decodes a segment; the number of records."""
     count = position = 0
     while True:
+        if check_crc or "body" in names:
+            read_ahead(data, position, _RUN_BYTES)
         records, position, _ = scan_run(
             data,
             position,

@@ -25,7 +25,7 @@ from bench.report import Report
 from broker.tools.repair import repair
 from broker.tools.store_view import StoreView
 from trovemq_proto.records.hashes import index_hash, java_hash
-from trovemq_spark.jobs.job import NoProgress
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.rebuild import RebuildArguments, run
 from trovemq_spark.rebuild.run import Rebuild, rebuild
 from trovemq_spark.rebuild.sizes import FileSizes

@@ -22,7 +22,7 @@ from bench.report import Report
 from trovemq_proto.records import encode_offset_msg_id, pack_host
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import ROW_GROUP_ROWS_DEFAULT, TABLE_COLUMNS, ParquetFile
-from trovemq_spark.jobs.job import NoProgress
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.search import SearchArguments, run
 from trovemq_spark.search.answer import Answer
 from trovemq_spark.search.pieces import FilePiece

@@ -22,10 +22,11 @@ import dataclasses
 import difflib
 import importlib
 import importlib.util
+import operator
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -36,6 +37,11 @@ COMMON: Final = ("store", "server", "archive", "out")
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([KMGT]i?B|B)", re.ASCII)
 _SIZE_POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
+_OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.LShift: operator.lshift,
+    ast.Mult: operator.mul,
+    ast.Sub: operator.sub,
+}
 _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -87,6 +93,29 @@ def _text_of(statement: ast.stmt) -> str:
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return " ".join(str(statement.value.value).split())
     return ""
+
+
+def default_of(field: FieldHelp, module: str) -> Any:
+    """What the field is where nothing is given; its default may name a constant of the module, or of one that
+    this imports. Without importing them."""
+    return _value_of(ast.parse(field.default, mode="eval").body, module)
+
+
+def _value_of(node: ast.expr, module: str) -> Any:
+    if isinstance(node, ast.BinOp):
+        return _OPERATIONS[type(node.op)](_value_of(node.left, module), _value_of(node.right, module))
+    if not isinstance(node, ast.Name):
+        return ast.literal_eval(node)
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    assert spec.origin is not None, module
+    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom) and node.id in [alias.name for alias in statement.names]:
+            return _value_of(node, str(statement.module))
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == node.id:
+            assert statement.value is not None, node.id
+            return _value_of(statement.value, module)
+    raise ValueError(f"{module} has no constant {node.id}")
 
 
 def split_settings(settings: Iterable[str]) -> dict[str, list[str]]:

@@ -171,14 +171,18 @@ def _settings_help(job: Job) -> str | None:
     taken = [field.name for field in fields if field.name in COMMON]
     blocks = [
         "\b\nSettings, by --set NAME=VALUE:",
-        *(_field_help(f, width) for f in fields if f.name not in COMMON),
+        *(_field_help(f, job.module, width) for f in fields if f.name not in COMMON),
     ]
     blocks.append("Takes " + ", ".join(f"--{name}" for name in taken) + ".")
     return "\n\n".join(blocks)
 
 
-def _field_help(field: FieldHelp, width: int) -> str:
-    default = f", else {field.default}" if field.default else ", needed"
+def _field_help(field: FieldHelp, module: str, width: int) -> str:
+    default = ", needed"
+    if field.default:
+        value = job_arguments.default_of(field, module)
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        default = "" if value in ("", (), None) else f", else {shown}"
     lines = textwrap.wrap(field.text, width - 4)
     return "\n".join(["\b", f"{field.name} ({field.type}{default})", *(f"    {line}" for line in lines)])
 

@@ -18,7 +18,7 @@ from rich.progress import (
 
 
 class ProgressBar:
-    """A line for each step of a job (jobs/job.py, Progress); a context manager. Safe to call from threads."""
+    """A line for each step of a job (job.py, Progress); a context manager. Safe to call from threads."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._progress = Progress(

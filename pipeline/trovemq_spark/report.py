@@ -23,7 +23,7 @@ from typing import Final
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_spark.java import JavaMissingError
-from trovemq_spark.jobs.job import Report
+from trovemq_spark.job import Report
 
 EXIT_DONE: Final = 0
 EXIT_FINDINGS: Final = 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from trovemq_spark.jobs.job import Progress, Report
+    from trovemq_spark.job import Progress, Report
 
 PROGRAM: Final = "trovemq-pipeline"
 STOP_TIME_MAX_S: Final = 10
@@ -156,7 +156,7 @@ def _progress() -> AbstractContextManager[Progress]:
         from trovemq_spark.progress import ProgressBar
 
         return ProgressBar()
-    from trovemq_spark.jobs.job import NoProgress
+    from trovemq_spark.job import NoProgress
 
     return nullcontext(NoProgress())
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from trovemq_spark.jobs.job import Progress
+from trovemq_spark.job import Progress
 from trovemq_spark.tasks import (
     Failure,
     Item,

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_spark.jobs.job import Progress
+from trovemq_spark.job import Progress
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")

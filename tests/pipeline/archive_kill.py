@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from tests.pipeline.archive_logs import EVENTS
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs import archive, compact
-from trovemq_spark.jobs.job import NoProgress
 
 
 class Killer:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import Finding, Progress, Report
+from trovemq_spark.job import Finding, Progress, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import shutil
@@ -32,6 +31,7 @@ from tests.pipeline.archive_logs import (
     rows_of,
 )
 from tests.support.golden import GOLDEN_NAMES, load_manifest
+from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.small_disks import mounted_disk
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -42,17 +42,16 @@ from trovemq_spark.archive.manifest import FILES, Manifest
 from trovemq_spark.archive.parquet_files import BLOOM_COLUMNS
 from trovemq_spark.archive.readers import archive_files, arrow_dataset, read_archive
 from trovemq_spark.archive.segment_task import SegmentResult, SegmentTask, archive_segment
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs import archive as archive_job
 from trovemq_spark.jobs import compact
 from trovemq_spark.jobs.archive import ArchiveArguments, run, run_here
-from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.storage import Place
 from trovemq_spark.table.schema import column_names
 
 pytestmark = pytest.mark.slow
 
-LONG = os.environ.get("PIPELINE_LONG") == "1"
-KILLS = 20 if LONG else 4
+KILLS = 20 if PIPELINE_LONG else 4
 
 
 def archive(store: Path, out: Path, **changes: object) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.own_store import own_store
+from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.store_faults import FAULTS, DamagedStore
 from trovemq_proto.errors import TroveError
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.audit import AuditArguments, audit, run
-from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.tasks import OneProcess
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def test_a_store_without_faults_has_no_findings(spark: SparkSession, tmp_path: P
     assert report.facts["unitsCompared"] == records - dead
 
 
-@pytest.mark.parametrize("name", FAULTS if os.environ.get("PIPELINE_LONG") == "1" else list(FAULTS)[:1])
+@pytest.mark.parametrize("name", FAULTS if PIPELINE_LONG else list(FAULTS)[:1])
 def test_each_fault_alone_is_named(
     name: str, spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq_spark import cli, running, session
 from trovemq_spark.progress import ProgressBar
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-LONG = os.environ.get("PIPELINE_LONG") == "1"
 PROBE = "tests.pipeline.probe_job"
 SCRIPT = (
     "from trovemq_spark import cli, running\n"
@@ -103,7 +103,7 @@ def test_nothing_of_spark_reaches_the_terminal() -> None:
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
-@pytest.mark.parametrize(("number", "code"), STOPS if LONG else STOPS[:1])
+@pytest.mark.parametrize(("number", "code"), STOPS if PIPELINE_LONG else STOPS[:1])
 def test_a_job_that_is_stopped_leaves_nothing(number: signal.Signals, code: int, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

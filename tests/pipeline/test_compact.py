@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -23,18 +22,19 @@ from tests.pipeline.archive_logs import (
     log_rows,
     rows_of,
 )
+from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.entry import Selection
 from trovemq_spark.archive.manifest import FILES, Manifest
 from trovemq_spark.archive.parquet_files import ParquetFile
 from trovemq_spark.archive.readers import arrow_dataset
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs import archive, compact
 from trovemq_spark.jobs.compact import CompactArguments
-from trovemq_spark.jobs.job import NoProgress, Report
 
 pytestmark = pytest.mark.slow
 
-KILLS = 20 if os.environ.get("PIPELINE_LONG") == "1" else 4
+KILLS = 20 if PIPELINE_LONG else 4
 
 
 def archive_log(log: GrowingLog, out: Path) -> None:

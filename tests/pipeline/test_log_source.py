@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import logging
 import operator
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterable
@@ -39,12 +38,12 @@ from broker.storage.real import RealFileSystem
 from broker.topics.deletions import TopicDeletions
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from tests.support.log_files import LogFiles, Row, plan, read, rows_of
+from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_spark.table.schema import ALL_COLUMNS, arrow_schema, column_names, spark_schema
 
 pytestmark = pytest.mark.slow
-LONG = bool(os.environ.get("PIPELINE_LONG"))
 EPOCH = datetime.fromtimestamp(0, UTC)
 ADDRESSES: dict[str, Callable[[Path], str]] = {
     "store": str,
@@ -440,7 +439,7 @@ def damage(store: Path, source: random.Random, count: int) -> set[int]:
     return {messages[index]["commitLogOffset"] for index in chosen}
 
 
-@pytest.mark.parametrize("seed", range(30 if LONG else 4))
+@pytest.mark.parametrize("seed", range(30 if PIPELINE_LONG else 4))
 def test_damaged_records_by_mode(seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = random.Random(seed)
     store = unpack("rollover", tmp_path)
@@ -475,7 +474,7 @@ def without_damage(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "damage"}
 
 
-@pytest.mark.parametrize("seed", range(60 if LONG else 6))
+@pytest.mark.parametrize("seed", range(60 if PIPELINE_LONG else 6))
 def test_conditions_leave_the_same_damage_as_spark_would(seed: int, tmp_path: Path) -> None:
     source = random.Random(seed)
     store = unpack("rollover", tmp_path)

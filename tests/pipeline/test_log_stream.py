@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from tests.support.golden import load_manifest, unpack
 from tests.support.log_files import LogFiles, Row, rows_of, source_of
+from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq_proto.errors import TroveError
 from trovemq_spark.sources.log_stream import TroveLogStreamReader
 
 pytestmark = pytest.mark.slow
 EARLIEST = {"startingOffsets": "earliest", "columns": "topic,body,physicalOffset,size"}
-LONG = bool(os.environ.get("PIPELINE_LONG"))
 
 
 def reader_of(path: Path, **options: str) -> TroveLogStreamReader:
@@ -51,7 +50,7 @@ def append_some(log: LogFiles, source: random.Random, count: int) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(200 if LONG else 12))
+@pytest.mark.parametrize("seed", range(200 if PIPELINE_LONG else 12))
 def test_a_growing_log_is_read_once_with_limits_and_restarts(seed: int, tmp_path: Path) -> None:
     source = random.Random(seed)
     log = LogFiles(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,24 +12,24 @@ from pyspark.sql import SparkSession
 from deploy.demo import flights
 from tests.support.generated_store import ROLLING, write_flights
 from tests.support.golden import CLEAN_NAMES
+from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.rebuilt import files_of, index_contents
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import NoProgress
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.rebuild import RebuildArguments, run
 
 pytestmark = pytest.mark.slow
 
-LONG = os.environ.get("PIPELINE_LONG") == "1"
-FLIGHTS = flights.FLIGHT_COUNT if LONG else 12_000
+FLIGHTS = flights.FLIGHT_COUNT if PIPELINE_LONG else 12_000
 SETTINGS = replace(
     ROLLING,
-    commit_log_file_size=8 << 20 if LONG else 2 << 20,
+    commit_log_file_size=8 << 20 if PIPELINE_LONG else 2 << 20,
     index_slot_count=50_021,
-    index_item_count=200_000 if LONG else 15_000,
+    index_item_count=200_000 if PIPELINE_LONG else 15_000,
 )
 
 
-@pytest.mark.parametrize("name", CLEAN_NAMES if LONG else ["rollover"])
+@pytest.mark.parametrize("name", CLEAN_NAMES if PIPELINE_LONG else ["rollover"])
 def test_spark_rebuilds_what_rocketmq_wrote(
     name: str, spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -13,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.golden import unpack
+from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.rebuilt import files_of, rebuild_here
 
 pytestmark = pytest.mark.slow
 
-KILLS = 20 if os.environ.get("PIPELINE_LONG") == "1" else 4
+KILLS = 20 if PIPELINE_LONG else 4
 PUBLISHING = 16
 """So many of the last events have the renames that make the result visible."""
 PARTS = ("consumequeue", "index")

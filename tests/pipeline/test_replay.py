@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import subprocess
 import sys
@@ -24,13 +23,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.stored_messages import ask, stored
 from trovemq import Client
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.archive import ArchiveArguments
 from trovemq_spark.jobs.archive import run as run_archive
-from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.jobs.replay import ReplayArguments, run, shares
 from trovemq_spark.replay import sender as sender_module
 from trovemq_spark.replay.ledger import Ledger, SourceQueue
@@ -41,7 +41,6 @@ from trovemq_spark.report import error_of
 from trovemq_spark.table.columns import arrow_batch
 
 pytestmark = pytest.mark.slow
-LONG = "PIPELINE_LONG" in os.environ
 SOURCES = {"orders": 3, "billing": 2}
 """Topic -> queues."""
 MESSAGES = 300
@@ -194,7 +193,7 @@ def test_killed_at_random_moments_and_resumed_every_message_is_there_once(
     spark: SparkSession, broker: BrokerProcess, store: Path, tmp_path: Path
 ) -> None:
     total = MESSAGES * sum(SOURCES.values())
-    kills = 20 if LONG else 1
+    kills = 20 if PIPELINE_LONG else 1
     chances = random.Random(20_260_131)
     moments = sorted(chances.sample(range(1, total - 200), kills))
     ask(broker, lambda client: client.admin.create_topic("resumed", 4))
@@ -256,7 +255,7 @@ def send(
     return result
 
 
-@pytest.mark.parametrize("seed", range(20 if LONG else 4))
+@pytest.mark.parametrize("seed", range(20 if PIPELINE_LONG else 4))
 def test_what_was_stored_and_not_noted_is_found_in_the_target_and_not_sent_again(
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

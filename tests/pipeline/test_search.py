@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,15 @@ from pyspark.sql import SparkSession
 
 from tests.support.broker_process import running_broker
 from tests.support.golden import unpack
+from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.search_oracle import archive_half, expected, living_messages, make_store, questions
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import NoProgress, Report
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.search import SearchArguments, run
 from trovemq_spark.search import reading
 
 pytestmark = pytest.mark.slow
 
-LONG = os.environ.get("PIPELINE_LONG") == "1"
 SIZES = (
     "mappedFileSizeCommitLog=12288",
     "mappedFileSizeConsumeQueue=400",
@@ -42,7 +41,7 @@ def test_tasks_find_what_is_found_here(
     archive_half(store, archive)
     monkeypatch.setattr(reading, "HERE_BYTES_MAX", 0)
     by_tasks = 0
-    for wanted in questions(messages, 5, 60 if LONG else 6):
+    for wanted in questions(messages, 5, 60 if PIPELINE_LONG else 6):
         arguments = SearchArguments(store=str(store), archive=str(archive), **wanted)
         report = run(lambda: spark, arguments, NoProgress())
         by_tasks += bool(report.facts["sources"]["spark"])  # type: ignore[index]
@@ -72,7 +71,7 @@ def test_archive_and_live_broker_answer_together(indexed: bool, tmp_path: Path) 
     archive_half(archived, archive)
     index = f"messageIndexEnable={str(indexed).lower()}"
     with running_broker(store, *SIZES, index) as broker:
-        for wanted in questions(messages, 6, 60 if LONG else 20):
+        for wanted in questions(messages, 6, 60 if PIPELINE_LONG else 20):
             places = {"archive": str(archive), "server": broker.address}
             arguments = SearchArguments(**places, **(wanted | {"limit": 10_000}))  # type: ignore[arg-type]
             report = run(None, arguments, NoProgress())

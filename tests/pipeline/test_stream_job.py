@@ -21,16 +21,16 @@ from pyspark.sql import SparkSession
 from tests.pipeline.archive_logs import GrowingLog, archive_rows, glob_rows, log_rows
 from tests.pipeline.stream_kill import QUEUES, ROOT, TOPIC, WATCHED, Driver, Producer
 from tests.support.live_source import ask, make_topic, send
+from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq.testing import BrokerProcess
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.readers import arrow_dataset
-from trovemq_spark.jobs.job import NoProgress, Report
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.stream import StreamArguments, run
 
 pytestmark = pytest.mark.slow
-LONG = bool(os.environ.get("PIPELINE_LONG"))
 NAME = "b1"
 
 
@@ -149,7 +149,7 @@ class StopAfter(NoProgress):
             os.kill(os.getpid(), self._number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if LONG else [signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if PIPELINE_LONG else [signal.SIGTERM])
 def test_a_signal_lets_the_batch_at_hand_finish(
     number: signal.Signals, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -180,7 +180,7 @@ def test_drivers_killed_while_a_producer_goes_on(
     arguments = {"server": broker.address, "topics": TOPIC, "consumer_group": "kept-tables"}
     settings = [f"--set={name}={value}" for name, value in arguments.items() if name != "server"]
     with Producer(broker.address, 6) as producer:
-        for _ in range(20 if LONG else 2):
+        for _ in range(20 if PIPELINE_LONG else 2):
             driver = Driver(
                 tmp_path / "scratch",
                 *("--server", broker.address, "--out", str(out)),
@@ -229,7 +229,7 @@ READ_DELTA = """
 import sys
 from pathlib import Path
 from tests.pipeline.test_stream_job import forget_last_batch
-from trovemq_spark.jobs.job import NoProgress
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.stream import StreamArguments, run, session_settings
 from trovemq_spark.session import make_session
 store, out, jars = sys.argv[1:]
@@ -246,7 +246,7 @@ session.stop()
 """
 
 
-@pytest.mark.skipif(not LONG, reason="a session of its own: PIPELINE_LONG=1")
+@pytest.mark.skipif(not PIPELINE_LONG, reason="a session of its own: PIPELINE_LONG=1")
 def test_delta_has_each_row_once_though_a_batch_runs_again(jars: Path, tmp_path: Path) -> None:
     log = GrowingLog(tmp_path / "store", 8)
     log.grow(50)

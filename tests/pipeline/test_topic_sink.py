@@ -29,8 +29,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def make_topic(broker: BrokerProcess, name: str, queues: int = 4, kind: str = "NORMAL") -> str:
-    ask(broker, lambda client: client.admin.create_topic(name, queues, kind))
+def make_topic(
+    broker: BrokerProcess, name: str, queues: int = 4, kind: str = "NORMAL", **options: str
+) -> str:
+    ask(broker, lambda client: client.admin.create_topic(name, queues, kind, options=options))
     return name
 
 
@@ -131,6 +133,17 @@ def test_dedup_gives_unique_keys_of_query_batch_partition_and_row(
     expected = {f"nightly-0-{partition}-{row:012d}" for partition in range(2) for row in range(5)}
     found = Counter(message.unique_key for message in stored(broker, topic))
     assert found == dict.fromkeys(expected, 2), "written twice: the same unique keys again"
+
+
+def test_what_is_written_twice_to_a_deduplicated_topic_is_stored_once(
+    spark: SparkSession, broker: BrokerProcess
+) -> None:
+    topic = make_topic(broker, "once", deduplicate="1h")
+    rows = spark.range(0, 10, 1, 2).select(sf.lit("b").alias("body"))
+    for _ in range(2):
+        write(rows, broker, topic=topic, exactlyOnce="dedup", queryId="nightly")
+    expected = {f"nightly-0-{partition}-{row:012d}" for partition in range(2) for row in range(5)}
+    assert Counter(message.unique_key for message in stored(broker, topic)) == dict.fromkeys(expected, 1)
 
 
 def test_a_replayed_batch_of_a_stream_writes_the_same_unique_keys(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from deploy.demo.flights import flight_messages
 from tests.support.traced_store import HOUR_MS, TracedStore
-from trovemq_spark.jobs.job import NoProgress
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.trace import OUT_FILE, TraceArguments, run, trace
 from trovemq_spark.tasks import OneProcess
 

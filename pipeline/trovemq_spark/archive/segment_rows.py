@@ -15,8 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
+from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_spark.archive.parquet_files import FileLayout
+from trovemq_spark.table.bodies import InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 
 Int64s = NDArray[np.int64]
@@ -113,15 +116,38 @@ def cut_chunks(
         first = last
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """Rows of the table, in the order of the file."""
+
+    rows: pa.RecordBatch
+    positions: Int64s
+    """In the segment."""
+    errors: dict[int, TroveError]
+    """By the number of the row: why there is no body."""
+
+
 def chunk_rows(
-    view: memoryview, positions: Int64s, sizes: Int64s, names: list[str], **options: Any
-) -> pa.RecordBatch:
-    """The records at these positions as rows of the table, in the given order. options: of arrow_batch."""
-    ascending = np.argsort(positions)
-    records = RecordBatch(view, positions[ascending], sizes[ascending])
-    rows = arrow_batch(records, names, **options)
-    if (np.diff(positions) > 0).all():
-        return rows
-    places = np.empty(len(ascending), np.int64)
-    places[ascending] = np.arange(len(ascending))
-    return rows.take(pa.array(places))
+    view: memoryview, positions: Int64s, sizes: Int64s, names: list[str], bytes_max: int, **options: Any
+) -> Iterator[ChunkRows]:
+    """The records at these positions as rows, in the given order; cut where their compressed bodies inflate
+    to more than bytes_max, one at least in each. options: of arrow_batch."""
+    for part in inflated_parts(RecordBatch(view, positions, sizes), bytes_max):
+        records = part.records
+        ascending = np.argsort(records.positions)
+        if (np.diff(records.positions) > 0).all():
+            rows = arrow_batch(records, names, inflated=part.bodies, **options)
+        else:
+            sorted_records = RecordBatch(view, records.positions[ascending], records.sizes[ascending])
+            bodies = _reordered(part, ascending)
+            places = np.empty(len(ascending), np.int64)
+            places[ascending] = np.arange(len(ascending))
+            rows = arrow_batch(sorted_records, names, inflated=bodies, **options).take(pa.array(places))
+        yield ChunkRows(rows, records.positions, part.errors)
+
+
+def _reordered(part: InflatedPart, order: Int64s) -> list[bytes | None]:
+    """The part's bodies as its records stand in another order."""
+    compressed = part.records.sys_flags & SYS_FLAG_COMPRESSED > 0
+    numbers = np.cumsum(compressed) - 1
+    return [part.bodies[number] for number in numbers[order][compressed[order]].tolist()]

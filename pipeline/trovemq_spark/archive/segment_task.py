@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 import numpy as np
@@ -24,8 +24,8 @@ from trovemq_proto.records import RecordBatch
 from trovemq_spark.archive.disk_full import disk_full_told
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.archive.parquet_files import LAYOUT_DEFAULT, TABLE_COLUMNS, FileLayout, ParquetFile
-from trovemq_spark.archive.segment_rows import FileRows, SegmentRows, chunk_rows
-from trovemq_spark.jobs.job import Finding
+from trovemq_spark.archive.segment_rows import ChunkRows, FileRows, SegmentRows, chunk_rows
+from trovemq_spark.job import Finding
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile, open_deletions
 from trovemq_spark.storage import Place
@@ -191,37 +191,31 @@ def _chunks(
 ) -> Iterator[pa.RecordBatch]:
     view = segment.file.view()
     for positions, sizes in rows.chunks:
-        failed: dict[int, str] = {}
-
-        def tell(index: int, error: TroveError, failed: dict[int, str] = failed) -> None:
-            failed[index] = error.message
-
-        chunk = chunk_rows(
+        chunks = chunk_rows(
             view,
             positions,
             sizes,
             list(TABLE_COLUMNS),
+            task.layout.row_group_bytes,
             broker_name=task.source or None,
-            undecodable=None if task.mode == FAILFAST else tell,
         )
-        yield _with_damage(task, chunk, positions, failed, result) if failed else chunk
+        for chunk in chunks:
+            yield _with_damage(task, chunk, result) if chunk.errors else chunk.rows
 
 
-def _with_damage(
-    task: SegmentTask, chunk: pa.RecordBatch, positions: Any, failed: dict[int, str], result: SegmentResult
-) -> pa.RecordBatch:
-    """Rows whose body cannot be had, with the reason or left out. failed: by index in log order."""
-    in_log_order = np.argsort(positions)
-    reasons: list[str | None] = [None] * chunk.num_rows
-    for index, reason in failed.items():
-        row = int(in_log_order[index])
-        reasons[row] = reason
-        result.findings.append(_finding(task, task.file.start + int(positions[row]), reason))
+def _with_damage(task: SegmentTask, chunk: ChunkRows, result: SegmentResult) -> pa.RecordBatch:
+    """Rows whose body cannot be had, with the reason or left out. TroveError in failfast."""
+    reasons: list[str | None] = [None] * chunk.rows.num_rows
+    for row, error in chunk.errors.items():
+        if task.mode == FAILFAST:
+            raise error
+        reasons[row] = error.message
+        result.findings.append(_finding(task, task.file.start + int(chunk.positions[row]), error.message))
     told = pa.array(reasons, pa.string())
     if task.mode == DROPMALFORMED:
-        result.dropped += len(failed)
-        return chunk.filter(pc.is_null(told))
-    return chunk.set_column(TABLE_COLUMNS.index("damage"), "damage", told)
+        result.dropped += len(chunk.errors)
+        return chunk.rows.filter(pc.is_null(told))
+    return chunk.rows.set_column(TABLE_COLUMNS.index("damage"), "damage", told)
 
 
 def _write_damages(task: SegmentTask, out: Place, damages: list[Damage]) -> FileEntry:

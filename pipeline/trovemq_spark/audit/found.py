@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from broker.scrub.findings import Finding as ScrubFinding
 from broker.scrub.findings import Findings
-from trovemq_spark.jobs.job import Finding
+from trovemq_spark.job import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,12 +81,8 @@ def _spans(
     store: AuditedStore, groups: frozenset[str], found: FoundList
 ) -> dict[Subscription, tuple[int, int]]:
     """(committed, end) by group, topic and queue."""
-    try:
-        offsets = ConsumerOffsets.load(as_file_system(store.files))
-    except (TroveError, StorageError):
-        return {}  # told where the small files are checked
     spans = {}
-    for group, topic, queue_id, committed in offsets.entries():
+    for group, topic, queue_id, committed in _committed(store):
         queue = store.queues.get((topic, queue_id))
         if (groups and group not in groups) or queue is None:
             continue
@@ -98,6 +94,19 @@ def _spans(
             found.of("committedOffset").add(OFFSETS_PATH, 0, what, note=not store.clean)
         spans[group, topic, queue_id] = (committed, queue.end)
     return spans
+
+
+def known_groups(store: AuditedStore) -> set[str]:
+    """Those with a committed offset."""
+    return {group for group, *_ in _committed(store)}
+
+
+def _committed(store: AuditedStore) -> list[tuple[str, str, int, int]]:
+    """(group, topic, queue id, committed offset)."""
+    try:
+        return list(ConsumerOffsets.load(as_file_system(store.files)).entries())
+    except (TroveError, StorageError):
+        return []  # told where the small files are checked
 
 
 def _open_of(

@@ -16,7 +16,7 @@ from broker.log.segments import file_name
 from broker.scrub.layouts import INDEX_DIRECTORY
 from trovemq_spark.audit.config_check import check_small_files
 from trovemq_spark.audit.found import Counted, FoundList
-from trovemq_spark.audit.groups import unacknowledged
+from trovemq_spark.audit.groups import known_groups, unacknowledged
 from trovemq_spark.audit.index_check import check_index, index_facts, index_paths
 from trovemq_spark.audit.queue_check import LogBounds, check_queue
 from trovemq_spark.audit.segment_check import SegmentResult, check_segment
@@ -30,7 +30,8 @@ from trovemq_spark.audit.store import (
     queue_keys,
 )
 from trovemq_spark.audit.unique_keys import find_twice, keys_of_segment
-from trovemq_spark.jobs.job import Report
+from trovemq_spark.job import Report
+from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.tasks import Runner
 
 CHECKS: Final = ("log", "queues", "index", "uniqueKeys", "groups", "files")
@@ -80,6 +81,7 @@ class Audit:
         if "groups" in self._checks:
             open_messages = unacknowledged(store, self._runner, self._groups, found)
             self._report.facts["unacknowledged"] = [one.to_json() for one in open_messages]
+            self._report.note_missing(self._groups, known_groups(store), "committed offset of group")
         self._take([Counted.of(found)])
         self._report.findings.sort(key=lambda finding: (finding.file, finding.offset, finding.kind))
         self._tell(store, results, end)
@@ -151,7 +153,7 @@ class Audit:
             self._report.finding_count += one.finding_count - kept
 
     def _tell(self, store: AuditedStore, results: list[SegmentResult], end: int) -> None:
-        self._report.facts["shutdown"] = "clean" if store.clean else "killed"
+        self._report.facts["shutdown"] = "clean" if store.clean else "open or killed"
         if is_locked(store):
             self._report.notes.append(
                 "another process has the store open: of what it writes wrong things may be told"
@@ -182,6 +184,7 @@ class Audit:
                 self._report.notes.append(f"{INDEX_DIRECTORY}: {count} {what}")
         if store.log.segments[-1].end > end and not store.clean:
             self._report.notes.append(f"the store was not closed: its log is read up to {end}")
+            self._report.notes += unfinished_notes(store.log, end)
 
 
 def _key(item: tuple[QueueKey, list[NDArray[np.void]]]) -> QueueKey:

@@ -25,7 +25,8 @@ from trovemq_spark.archive.segment_task import (
     archive_segment,
     check_same_log,
 )
-from trovemq_spark.jobs.job import Finding, Progress, Report
+from trovemq_spark.job import Finding, Progress, Report
+from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
 from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.tasks import Failure, OneProcess, Runner, raise_failure
@@ -122,6 +123,7 @@ def archive_log(runner: Runner, arguments: ArchiveArguments) -> Report:
             report.notes.append(
                 f"segment {last.name} is not full: read to its last whole record, {totals.end}"
             )
+            report.notes += unfinished_notes(log, totals.end)
         if manifest.place.local is None:
             report.notes.append("this place has no links: readers other than Spark take archive_files()")
     return report

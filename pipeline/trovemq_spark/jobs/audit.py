@@ -15,7 +15,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.audit.store import Sizes
 from trovemq_spark.audit.whole import CHECKS, Audit
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.job import Progress, Report
+from trovemq_spark.rebuild.sizes import FileSizes, check_sizes
 from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.tasks import Runner
 
@@ -43,6 +44,7 @@ class AuditArguments:
     def check(self) -> None:
         """TroveError OPTION_ILLEGAL."""
         _checks(self.checks)
+        check_sizes(FileSizes(self.consume_queue_file_size, self.index_slot_count, self.index_item_count))
 
 
 def run(session: SparkSession, arguments: AuditArguments, progress: Progress) -> Report:

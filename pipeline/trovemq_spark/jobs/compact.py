@@ -18,7 +18,7 @@ from trovemq_spark.archive.entry import FileEntry, Selection
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.merge import Merged, MergeTask, merge_files
 from trovemq_spark.archive.parquet_files import COMPRESSIONS, ROW_GROUP_ROWS_DEFAULT, FileLayout
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.job import Progress, Report
 from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.tasks import OneProcess, Runner, raise_failure
 

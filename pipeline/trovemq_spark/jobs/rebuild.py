@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.job import Progress, Report
 from trovemq_spark.rebuild.run import Rebuild, rebuild
-from trovemq_spark.rebuild.sizes import FileSizes, complete
+from trovemq_spark.rebuild.sizes import FileSizes, check_sizes, complete
 from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.storage import Place
 
@@ -37,17 +37,22 @@ class RebuildArguments:
     tags: bool = True
     """Whether tags are indexed, as RocketMQ does from 5.4 on; false makes the index of older ones."""
 
+    def check(self) -> None:
+        """TroveError OPTION_ILLEGAL."""
+        check_sizes(self.sizes())
+
+    def sizes(self) -> FileSizes:
+        """As far as they are given."""
+        return FileSizes(self.consume_queue_file_size, self.index_slot_count, self.index_item_count)
+
 
 def run(session: SparkSession, arguments: RebuildArguments, progress: Progress) -> Report:
     """TroveError STORE_FAILED, STORE_SETTINGS_MISMATCH, OFFSET_OUT_OF_RANGE where a segment was removed
     meanwhile, OPTION_ILLEGAL, JOB_RUNNING, DISK_FULL; OSError."""
-    sizes = FileSizes(
-        arguments.consume_queue_file_size, arguments.index_slot_count, arguments.index_item_count
-    )
     wanted = Rebuild(
         arguments.store,
         Place(arguments.out),
-        complete(sizes, Place(arguments.store)),
+        complete(arguments.sizes(), Place(arguments.store)),
         arguments.parts,
         arguments.tags,
     )

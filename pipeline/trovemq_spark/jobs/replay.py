@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from trovemq import connect
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark import live_loop
+from trovemq_spark.job import Progress, Report
 from trovemq_spark.replay.ledger import Ledger
 from trovemq_spark.replay.sender import ReplayTarget
 from trovemq_spark.replay.source import QueuePlan, Wanted, by_task, messages, plan, preview
 from trovemq_spark.replay.task import CONNECT_WAIT_MS, RESULT_DDL, ReplayTask
-from trovemq_spark.sources import live_loop
 
 JOB = "replay"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.job import Progress, Report
 from trovemq_spark.search.answer import Answer, rows_json
 from trovemq_spark.search.in_archive import ArchivePart
 from trovemq_spark.search.in_server import ServerPart
@@ -115,11 +115,13 @@ def run(
     report = Report("search")
     complete = True
     sources: dict[str, object] = {}
+    has_topic = bool(arguments.server)  # which says so itself
     if arguments.archive:
         archive = ArchivePart.open(arguments.archive, question)
         reading.add("archive", archive.pieces)
         complete &= archive.complete
         report.notes += archive.notes
+        has_topic |= archive.has_topic
         sources["archive"] = {"fileCount": archive.file_count, "filesRead": len(archive.pieces)}
     if arguments.store:
         store = StorePart.open(arguments.store, question)
@@ -128,6 +130,7 @@ def run(
         reading.add("store", store.pieces())
         complete &= store.complete
         report.notes += store.notes
+        has_topic |= store.has_topic
         sources["store"] = {"indexUsed": store.found is not None, "segmentsRead": len(store.pieces())}
     sources["spark"] = reading.needs_spark
     reading.run(answer, progress)
@@ -136,6 +139,8 @@ def run(
         server.run()
         complete &= server.complete
         report.notes += server.notes
+    if not has_topic and not answer.table().num_rows:
+        report.note_missing([question.topic], [])
     _tell(report, answer, complete, sources)
     return report
 

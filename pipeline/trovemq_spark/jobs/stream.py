@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import COMPRESSIONS, FileLayout
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.job import Progress, Report
 from trovemq_spark.jobs.stream_query import stop_signals, watch
+from trovemq_spark.option_kinds import DURATION, option_error
 from trovemq_spark.sinks.checkpoint import committed_offsets
 from trovemq_spark.sinks.delta import JARS_DEFAULT, DeltaSink, check_session, delta_settings
 from trovemq_spark.sinks.table_sink import JOB, BatchSink, TableSink
-from trovemq_spark.sources.option_kinds import DURATION, option_error
 from trovemq_spark.sources.options import LIVE, LOG, parse_source_options
 from trovemq_spark.storage import Place
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from broker.events.codec import EVENTS_TOPIC
 from broker.index.consume_queue import ROOT_DIRECTORY
-from trovemq_spark.jobs.job import Progress, Report
+from trovemq_spark.job import Progress, Report
 from trovemq_spark.jobs.trace_latency import put_together, reduce_times
 from trovemq_spark.jobs.trace_times import TracedLog, times_of_segment
 from trovemq_spark.log.segments import LogDirectory, open_deletions
@@ -84,6 +84,9 @@ def trace(runner: Runner, arguments: TraceArguments) -> Report:
     report.facts["quantiles"] = "exact, nearest rank; whole milliseconds"
     _note(report, log, has_events=has_events)
     report.note_missing(arguments.topics, (str(row["topic"]) for row in latencies))
+    if has_events:
+        known = {str(row["group"]) for row in [*deliveries, *copies]}
+        report.note_missing(arguments.groups, known, "delivery, retry or dead letter of group")
     if arguments.out:
         _write(Place(arguments.out), latencies)
         report.facts["outFile"] = OUT_FILE

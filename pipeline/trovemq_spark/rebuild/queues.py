@@ -23,7 +23,7 @@ import numpy as np
 from broker.index.consume_queue import BLANK_UNIT, ROOT_DIRECTORY, UNIT_SIZE
 from broker.index.consume_queues import GAP_UNITS_MAX
 from broker.log.segments import file_name
-from trovemq_spark.jobs.job import FINDINGS_MAX
+from trovemq_spark.job import FINDINGS_MAX
 from trovemq_spark.rebuild.blocks import Piece, Units
 from trovemq_spark.rebuild.files import write_pieces
 from trovemq_spark.storage import Place

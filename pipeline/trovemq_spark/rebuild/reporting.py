@@ -8,7 +8,8 @@ from typing import Final
 from broker.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
 from broker.log.segments import DIRECTORY as LOG_DIRECTORY
 from broker.log.segments import file_name
-from trovemq_spark.jobs.job import Finding, Report
+from trovemq_spark.job import Finding, Report
+from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.rebuild.queues import QueueResult
 from trovemq_spark.rebuild.runs import SegmentRuns
@@ -34,6 +35,7 @@ def report_log(store: str, log: LogDirectory, runs: list[SegmentRuns], report: R
     if end < log.capacity_end:
         file, _ = place(last)
         report.notes.append(f"{file} is read up to its byte {end - last}")
+        report.notes += unfinished_notes(log, end)
     written = [found for found in runs if found.record_count]
     report.facts |= {
         "segments": len(log.segments),

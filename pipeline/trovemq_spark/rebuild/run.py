@@ -10,7 +10,8 @@ from broker.index.key_index import DIRECTORY as INDEX_DIRECTORY
 from broker.log.segments import DIRECTORY as LOG_DIRECTORY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.jobs.job import Report
+from trovemq_spark.job import Report
+from trovemq_spark.log.parts import LogPart, plan_parts
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.rebuild.blocks import EntryRange, Piece
 from trovemq_spark.rebuild.index import IndexTask, build_index_file, file_names, plan_files
@@ -19,7 +20,6 @@ from trovemq_spark.rebuild.reporting import note_absent_queues, report_log, repo
 from trovemq_spark.rebuild.runs import SegmentRuns, SegmentTask, extract_runs
 from trovemq_spark.rebuild.sizes import FileSizes
 from trovemq_spark.rebuild.workspace import Workspace, open_workspace
-from trovemq_spark.sources.log_parts import LogPart, plan_parts
 from trovemq_spark.storage import Place
 from trovemq_spark.tasks import Runner
 

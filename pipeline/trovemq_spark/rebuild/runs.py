@@ -19,6 +19,7 @@ from broker.log.reader import Damage
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
+from trovemq_spark.log.parts import LogPart
 from trovemq_spark.log.scan import Run, scan_segment
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.rebuild.blocks import (
@@ -32,7 +33,6 @@ from trovemq_spark.rebuild.blocks import (
     units_name,
 )
 from trovemq_spark.rebuild.files import write_pieces
-from trovemq_spark.sources.log_parts import LogPart
 from trovemq_spark.storage import Place
 
 _UNIT_BYTES: Final = np.dtype((np.void, UNIT_SIZE))

@@ -29,9 +29,9 @@ class FileSizes:
 
 
 def complete(sizes: FileSizes, store: Place) -> FileSizes:
-    """The same with every size known. TroveError STORE_SETTINGS_MISMATCH for one that cannot be, STORE_NEWER,
-    STORE_FAILED."""
-    _check(sizes)
+    """The same with every size known. TroveError OPTION_ILLEGAL for one that cannot be,
+    STORE_SETTINGS_MISMATCH for one that the store's files have not, STORE_NEWER, STORE_FAILED."""
+    check_sizes(sizes)
     given = sizes.given()
     if store.local is not None and store.exists(DIRECTORY):
         try:
@@ -44,11 +44,12 @@ def complete(sizes: FileSizes, store: Place) -> FileSizes:
     return FileSizes(settings.consume_queue_file_size, settings.index_slot_count, settings.index_item_count)
 
 
-def _check(sizes: FileSizes) -> None:
+def check_sizes(sizes: FileSizes) -> None:
+    """TroveError OPTION_ILLEGAL for a size that no file can have."""
     for name, size in sizes.given().items():
         if size < 0 or (name == "consume_queue_file_size" and size % UNIT_SIZE):
             wanted = f"a multiple of {UNIT_SIZE}" if name == "consume_queue_file_size" else "above 0"
-            raise TroveError(errors.STORE_SETTINGS_MISMATCH, f"{name} is {wanted}, not {size}", field=name)
+            raise TroveError(errors.OPTION_ILLEGAL, f"{name} is {wanted}, not {size}", field=name)
     if sizes.index_item_count == 1:
         message = "index_item_count is at least 2: item 0 of a file is never used"
-        raise TroveError(errors.STORE_SETTINGS_MISMATCH, message, field="index_item_count")
+        raise TroveError(errors.OPTION_ILLEGAL, message, field="index_item_count")

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trovemq import Client, connect
+from trovemq_spark import live_loop
 from trovemq_spark.replay.ledger import SourceQueue
 from trovemq_spark.replay.pace import Pace
 from trovemq_spark.replay.sender import QueueSender, ReplayTarget
-from trovemq_spark.sources import live_loop
 
 RESULT: Final = pa.schema(
     [

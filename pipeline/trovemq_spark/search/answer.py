@@ -12,6 +12,7 @@ from trovemq_spark.search.question import ANSWER_COLUMNS
 from trovemq_spark.table.schema import DAMAGE_COLUMN, arrow_schema
 
 _KEPT_MIN: Final = 4096
+_WAITING_BYTES_MAX: Final = 64 << 20
 _NOTES_MAX: Final = 100
 SOURCE_COLUMN: Final = "source"
 IDENTITY: Final = ("msgId", "topic", "queueId", "storeTimestamp")
@@ -30,7 +31,7 @@ class Answer:
         self._order = [("storeTimestamp", direction), ("physicalOffset", direction), ("msgId", direction)]
         self._rows = _SCHEMA.empty_table()
         self._waiting: list[pa.Table] = []
-        self._waiting_count = 0
+        self._waiting_count = self._waiting_bytes = 0
         self.more = False
         """Rows were left out beyond the limit."""
         self.damage: list[str] = []
@@ -49,7 +50,10 @@ class Answer:
         named = table.append_column(SOURCE_COLUMN, pa.repeat(pa.scalar(source), table.num_rows))
         self._waiting.append(named.select(_SCHEMA.names).cast(_SCHEMA))
         self._waiting_count += table.num_rows
-        if self._waiting_count > max(_KEPT_MIN, 4 * self._limit):
+        self._waiting_bytes += table.nbytes
+        if self._waiting_count > max(_KEPT_MIN, 4 * self._limit) or (
+            self._waiting_bytes > max(_WAITING_BYTES_MAX, self._rows.nbytes)
+        ):
             self._settle()
 
     def _note(self, damage: pa.Table) -> None:
@@ -61,7 +65,7 @@ class Answer:
     def _settle(self) -> None:
         """Once each, in order, no more than the limit."""
         every = pa.concat_tables([self._rows, *self._waiting])
-        self._waiting, self._waiting_count = [], 0
+        self._waiting, self._waiting_count, self._waiting_bytes = [], 0, 0
         seen: set[tuple[Any, ...]] = set()
         kept = []
         stored = every.schema.get_field_index("storeTimestamp")  # Python has no time after the year 9999

@@ -32,12 +32,16 @@ class ArchivePart:
     """All files of the archive."""
     notes: list[str] = field(default_factory=list)
     """What the archive has not."""
+    has_topic: bool = True
+    """Whether there is a file of the topic that is asked for."""
 
     @classmethod
     def open(cls, archive: str, question: Question) -> ArchivePart:
         """TroveError ARCHIVE_ILLEGAL; OSError."""
         manifest = Manifest.open(archive)
-        part = cls(file_count=len(manifest.files()))
+        files = manifest.files()
+        part = cls(file_count=len(files))
+        part.has_topic = not question.topic or any(entry.topic == question.topic for entry in files)
         try:
             physical_offset = question.physical_offset
         except TroveError:

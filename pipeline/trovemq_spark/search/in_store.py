@@ -9,10 +9,12 @@ from typing import Final
 import pyarrow as pa
 
 from broker.index.consume_queue import ROOT_DIRECTORY as QUEUES_DIRECTORY
+from broker.log.segments import Segment
 from broker.storage.files import StorageError
 from broker.tools.read_only import ReadOnlyFileSystem
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, RecordState, decode_offset_msg_id, scan_run
+from trovemq_spark.log.scan import ScanBounds, unfinished_from
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.search.pieces import SegmentPiece, answers
 from trovemq_spark.search.question import Question, damage_row
@@ -32,7 +34,9 @@ class StorePart:
     deleted_below: Mapping[str, int] = field(default_factory=dict)
     found: Candidates | None = None
     notes: list[str] = field(default_factory=list)
-    _views: dict[int, memoryview] = field(default_factory=dict)
+    has_topic: bool = True
+    """False where it is known that there are no consume queues of the topic that is asked for."""
+    _segments: dict[int, Segment] = field(default_factory=dict)
 
     @classmethod
     def open(cls, store: str, question: Question, *, use_index: bool = True) -> StorePart:
@@ -42,6 +46,9 @@ class StorePart:
         part = cls(log, question, {} if deletions is None else deletions.entries())
         if use_index and question.index_key and deletions is not None:
             part._ask_index(store)
+        if question.topic and deletions is not None:
+            topics = _topics(ReadOnlyFileSystem(store))
+            part.has_topic = not topics or question.topic in topics
         for gap in log.gaps:
             part.notes.append(f"the log has no segments for [{gap.begin}, {gap.end})")
         return part
@@ -87,17 +94,21 @@ class StorePart:
     def _record(self, physical_offset: int) -> tuple[memoryview | None, RecordState]:
         """The record there, or what there is instead (ZEROS where there is no segment)."""
         for file in self.log.covering(physical_offset, physical_offset + 1):
-            if file.start not in self._views:
-                self._views[file.start] = self.log.open_segment(file).file.view()
-            view = self._views[file.start]
+            if file.start not in self._segments:
+                self._segments[file.start] = self.log.open_segment(file)
+            segment = self._segments[file.start]
             records, _, state = scan_run(
-                view,
+                segment.file.view(),
                 physical_offset - file.start,
-                len(view),
+                segment.file.size,
                 physical_offset_of_data=file.start,
                 check_crc=True,
                 bytes_max=1,
             )
+            is_last = file == self.log.segments[-1]
+            bounds = ScanBounds(file.start, file.end, self.log.known_end, is_last=is_last)
+            if unfinished_from(segment, bounds, records) is not None:
+                return None, RecordState.ZEROS
             return (records.record(0) if len(records) else None), state
         return None, RecordState.ZEROS
 

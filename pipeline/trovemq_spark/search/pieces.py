@@ -24,6 +24,7 @@ from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
 from trovemq_spark.search.question import ANSWER_COLUMNS, Question, damage_row
 from trovemq_spark.storage import Place
+from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import DAMAGE_COLUMN, arrow_schema
 
@@ -54,28 +55,31 @@ def answers(
     and cannot be decompressed. deleted_below: topic -> its records below this physical offset are gone."""
     if not len(records):
         return
-    told: list[tuple[int, str]] = []
-    looked_at = arrow_batch(
-        records, question.columns(), undecodable=lambda i, error: told.append((i, str(error)))
-    )
-    for index, why in told:
-        yield damage_row(int(records.physical_offsets[index]), why)
-    found = question.matches(looked_at)
-    if not len(found):
-        return
     chosen = np.zeros(len(records), np.bool_)
-    chosen[found] = True
+    names, begin = question.columns(), 0
+    for part in inflated_parts(records, INFLATED_BYTES_MAX) if "body" in names else (InflatedPart(records),):
+        for index, error in part.errors.items():
+            yield damage_row(int(part.records.physical_offsets[index]), str(error))
+        chosen[begin + question.matches(arrow_batch(part.records, names, inflated=part.bodies))] = True
+        begin += len(part.records)
     if deleted_below:
-        for index in found.tolist():
+        for index in np.flatnonzero(chosen).tolist():
             below = deleted_below.get(records.topics[index], 0)
             chosen[index] = int(records.physical_offsets[index]) >= below
-    yield arrow_batch(
-        records.where(chosen),
-        ANSWER_COLUMNS,
-        broker_name=broker_name,
-        queue_offsets=None if queue_offsets is None else queue_offsets[chosen],
-        undecodable=lambda _index, _error: None,
-    )
+    if not chosen.any():
+        return
+    offsets = None if queue_offsets is None else queue_offsets[chosen]
+    begin = 0
+    for part in inflated_parts(records.where(chosen), INFLATED_BYTES_MAX):
+        end = begin + len(part.records)
+        yield arrow_batch(
+            part.records,
+            ANSWER_COLUMNS,
+            broker_name=broker_name,
+            queue_offsets=None if offsets is None else offsets[begin:end],
+            inflated=part.bodies,
+        )
+        begin = end
 
 
 @dataclass(frozen=True)

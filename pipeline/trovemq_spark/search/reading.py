@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trovemq_spark.jobs.job import Progress
+from trovemq_spark.job import Progress
 from trovemq_spark.search.answer import SOURCE_COLUMN, Answer
 from trovemq_spark.search.pieces import Piece
 from trovemq_spark.search.question import ANSWER_COLUMNS, Question

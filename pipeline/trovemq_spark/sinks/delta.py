@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sinks.table_sink import BatchSink
-from trovemq_spark.sources.option_kinds import option_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from trovemq_spark.sources.option_kinds import (
+from trovemq_spark.option_kinds import (
     BYTES,
     DURATION,
     TEXT,

@@ -35,6 +35,11 @@ class ChunkSender:
         self._failure: Exception | None = None
         self.acknowledged = 0
 
+    @property
+    def topics(self) -> list[str]:
+        """To which something was sent."""
+        return list(self._producers)
+
     async def submit(self, chunk: Chunk) -> None:
         """Begins to send it; waits while CHUNKS_MAX are under way. Raises what an earlier one failed with."""
         while len(self._pending) >= CHUNKS_MAX:

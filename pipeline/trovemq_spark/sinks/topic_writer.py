@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -31,13 +31,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from trovemq import ClientOptions, connect
+from trovemq import Client, ClientOptions, connect
 from trovemq_proto.errors import TroveError
+from trovemq_spark import live_loop
+from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sinks.options import DEDUP, SinkOptions, check_columns, parse_sink_options
 from trovemq_spark.sinks.rows_out import OutgoingPlan, chunks_of
 from trovemq_spark.sinks.send_client import ChunkSender, total
-from trovemq_spark.sources import live_loop
-from trovemq_spark.sources.option_kinds import option_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,13 +46,14 @@ STREAM_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 """Spark's local properties of a task of a stream."""
 NOT_DEDUPLICATED: Final = (
-    "exactlyOnce = dedup: no broker deduplicates yet. A message that is written again (a task that failed, "
-    "a batch that is replayed) is stored again, with the same uniqueKey, by which readers can tell it"
+    "exactlyOnce = dedup: not every topic that was written to is deduplicated, by one broker (its option "
+    "deduplicate). There a message that is written again (a task that failed, a batch that is replayed) is "
+    "stored again, with the same uniqueKey, by which readers can tell it"
 )
 
 
 class NotDeduplicatedWarning(UserWarning):
-    """exactlyOnce = dedup was asked of brokers that do not deduplicate."""
+    """exactlyOnce = dedup was asked of topics that are not deduplicated."""
 
 
 @dataclass
@@ -84,9 +85,14 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     checked = parse_sink_options(options)
     check_columns(schema, checked)
-    if checked.exactly_once == DEDUP:
-        warnings.warn(NOT_DEDUPLICATED, NotDeduplicatedWarning, stacklevel=3)
     return checked
+
+
+def warn_of_duplicates(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Says it where dedup was asked for and a task wrote to a topic that is not deduplicated."""
+    sent = [message for message in messages if isinstance(message, Sent) and message.messages]
+    if options.exactly_once == DEDUP and not all(message.deduplicated for message in sent):
+        warnings.warn(NOT_DEDUPLICATED, NotDeduplicatedWarning, stacklevel=3)
 
 
 class TopicBatchWriter(DataSourceArrowWriter):
@@ -100,7 +106,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._query_id, "0")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what was acknowledged is visible."""
+        """What was acknowledged is visible; warns where it may be there twice if it is written again."""
+        warn_of_duplicates(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what stays."""
@@ -122,8 +129,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         assert batch_id, "Spark names the batch to its tasks"
         return write_rows(iterator, self._options, self._options.query_id or stream_id, batch_id)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Nothing, so it may be called again: what was acknowledged is visible."""
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Changes nothing, so it may be called again: what was acknowledged is visible. Warns as of a
+        batch."""
+        warn_of_duplicates(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Says what stays."""
@@ -150,15 +159,15 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions, query_id
         context = TaskContext.get()
         prefix = f"{query_id}-{batch_id}-{context.partitionId() if context is not None else 0}"
     plan = OutgoingPlan(options.topic, prefix)
-    return Sent(live_loop.run(_send_all(batches, options, plan)))
+    return live_loop.run(_send_all(batches, options, plan))
 
 
-async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, plan: OutgoingPlan) -> int:
+async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, plan: OutgoingPlan) -> Sent:
     row = 0
     client_options = ClientOptions(delivery_timeout_ms=options.delivery_timeout_ms)
     batch = await asyncio.to_thread(next, batches, None)
     if batch is None:
-        return 0
+        return Sent(0)
     wait_ms = options.delivery_timeout_ms
     async with connect(options.name_server, wait_ms=wait_ms, options=client_options) as client:
         sender = ChunkSender(client, in_flight_bytes=options.in_flight_bytes)
@@ -170,6 +179,7 @@ async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, pla
                 # Spark makes the next rows meanwhile: acknowledgements are taken, and time-outs kept.
                 batch = await asyncio.to_thread(next, batches, None)
             await sender.drain()
+            deduplicated = options.exactly_once == DEDUP and await _deduplicated(client, sender.topics)
         except TroveError as error:
             await sender.finished()
             text = f"{error.message} ({total([sender.acknowledged])} of this task are stored)"
@@ -178,4 +188,14 @@ async def _send_all(batches: Iterator[pa.RecordBatch], options: SinkOptions, pla
             ) from error
         finally:
             await sender.stop()
-    return sender.acknowledged
+    return Sent(sender.acknowledged, deduplicated)
+
+
+async def _deduplicated(client: Client, topics: Iterable[str]) -> bool:
+    """Whether a row that is written again is stored once: each topic is deduplicated, by the one broker that
+    has it (with several of them the row may go to another one)."""
+    for topic in topics:
+        described = await client.admin.describe_topic(topic)
+        if len(described) != 1 or "deduplicate" not in described[0].options:
+            return False
+    return True

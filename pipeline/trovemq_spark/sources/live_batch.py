@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from trovemq import Client
+from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.live_client import Cluster, Selection, queue_spans
 from trovemq_spark.sources.live_fetch import FetchSettings, read_range
 from trovemq_spark.sources.live_pushdown import Bounds
@@ -35,7 +36,6 @@ from trovemq_spark.sources.live_ranges import (
     split_ranges,
     starting_offsets,
 )
-from trovemq_spark.sources.option_kinds import option_error
 from trovemq_spark.sources.options import LIVE, SourceOptions, parse_source_options
 from trovemq_spark.sources.rows import columns_of_schema
 from trovemq_spark.table.schema import spark_schema

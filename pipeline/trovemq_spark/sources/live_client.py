@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from trovemq import Client, ClientOptions, connect
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.sources import live_loop
+from trovemq_spark import live_loop
 from trovemq_spark.sources.offsets import Queue
 
 _SAMPLE_BYTES: Final = 1 << 18

@@ -19,12 +19,12 @@ from trovemq import Client, FetchedBatch, connect
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
-from trovemq_spark.sources import live_loop
+from trovemq_spark import live_loop
 from trovemq_spark.sources.live_client import Cluster, Span, describe, wait_for_brokers
 from trovemq_spark.sources.live_ranges import QueueRange, lose
 from trovemq_spark.sources.option_table import DROPMALFORMED, FAILFAST, PERMISSIVE
-from trovemq_spark.sources.rows import INFLATED_BYTES_MAX, LOGGER
-from trovemq_spark.table.bodies import InflatedPart, inflated_parts
+from trovemq_spark.sources.rows import LOGGER
+from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import DAMAGE_COLUMN, arrow_schema
 

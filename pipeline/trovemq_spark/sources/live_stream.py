@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from trovemq import Client
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.live_admission import Delay, share
 from trovemq_spark.sources.live_client import (
     Cluster,
@@ -45,7 +46,6 @@ from trovemq_spark.sources.live_ranges import (
 )
 from trovemq_spark.sources.live_report import report_group_offsets
 from trovemq_spark.sources.offsets import Queue, offsets_from_json, offsets_to_json
-from trovemq_spark.sources.option_kinds import option_error
 from trovemq_spark.sources.options import LIVE, SourceOptions
 from trovemq_spark.sources.rows import LOGGER
 

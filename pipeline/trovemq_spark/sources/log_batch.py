@@ -32,12 +32,12 @@ from pyspark.sql.types import StructType
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_spark.log.parts import LogPart, boundaries, data_lost, first_stored_at, plan_parts
 from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.conditions import Condition, RowFilter
 from trovemq_spark.sources.log_conditions import asked_conditions
-from trovemq_spark.sources.log_parts import LogPart, boundaries, data_lost, first_stored_at, plan_parts
-from trovemq_spark.sources.option_kinds import option_error
 from trovemq_spark.sources.options import BATCH_BYTES_MAX, LOG, SourceOptions, parse_source_options
 from trovemq_spark.sources.pushdown import push
 from trovemq_spark.sources.rows import LOGGER, RowCounts, RowMaker, RowRequest, columns_of_schema

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.conditions import (
     INT64_MAX,
     PHYSICAL_OFFSET,
@@ -16,7 +17,6 @@ from trovemq_spark.sources.conditions import (
     TopicMatches,
 )
 from trovemq_spark.sources.offsets import LATEST_MARK, Queue, QueueOffsets
-from trovemq_spark.sources.option_kinds import option_error
 from trovemq_spark.sources.options import SourceOptions
 
 _US_PER_MS: Final = 1000

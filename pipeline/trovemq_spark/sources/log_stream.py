@@ -32,8 +32,10 @@ from broker.log.reader import Damage
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_spark.log.parts import first_record_at, first_stored_at, log_end, plan_parts, walk
 from trovemq_spark.log.scan import Run
 from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.option_kinds import option_error
 from trovemq_spark.sources.log_batch import (
     LogInputPartition,
     LogReading,
@@ -42,9 +44,7 @@ from trovemq_spark.sources.log_batch import (
     read_part,
 )
 from trovemq_spark.sources.log_conditions import asked_conditions
-from trovemq_spark.sources.log_parts import first_record_at, first_stored_at, log_end, plan_parts, walk
 from trovemq_spark.sources.offsets import EARLIEST_MARK
-from trovemq_spark.sources.option_kinds import option_error
 from trovemq_spark.sources.options import LOG, SourceOptions
 from trovemq_spark.sources.rows import columns_of_schema
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trovemq_spark.sources.option_kinds import Kind
+from trovemq_spark.option_kinds import Kind
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from trovemq_spark.sources import offsets
-from trovemq_spark.sources.option_kinds import (
+from trovemq_spark.option_kinds import (
     BOOLEAN,
     BYTES,
     COUNT,
@@ -22,6 +21,7 @@ from trovemq_spark.sources.option_kinds import (
     choice,
     whole_number,
 )
+from trovemq_spark.sources import offsets
 
 LIVE: Final = "trovemq"
 LOG: Final = "trovemq-log"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from trovemq_spark.option_kinds import nearest, option_error
 from trovemq_spark.sources import offsets
 from trovemq_spark.sources.offsets import Queue, QueueOffsets
-from trovemq_spark.sources.option_kinds import nearest, option_error
 from trovemq_spark.sources.option_table import (
     BATCH,
     DROPMALFORMED,

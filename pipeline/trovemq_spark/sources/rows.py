@@ -27,17 +27,16 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, RecordState
 from trovemq_spark.log.scan import Run
+from trovemq_spark.option_kinds import nearest, option_error
 from trovemq_spark.sources.conditions import RowFilter
-from trovemq_spark.sources.option_kinds import nearest, option_error
 from trovemq_spark.sources.option_table import DROPMALFORMED, FAILFAST, PERMISSIVE
 from trovemq_spark.sources.options import BATCH_BYTES_MAX, SourceOptions
-from trovemq_spark.table.bodies import InflatedPart, inflated_parts
+from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import ALL_COLUMNS, DAMAGE_COLUMN, arrow_schema, spark_schema
 
 LOGGER: Final = logging.getLogger("trovemq_spark.sources")
-INFLATED_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
-"""Of decompressed bodies in a batch, one body at least; as many bytes are of records as they are stored."""
+assert 2 * INFLATED_BYTES_MAX <= BATCH_BYTES_MAX, "stored and inflated bodies fill a batch together"
 _INT32_MAX: Final = (1 << 31) - 1
 _WHAT: Final = {
     RecordState.DAMAGED: "a record whose bytes do not have its CRC",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
+
+INFLATED_BYTES_MAX: Final = 4 << 20
+"""Of decompressed bodies in a batch, one body at least; as many bytes are of records as they are stored."""
 
 
 @dataclass(slots=True)
@@ -27,7 +31,8 @@ class InflatedPart:
 def inflated_parts(
     batch: RecordBatch, bytes_max: int, body_size_max: int = BODY_SIZE_MAX_DEFAULT
 ) -> Iterator[InflatedPart]:
-    """The records in parts of at most bytes_max bytes of decompressed bodies, or one such body."""
+    """The records in parts of at most bytes_max bytes of decompressed bodies, or one such body. Their places
+    in the buffer may be in any order; the parts keep it."""
     compressed = np.flatnonzero(batch.sys_flags & SYS_FLAG_COMPRESSED).tolist()
     part, begin, size = InflatedPart(batch), 0, 0
     for index in compressed:

@@ -39,6 +39,8 @@ from trovemq_spark.table.schema import (
 
 Int64s = NDArray[np.int64]
 _US_PER_MS: Final = 1000
+_HEX_DIGITS: Final = np.array([np.frombuffer(b"%02X" % byte, np.uint16)[0] for byte in range(256)])
+"""The two digits of each byte, next to each other in memory."""
 _MS_MAX: Final = (1 << 63) // _US_PER_MS - 1
 
 Undecodable = Callable[[int, TroveError], None]
@@ -179,10 +181,13 @@ def _numbered(batch: RecordBatch, places: tuple[Int64s, Int64s]) -> tuple[pa.Arr
 
 def _offset_msg_ids(batch: RecordBatch) -> pa.Array:
     numbers, hosts = _numbered(batch, _store_hosts(batch))
-    offsets = np.frombuffer(batch.physical_offsets.astype(">i8").tobytes().hex().upper().encode(), np.uint8)
-    digits = offsets.reshape(len(batch), 16)
+    digits = _HEX_DIGITS[batch.physical_offsets.astype(">i8").view(np.uint8)].view(np.uint8)
+    digits = digits.reshape(len(batch), 16)
     if len(hosts) > 1:
         prefixes = pa.array([host.hex().upper() for host in hosts], pa.string()).take(numbers)
         return pc.binary_join_element_wise(prefixes, fixed_texts(digits), "")
     prefix = np.frombuffer(hosts[0].hex().upper().encode(), np.uint8)
-    return fixed_texts(np.hstack((np.broadcast_to(prefix, (len(batch), len(prefix))), digits)))
+    whole = np.empty((len(batch), len(prefix) + 16), np.uint8)
+    whole[:, : len(prefix)] = prefix
+    whole[:, len(prefix) :] = digits
+    return fixed_texts(whole)

@@ -6,6 +6,7 @@ and a record that has a name twice is seen by adding bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -17,21 +18,26 @@ from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_CRC, VALUE_END
 from trovemq_proto.records.property_scan import PropertyScan, Slices
 from trovemq_spark.table.parts import parts, texts
+from trovemq_spark.table.regular_properties import RegularProperties, regular_properties
 from trovemq_spark.table.schema import PROPERTIES_TYPE
 
 _BITS: Final = 62
 Bools = NDArray[np.bool_]
 
 
-def property_columns(batch: RecordBatch) -> list[PropertyColumns]:
+def property_columns(batch: RecordBatch) -> Sequence[PropertyColumns | RegularProperties]:
     """Of all records, in as many parts as the codec makes of them."""
     sizes = batch.property_sizes
     ends = batch.property_positions + sizes
     if len(batch) and int(sizes.min()) > 0 and (batch.array[ends - 1] == VALUE_END).all():
         # Every block ends with its own mark: one copy of the blocks is what a scan wants.
         blocks = parts(batch.data, batch.property_positions, ends)
-        joined = blocks.buffers()[2].to_pybytes()
-        return [PropertyColumns(PropertyScan(joined, np.cumsum(sizes) - sizes, 0))]
+        joined = memoryview(blocks.buffers()[2])
+        block_ends = np.cumsum(sizes)
+        regular = regular_properties(joined, block_ends)
+        if regular is not None:
+            return [regular]
+        return [PropertyColumns(PropertyScan(joined.tobytes(), block_ends - sizes, 0))]
     return [PropertyColumns(scan) for scan in batch.property_scans]
 
 

@@ -10,14 +10,15 @@ import pytest
 
 from broker.log.segments import DIRECTORY as LOG_DIRECTORY
 from broker.scrub.findings import Finding, Findings
+from broker.store_opening import ABORT_PATH
 from broker.tools.store_view import StoreView
 from broker.tools.verify import verify
 from tests.support.golden import GOLDEN_NAMES, unpack
 from tests.support.own_store import own_store
 from tests.support.store_faults import FAULTS, OWN_FAULTS, DamagedStore
 from trovemq_proto.errors import TroveError
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.audit import AuditArguments, audit
-from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.tasks import OneProcess
 
 
@@ -101,6 +102,14 @@ def test_a_store_of_our_own_has_no_findings(generated: Path) -> None:
     assert report.facts["shutdown"] == "clean"
     assert int(str(report.facts["commitLogMinOffset"])) > 0, "its beginning was trimmed"
     assert int(str(report.facts["recordsOfDeletedTopics"])) > 0
+
+
+def test_a_store_that_was_not_closed_may_be_open(generated: Path, tmp_path: Path) -> None:
+    """It was called killed, also while its broker ran."""
+    root = tmp_path / "copy"
+    shutil.copytree(generated, root)
+    (root / ABORT_PATH).touch()
+    assert audited(root).facts["shutdown"] == "open or killed"
 
 
 def test_segments_alone_are_checked_by_themselves(golden_store: Path, tmp_path: Path) -> None:

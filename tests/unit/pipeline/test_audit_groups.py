@@ -11,8 +11,8 @@ from broker.filters.filter import parse_filter
 from tests.support.delivery import Engine
 from tests.support.golden import load_manifest, unpack
 from tests.support.own_store import write_store
+from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.audit import AuditArguments, audit
-from trovemq_spark.jobs.job import NoProgress
 from trovemq_spark.tasks import OneProcess
 
 Rows = dict[tuple[str, str, int], dict[str, object]]
@@ -72,6 +72,13 @@ def test_what_the_groups_filter_passed_over_is_not_open(seed: int, tmp_path: Pat
     (row,) = unacknowledged(write_store(engine.files, tmp_path / "store")).values()
     open_offsets = sorted({*wanted, *later} - {one.queue_offset for one in acknowledged})
     assert (row["count"], row["firstOffsets"]) == (len(open_offsets), open_offsets[:10])
+
+
+def test_a_group_that_the_store_does_not_know_is_told(tmp_path: Path) -> None:
+    root = unpack("rollover", tmp_path)
+    arguments = AuditArguments(str(root), checks=("groups",), groups=("Roll-lite", "wrokers"))
+    report = audit(OneProcess(NoProgress()), arguments)
+    assert report.notes == ["no committed offset of group wrokers is there"]
 
 
 def test_a_store_of_rocketmq_is_compared_by_its_committed_offsets(tmp_path: Path) -> None:

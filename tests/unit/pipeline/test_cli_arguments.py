@@ -17,7 +17,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_spark import arguments, cli, report
 from trovemq_spark.arguments import FieldHelp, UsageError
 from trovemq_spark.java import JavaMissingError
-from trovemq_spark.jobs.job import Finding, Report
+from trovemq_spark.job import Finding, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,20 @@ def test_what_is_read_from_a_job_is_what_it_has(name: str) -> None:
     assert [field.name for field in told] == [field.name for field in fields(kind)]
     assert all(field.text for field in told), "every field says what it is"
     assert callable(module.run)
+    defaults = {field.name: field.default for field in fields(kind)}
+    for field in told:
+        if field.default:
+            assert arguments.default_of(field, module.__name__) == defaults[field.name]
+
+
+def test_help_tells_defaults_and_no_names_of_constants(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mode (str, else PERMISSIVE)`, `target_bytes (int, else 128 << 20)`."""
+    assert cli.run(["archive", "--help"]) == cli.run(["compact", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "mode (str, else permissive)" in shown
+    assert "row_group_rows (int, else 8192)" in shown
+    assert f"target_bytes (int, else {128 << 20})" in shown
+    assert "topics (tuple[str, ...])\n" in shown
 
 
 def test_help_of_every_job_names_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +165,9 @@ def test_help_of_every_job_names_its_settings(capsys: pytest.CaptureFixture[str]
         ("archive --store x --out y --set mode=strict", "mode=strict is not known"),
         ("audit --store x --set checks=que", "did you mean 'queues'"),
         ("replay --set dry_run=yes --set rate=-1", "below 0"),
+        ("rebuild --store x --out y --set consume_queue_file_size=30", "a multiple of 20, not 30"),
+        ("audit --store x --set consume_queue_file_size=30", "a multiple of 20, not 30"),
+        ("rebuild --store x --out y --set index_item_count=1", "index_item_count is at least 2"),
     ],
 )
 def test_wrong_usage_ends_with_2(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ from trovemq_proto.records import Message, RecordBatch, encode_record
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.table.columns import arrow_batch
+from trovemq_spark.table.property_columns import property_columns
+from trovemq_spark.table.regular_properties import RegularProperties
 from trovemq_spark.table.schema import ALL_COLUMNS, arrow_schema, spark_schema
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -79,6 +81,47 @@ def test_hostile_properties_give_what_the_decoder_gives(seed: int) -> None:
     )
     batch = RecordBatch.split(records)
     assert rows_of(batch) == [row_of(message) for message in batch.messages()]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_properties_of_one_producer_give_what_the_decoder_gives(seed: int) -> None:
+    """The same names in the same order, but for what one record may have otherwise."""
+    source = random.Random(seed)
+    letters = "abcKEYS" if seed % 4 else "é"
+    names = ["_" + "".join(source.choices(letters, k=source.randint(0, 30))) for _ in range(4)]
+    names = ["KEYS", "__CRC32#", "TAGS", "UNIQ_KEY", "_é" if seed % 4 == 0 else "_", *names]
+    # Twenty bytes before its end a record's CRC would be looked for.
+    names = [*dict.fromkeys(["a" * 20, *source.sample(names, len(names)), "c", "b" * 20])]
+    blocks = [[[name, "v" * source.randint(1, 9)] for name in names] for _ in range(source.randint(1, 30))]
+    if seed % 2:
+        blocks[0][0][1] = "é"
+    assert rows_are_the_decoder_s(blocks) == (seed % 4 > 0)
+    odd = source.choice(blocks)
+    change = source.choice(("swap", "rename", "lengthen", "twice", "drop", "no value", "no name"))
+    if change == "swap":
+        odd.reverse()
+    elif change == "rename":
+        name = source.choice(odd)
+        at = source.randrange(len(name[0]))
+        name[0] = name[0][:at] + "x" + name[0][at + 1 :]
+    elif change == "lengthen":
+        source.choice(odd)[0] += "x"
+    elif change == "twice":
+        for block in blocks:
+            block[-1][0] = block[0][0]
+    elif change == "drop":
+        odd.pop()
+    else:
+        source.choice(odd)[change == "no value"] = ""
+    assert not rows_are_the_decoder_s(blocks) or len(blocks) == 1
+
+
+def rows_are_the_decoder_s(blocks: list[list[list[str]]]) -> bool:
+    """Whether they were seen to have the same names in the same order."""
+    texts = ["".join(f"{name}\1{value}\2" for name, value in block).encode() for block in blocks]
+    batch = RecordBatch.split(b"".join(encode_record("t", b"b", properties=text) for text in texts))
+    assert rows_of(batch) == [row_of(message) for message in batch.messages()]
+    return isinstance(property_columns(batch)[0], RegularProperties)
 
 
 def test_a_name_given_twice_is_once_in_the_map() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trovemq_proto.errors import TroveError
+from trovemq_spark.option_kinds import BYTES, DURATION
 from trovemq_spark.sources.live_batch import tags_of
 from trovemq_spark.sources.offsets import ALL_EARLIEST, ALL_LATEST, Queue
-from trovemq_spark.sources.option_kinds import BYTES, DURATION
 from trovemq_spark.sources.option_table import FOREIGN_NAMES, OPTIONS, Option
 from trovemq_spark.sources.options import BATCH, LIVE, LOG, STREAM, SourceOptions, parse_source_options
 from trovemq_spark.table.schema import ALL_COLUMNS, column_names

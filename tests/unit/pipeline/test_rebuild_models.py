@@ -17,17 +17,18 @@ from broker.index.key_index import KeyIndex
 from broker.projection import DispatchBatch
 from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL
+from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.projections import stored, tree
 from tests.support.rebuilt import files_of, rebuild_here
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import MAGIC_BLANK_BYTES, SYS_FLAG_TRANSACTION_ROLLBACK
-from trovemq_spark.jobs.job import Report
+from trovemq_spark.job import Report
 from trovemq_spark.rebuild.index import file_names, plan_files
 from trovemq_spark.spark_tasks import deal
 
 SIZES = replace(SMALL, consume_queue_file_size=400, index_slot_count=5, index_item_count=7)
 SEGMENT_SIZE = 4096
-EXAMPLES = 400 if os.environ.get("PIPELINE_LONG") == "1" else 40
+EXAMPLES = 400 if PIPELINE_LONG else 40
 
 _CORE_COUNTS = st.sampled_from([1, 3])
 _TOPICS = st.sampled_from(["a", "bb"])

@@ -22,8 +22,8 @@ from tests.support.search_oracle import (
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, encode_record
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.archive import ArchiveArguments, run_here
-from trovemq_spark.jobs.job import NoProgress, Report
 from trovemq_spark.jobs.search import SearchArguments, run
 from trovemq_spark.search.in_store import StorePart
 
@@ -200,6 +200,20 @@ def test_what_was_gone_before_it_was_archived_is_told(tmp_path: Path) -> None:
     gone = next(m for m in messages if begin <= m.physical_offset < end)
     assert not search(archive=archive, msg_id=gone.offset_msg_id).facts["complete"]
     assert search(archive=archive, msg_id=messages[0].offset_msg_id).facts["complete"]
+
+
+def test_a_topic_that_is_nowhere_is_told(tmp_path: Path) -> None:
+    """It was an empty answer, as of a topic that has no such message."""
+    store = make_store(tmp_path / "store", 12)
+    archive = archived(store, tmp_path / "archive")
+    places: list[dict[str, str]] = [{"store": str(store)}, {"archive": archive}]
+    for place in (*places, places[0] | places[1]):
+        report = search(**place, topic="order")
+        assert (rows_of(report), report.notes) == ([], ["no message of topic order is there"])
+        assert report.facts["complete"]
+        assert search(**place, topic="orders", tag="no such tag").notes == []
+        assert search(**place, tag="no such tag").notes == []
+    assert search(store=str(store / "commitlog"), topic="order").notes == [], "segments alone do not say"
 
 
 def test_missing_segments_are_told(tmp_path: Path) -> None:

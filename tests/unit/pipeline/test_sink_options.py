@@ -105,11 +105,14 @@ def test_nothing_but_appending_is_taken() -> None:
             make(SERVER | {"topic": "t"}, schema, True)
 
 
-def test_dedup_says_once_that_brokers_do_not_deduplicate_yet() -> None:
+def test_dedup_says_once_where_a_topic_is_not_deduplicated() -> None:
     schema = struct("body binary")
+    writer = batch_writer(SERVER | {"topic": "t", "exactlyOnce": "dedup"}, schema, False)
     with pytest.warns(NotDeduplicatedWarning) as caught:
-        batch_writer(SERVER | {"topic": "t", "exactlyOnce": "dedup"}, schema, False)
+        writer.commit([Sent(3, deduplicated=True), None, Sent(2), Sent(1)])
     assert len(caught) == 1
+    writer.commit([Sent(3, deduplicated=True), Sent(0)])
+    batch_writer(SERVER | {"topic": "t"}, schema, False).commit([Sent(3)])
 
 
 def test_an_abort_counts_what_stays() -> None:

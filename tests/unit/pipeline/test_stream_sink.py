@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.archive_logs import GrowingLog, Row, Watcher, archive_rows, glob_rows, log_rows
+from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.manifest import FILES, Manifest
@@ -32,7 +33,6 @@ from trovemq_spark.sources.log_batch import TroveLogDataSource
 from trovemq_spark.storage import Place
 
 QUERY = "0d8d7c1e-query"
-LONG = bool(os.environ.get("PIPELINE_LONG"))
 LAYOUT = FileLayout(row_group_rows=7)
 
 
@@ -108,7 +108,7 @@ def visible_batches(rows: list[Row], batches: Batches) -> int:
     raise AssertionError("a batch is there in part")
 
 
-@pytest.fixture(params=range(8 if LONG else 1))
+@pytest.fixture(params=range(8 if PIPELINE_LONG else 1))
 def batches(request: pytest.FixtureRequest, tmp_path: Path) -> Batches:
     log = GrowingLog(tmp_path / "store", request.param, topics=("orders", "a|b"))
     log.grow(50)
@@ -123,7 +123,7 @@ def test_a_crash_before_any_step_loses_nothing_and_doubles_nothing(batches: Batc
 
     def crash(at: int) -> None:
         """What lies on disk at this moment is what a kill leaves."""
-        if LONG or at % 2 == 0:
+        if PIPELINE_LONG or at % 2 == 0:
             shutil.copytree(table, tmp_path / f"crash-{at}")
             crashes[at] = len(checkpoint)
 
@@ -211,13 +211,14 @@ def test_damage_is_in_a_file_of_no_topic(tmp_path: Path) -> None:
 def test_no_file_stays_where_a_task_fails(
     batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(tmp_path / "table")
-    calls = 0
+    """The disk is full at each write of a task, one after another."""
+    rows = [batch for number in range(3) for part in batches.parts(number) for batch in part]
+    calls = fails_at = 0
 
     def full(rows: object) -> object:
         nonlocal calls
         calls += 1
-        if calls == 2:
+        if calls == fails_at:
             raise OSError(28, "No space left on device")
         return aligned(rows)
 
@@ -225,10 +226,16 @@ def test_no_file_stays_where_a_task_fails(
 
     aligned = parquet_files.aligned
     monkeypatch.setattr(parquet_files, "aligned", full)
-    with pytest.raises(TroveError, match=errors.DISK_FULL.symbol):
-        write_files(place, next(batches.parts(0)), FileLayout())
-    assert calls == 2
-    assert not list(place.entries(FILES))
+    write_files(Place(tmp_path / "whole"), rows, LAYOUT)
+    writes = calls
+    assert writes > len(list((tmp_path / "whole" / FILES).iterdir())) > 1, "several files of several writes"
+    for fails_at in range(1, writes + 1):
+        calls = 0
+        place = Place(tmp_path / f"table-{fails_at}")
+        with pytest.raises(TroveError, match=errors.DISK_FULL.symbol):
+            write_files(place, rows, LAYOUT)
+        assert calls == fails_at, "nothing is written behind the failure"
+        assert not list(place.entries(FILES))
 
 
 def test_a_table_takes_one_query_and_no_archive(batches: Batches, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.golden import load_manifest, unpack
 from tests.support.traced_store import HOUR_MS, TracedStore
-from trovemq_spark.jobs.job import NoProgress, Report
+from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.trace import OUT_FILE, TraceArguments, trace
 from trovemq_spark.tasks import OneProcess
 
@@ -54,6 +54,18 @@ def test_quantiles_by_topic_group_and_hour_are_those_of_the_chosen_times(seed: i
     assert pq.read_table(tmp_path / "out" / OUT_FILE).to_pylist() == latencies
     assert report.findings == []
     assert report.notes == []
+
+
+def test_topics_and_groups_that_have_nothing_are_told(tmp_path: Path) -> None:
+    store = TracedStore(4)
+    store.append([b"one"], [0], every_ms=1)
+    store.deliver("workers", acknowledged=1.0)
+    root = store.close(tmp_path / "store")
+    report = traced(TraceArguments(str(root), topics=("nowhere",), groups=("workers", "wrokers")))
+    assert report.notes[0] == "no message of topic nowhere is there"
+    assert "no delivery, retry or dead letter of group wrokers is there" in report.notes
+    report = traced(TraceArguments(str(root), groups=("workers", "wrokers")))
+    assert report.notes == ["no delivery, retry or dead letter of group wrokers is there"]
 
 
 def test_attempts_and_dead_letters_of_a_group_that_never_acknowledges(tmp_path: Path) -> None:

@@ -66,10 +66,12 @@ class Report:
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
 
-    def note_missing(self, asked: Iterable[str], found: Iterable[str]) -> None:
-        """A topic that was asked for and is not there may be a misspelt one."""
+    def note_missing(
+        self, asked: Iterable[str], found: Iterable[str], what: str = "message of topic"
+    ) -> None:
+        """A topic (or `what` else has a name) that was asked for and is not there may be a misspelt one."""
         there = set(found)
-        self.notes += [f"no message of topic {topic} is there" for topic in asked if topic not in there]
+        self.notes += [f"no {what} {name} is there" for name in sorted(asked) if name not in there]
 
     def to_json(self) -> Mapping[str, object]:
         return {
