@@ -59,7 +59,7 @@ run: setup ## Start nameserver and broker, load the demo data, answer five look-
 	@exec $(RUN) -m deploy.demo $(ARGS)
 
 .PHONY: bench
-bench: setup ## Measure the store and both protocols; prints a table and writes JSON (ARGS="rocketmq": one part)
+bench: setup ## Measure the store, both protocols and the trees; prints a table and writes JSON (ARGS="rocketmq": one part)
 	@GRPC_VERBOSITY=ERROR exec $(RUN) -m bench.run $(ARGS)
 
 .PHONY: pipeline-demo

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,14 +56,16 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def produce(broker: BrokerProcess, messages: int, topic: str = TOPIC) -> Throughput:
+async def produce(
+    broker: BrokerProcess, messages: int, topic: str = TOPIC, options: Mapping[str, str] | None = None
+) -> Throughput:
     """One producer, batches of 1,000 messages of 1,024 bytes with a unique key and one key, pipelined,
-    to a new topic."""
+    to a new topic with these options."""
     generator = random.Random(1)
     bodies = [generator.randbytes(BODY_SIZE) for _ in range(BATCH)]
     keys = [[f"k{start + i}" for i in range(BATCH)] for start in range(0, messages, BATCH)]
     async with trovemq.connect(broker.address) as client:
-        await client.admin.create_topic(topic, queue_count=QUEUES)
+        await client.admin.create_topic(topic, queue_count=QUEUES, options=options)
         async with client.producer(topic) as producer:
             await producer.send_batch(bodies[:1], queue_id=0)  # opens the stream
             cpu, started = cpu_seconds(broker.pid), time.perf_counter()

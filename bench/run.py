@@ -4,10 +4,12 @@
     make bench ARGS="store"         the store and the native protocol
     make bench ARGS="rocketmq"      RocketMQ's protocol, with the official clients that this machine can run
     make bench ARGS="recovery"      how soon a killed broker acknowledges again
+    make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
-Client and broker share the processors. `--quick` sends a tenth of the messages, or measures half as long.
+Client and broker share the processors. `--quick` sends a tenth of the messages, or measures half as long;
+`--messages` says how many the store of the part `trees` has.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import uvloop
 import trovemq
 from bench import engine, limits, measure, recovery, rocketmq, safety
 from bench.report import Report, print_table, write_json, write_markdown
+from bench.trees import run as trees
 from trovemq.testing import BrokerProcess
 
 MESSAGES_ASYNC = 1_000_000
@@ -39,6 +42,7 @@ PARTS = {
     "store": "The store and the native protocol",
     "rocketmq": "RocketMQ's protocol",
     "recovery": "Recovery after a kill",
+    "trees": "B+trees",
 }
 PIPELINE = "pipeline"
 BROKER_SETTINGS: dict[str, Any] = {
@@ -168,6 +172,7 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "store": (measure_store, ""),
     "rocketmq": (rocketmq.measure_protocol, rocketmq.ABOUT),
     "recovery": (recovery.measure_recovery, recovery.ABOUT),
+    "trees": (trees.measure_trees, trees.ABOUT),
     PIPELINE: (measure_pipeline, ""),
 }
 TITLES = PARTS | {PIPELINE: "The data pipeline on Spark"}
@@ -178,8 +183,9 @@ async def run(arguments: argparse.Namespace) -> list[Report]:
     for part in PARTS if arguments.part is None else (arguments.part,):
         measured, about = MEASURED[part]
         report = Report(TITLES[part], about)
+        more = {"messages": arguments.messages} if part == "trees" else {}
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
-            await measured(report, Path(scratch), quick=arguments.quick)
+            await measured(report, Path(scratch), quick=arguments.quick, **more)
         reports.append(report)
     return reports
 
@@ -191,6 +197,7 @@ def main() -> None:
     )
     parser.add_argument("part", nargs="?", choices=tuple(TITLES), help="one part only")
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, half of the time")
+    parser.add_argument("--messages", type=int, help="of the part `trees`, instead of 5,000,000")
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
     )
