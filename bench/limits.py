@@ -114,6 +114,20 @@ async def echo_latencies(address: str, count: int, size: int = 1024) -> list[flo
         return times
 
 
+async def call_latencies(address: str, count: int) -> list[float]:
+    """Seconds of `count` calls, one at a time, that each send one small frame and are answered by one: what
+    gRPC itself takes for a call."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        frames = channel.unary_stream(ECHO_METHOD.replace("Stream", "Frames"))
+        times = []
+        for _ in range(count):
+            started = time.perf_counter()
+            async for _frame in frames(b"300"):
+                pass
+            times.append(time.perf_counter() - started)
+        return times
+
+
 async def loopback_bytes_per_second(address: str, frames: int = 300, size: int = MEBIBYTE) -> float:
     """One way through an open stream of 1 MiB frames, each acknowledged by a small one."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

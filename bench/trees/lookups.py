@@ -29,12 +29,15 @@ SETTINGS: dict[str, Any] = {
 
 
 async def measure_lookups(report: Report, store: Path, filled: Filled) -> None:
-    """In turn over both topics; an echo on an open stream says what the way itself takes."""
+    """In turn over both topics; an echo on an open stream says what the way itself takes, an empty call what
+    gRPC takes for a call."""
     started = time.perf_counter()
     with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", ready_timeout=120.0, **SETTINGS) as broker:
         report.add("start with the large store", time.perf_counter() - started, "s")
         async with limits.echo_server() as address, trovemq.connect(broker.address) as client:
             report.add_latency("empty echo on an open stream", await limits.echo_latencies(address, WARM))
+            calls = (await limits.call_latencies(address, COUNT + WARM))[WARM:]
+            report.add_latency("empty call, answered by a stream of one frame", calls)
             for topic in TOPICS:
                 ids = random.Random(8).choices(filled.ids[topic], k=COUNT + WARM)
                 times = (await look_up(client, topic, ids))[WARM:]

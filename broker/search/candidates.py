@@ -29,6 +29,8 @@ class Found:
     physical_offsets: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     byte_count: int = 0
+    property_bytes: int = 0
+    """Of all records that were looked at."""
 
     def look_at(self, physical_offset: int) -> bool:
         """Takes the record if it answers. False: it would have to be taken, and the page is full."""
@@ -72,6 +74,7 @@ class Found:
             return None  # well formed, and yet not served: its topic was deleted
         fields = read_fields(record, 0, len(record))
         assert fields is not None, "the store gives records that are well formed"
+        self.property_bytes += fields.property_size
         if not answers(self.query, record, fields):
             return None
         if not crc_matches(record, fields):

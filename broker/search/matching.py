@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,36 +63,47 @@ def answering(query: SearchQuery, batch: RecordBatch) -> Mask:
         chosen &= (times >= query.begin) & (times <= query.end)
     if not chosen.any():
         return chosen
-    return chosen & _meeting(query.where, batch)
+    return chosen & _meeting(query.where, _Values(batch))
 
 
-def _meeting(condition: Condition, batch: RecordBatch) -> Mask:
+class _Values:
+    """The values of a batch's properties, found once however many conditions ask for them."""
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self.count: Final = len(batch)
+        self._scans = batch.property_scans
+        self._found: dict[tuple[bytes, bool], list[tuple[PropertyScan, Slices]]] = {}
+
+    def of(self, name: bytes, *, words: bool) -> list[tuple[PropertyScan, Slices]]:
+        """words: cut at spaces."""
+        found = self._found.get((name, words))
+        if found is None:
+            found = [(scan, scan.find(name)) for scan in self._scans]
+            if words:
+                found = [(scan, scan.words(slices)) for scan, slices in found]
+            self._found[name, words] = found
+        return found
+
+
+def _meeting(condition: Condition, values: _Values) -> Mask:
     if isinstance(condition, Has):
-        return _having(condition, batch)
+        return _having(condition, values)
     combine: Callable[[Mask, Mask], Mask] = np.logical_and if isinstance(condition, AllOf) else np.logical_or
-    found = np.full(len(batch), isinstance(condition, AllOf), np.bool_)
+    found = np.full(values.count, isinstance(condition, AllOf), np.bool_)
     for part in condition.parts:
-        found = combine(found, _meeting(part, batch))
+        found = combine(found, _meeting(part, values))
     return found
 
 
-def _having(condition: Has, batch: RecordBatch) -> Mask:
-    found = np.zeros(len(batch), np.bool_)
-    for scan in batch.property_scans:
-        slices = _values(condition, scan)
-        spans = zip(slices.records.tolist(), slices.starts.tolist(), slices.ends.tolist(), strict=True)
-        joined = scan.joined
-        for record, start, end in spans:
-            if condition.is_met(joined[start:end]):
-                found[record] = True
-    return found
-
-
-def _values(condition: Has, scan: PropertyScan) -> Slices:
-    """Those that may meet the condition by their length."""
-    slices = scan.find(condition.property_name)
-    if condition.kind == KEY:
-        slices = scan.words(slices)
-    sizes = slices.ends - slices.starts
+def _having(condition: Has, values: _Values) -> Mask:
+    found = np.zeros(values.count, np.bool_)
     wanted = len(condition.value)
-    return slices.where(sizes >= wanted if condition.is_prefix else sizes == wanted)
+    for scan, slices in values.of(condition.property_name, words=condition.kind == KEY):
+        sizes = slices.ends - slices.starts
+        fit = np.flatnonzero(sizes >= wanted if condition.is_prefix else sizes == wanted)
+        if len(fit):
+            begins = np.ndarray((len(scan.joined) - wanted + 1,), f"S{wanted}", scan.joined, strides=(1,))
+            # bytes of one size: zeros at an end, which NumPy does not compare, make no two equal
+            met = begins[slices.starts[fit]] == condition.value
+            found[slices.records[fit[met]]] = True
+    return found

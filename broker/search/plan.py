@@ -48,8 +48,12 @@ from broker.trees.layout import (
 COUNTED_MAX: Final = 256
 """Entries of one condition that are counted before the search begins."""
 TERMS_MAX: Final = 512
-LISTED_MAX: Final = 4_096
+LISTED_MAX: Final = 16_384
 """Entries that one page may read before it walks, to bring them into the order of the log."""
+_LISTED_COST: Final = 4
+"""Testing a record by columns costs about as much as listing so many entries."""
+_PAGE: Final = 32
+_LETTERS: Final = 8
 _LOOK_COST: Final = 8
 """Looking at a record costs about as much as so many entries."""
 
@@ -136,21 +140,61 @@ class Planner:
         span.touched += len(counted)
         if len(counted) < COUNTED_MAX:
             return _known(f"term: {condition}", len(counted), span.ranks(offsets_of(counted)))
+        about = _about(span, counted, begin)
+        most = max(0, self._listed_left)
+        if not blocks and about <= most and about <= _LISTED_COST * self._walked(about):
+            listed = self._listed(condition, begin, most)
+            if listed is not None:
+                return listed
         terms = None
-        if len({key[: -OFFSET.size] for key, _ in counted}) <= COUNTED_MAX // 2:  # else about one a record
+        values = len({key[: -OFFSET.size] for key, _ in counted})
+        spread = values * about / COUNTED_MAX
+        if values == 1 or (spread <= TERMS_MAX and (blocks or spread <= self._walked(about))):
             terms = distinct_terms(span, begin, min(TERMS_MAX, max(0, self._listed_left)))
             self._listed_left -= TERMS_MAX if terms is None else len(terms)
         if terms is not None:
             text, count = f"term: {condition}, {len(terms)} values", 4 * max(len(terms), COUNTED_MAX)
             records = float(count * (64 if blocks else 1))
             return Plan(text, COUNTED_MAX, True, records, count, lambda: merged_walk(span, terms))
-        most = max(0, self._listed_left)
-        listed = list(islice(span.reader.items(TERM, begin, end), most + 1))
+        return self._listed(condition, begin, most) if blocks and about <= most else None
+
+    def _walked(self, entries: float) -> float:
+        """About so many records of the topic are tested for a page, if so many of all answer."""
+        return min(self._topic.message_count, _PAGE * self._topic.message_count / entries)
+
+    def _listed(self, condition: Has, begin: bytes, most: int) -> Plan | None:
+        """None: there are more entries, about which no more is to be read."""
+        span = self._span
+        listed = list(islice(span.reader.items(TERM, begin, key_after(begin)), most + 1))
         self._listed_left -= len(listed)
         span.touched += len(listed)
         if len(listed) > most:
             return None
         return _known(f"term: {condition}", len(listed), span.ranks(offsets_of(listed)))
+
+
+def _about(span: Range, counted: list[tuple[bytes, bytes]], begin: bytes) -> float:
+    """How many entries have keys that begin so, by how far the first ones got between the first term and the
+    last, read as numbers whose digits are the bytes that occur; wrong where terms come in clusters."""
+    end = key_after(begin)
+    final = next(span.reader.items(TERM, begin, end, reverse=True), counted[-1])[0]
+    span.touched += 1
+    terms = [key[: -OFFSET.size - 1] for key, _ in counted]
+    first, reached, last = terms[0], terms[-1], final[: -OFFSET.size - 1]
+    cut = next(
+        (i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(begin)
+    )
+    letters = sorted({0, *b"".join(term[cut : cut + _LETTERS] for term in (*terms, last))})
+    digits = {letter: digit for digit, letter in enumerate(letters)}
+
+    def place(term: bytes) -> int:
+        place = 0
+        for letter in term[cut : cut + _LETTERS].ljust(_LETTERS, b"\0"):
+            place = place * len(letters) + digits[letter]
+        return place
+
+    passed = place(reached) - place(first)
+    return len(counted) * (place(last) - place(first)) / passed if passed > 0 else float(1 << 40)
 
 
 def _known(text: str, entries: int, ranks: Ranks) -> Plan:

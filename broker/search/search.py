@@ -19,16 +19,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from broker.message_store import MessageStore
 from broker.query.log_windows import windows
 from broker.queues import queue_ids
 from broker.search.candidates import Found
 from broker.search.conditions import SearchQuery
 from broker.search.cursor import decode_cursor, encode_cursor
-from broker.search.matching import answering
+from broker.search.matching import Mask, answering
 from broker.search.plan import Plan, Planner
+from broker.search.sifting import MISSES_MIN, SIFTED_MAX, may_answer
 from broker.search.time_bounds import within_time
-from broker.search.walks import END, Range
+from broker.search.walks import END, Range, Ranks
 from broker.storage.files import StorageError
 from broker.storage.trees import TreeReader
 from broker.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, TopicEntry, property_key
@@ -39,6 +42,7 @@ from trovemq_proto.errors import TroveError
 WORK_MAX: Final = 20_000
 _WORK_OF_CANDIDATE: Final = 12
 _WORK_OF_SCANNED_RECORD: Final = 2
+_PROPERTY_BYTES_OF_WORK: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,8 @@ class _PageSearch:
     done: int = 0
     """The rank (see walks.py) up to which everything is answered."""
     work_left: int = field(default_factory=lambda: WORK_MAX)
+    misses: int = 0
+    """So many of the records that were looked at last did not answer, in a row."""
     entries: int = 0
     scanned_bytes: int = 0
     stopped: bool = False
@@ -236,7 +242,7 @@ class _PageSearch:
             self.entries += span.touched
             self.work_left -= span.touched
             span.touched = 0
-            if not self._look_at(block.ranks.tolist()):
+            if not self._look_through(block.ranks):
                 return
             if block.edge != END:
                 self.done = max(self.done, block.edge)
@@ -244,6 +250,29 @@ class _PageSearch:
                     self.stopped = True
                     return
         self._pass(span.low, span.high)
+
+    def _look_through(self, ranks: Ranks) -> bool:
+        """_look_at(); where hardly any answers, those that cannot are left out before, many at once."""
+        at = int(np.searchsorted(ranks, self.done, "right"))
+        while at < len(ranks):
+            sift = self.misses >= MISSES_MIN and self.work_left > 0
+            part = ranks[at : at + (SIFTED_MAX if sift else MISSES_MIN)]
+            at += len(part)
+            kept = part
+            if sift:
+                self.work_left -= _WORK_OF_SCANNED_RECORD * len(part)
+                kept = part[self._may_answer(part)]
+            if not self._look_at(kept.tolist()):
+                return False
+            self.done = int(part[-1])
+            if sift:
+                self.misses = MISSES_MIN if 2 * len(kept) <= len(part) else 0
+        return True
+
+    def _may_answer(self, ranks: Ranks) -> Mask:
+        if self.query.newest_first:
+            return may_answer(self.store, self.query, -ranks[::-1])[::-1]
+        return may_answer(self.store, self.query, ranks)
 
     def _pass(self, begin: int, end: int) -> None:
         """Everything in [begin, end) is answered."""
@@ -301,10 +330,14 @@ class _PageSearch:
                 continue
             worked = self.work_left > 0
             self.work_left -= _WORK_OF_CANDIDATE
-            if not (worked and self.found.look_at(abs(rank))):
+            before, found = self.found.property_bytes, len(self.found.records)
+            goes_on = worked and self.found.look_at(abs(rank))
+            self.work_left -= (self.found.property_bytes - before) // _PROPERTY_BYTES_OF_WORK
+            if not goes_on:
                 self.stopped = True
                 if not self.query.newest_first:
                     self.done = rank - 1  # so that a cursor is where a record begins
                 return False
             self.done = rank
+            self.misses = 0 if len(self.found.records) > found else self.misses + 1
         return True

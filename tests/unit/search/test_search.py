@@ -185,6 +185,8 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(plan, "COUNTED_MAX", 2)
         monkeypatch.setattr(plan, "TERMS_MAX", 2)
         monkeypatch.setattr(plan, "LISTED_MAX", 4)
+        monkeypatch.setattr(search, "MISSES_MIN", 1)
+        monkeypatch.setattr(search, "SIFTED_MAX", 3)
 
 
 @pytest.mark.usefixtures("bounds")
@@ -497,3 +499,21 @@ def test_a_record_that_is_no_record_any_more_is_noted() -> None:
     page = search_page(store, QUERY)
     assert page.physical_offsets == [places[2], places[0]]
     assert page.notes == (f"skipped at {places[1]}: the record is damaged",)
+
+
+def test_a_page_that_looked_at_records_of_thousands_of_properties_held_the_event_loop() -> None:
+    store = open_store(
+        MemoryFileSystem(), replace(SETTINGS, commit_log_file_size=4 << 20), topics=("flights",)
+    )
+    many = {f"{number:x}": "v" for number in range(4_000)}
+    for _ in range(60):
+        send(store, b"body", topic="flights", keys="k", tag="t", properties=many)
+    flush(store)
+    store.catch_up_trees()
+    query = SearchQuery("flights", AllOf((Has(KEY, b"k"), Has(TAG, b"t"), Has(UNIQUE_KEY, b"none", True))))
+    assert search_page(store, query).complete, "an index names none of them"
+    query = SearchQuery("flights", AnyOf((Has(KEY, b"k"), Has(TAG, b"t"))))
+    pages = list(search_pages(store, query, messages_max=60))
+    assert sum(len(page.records) for page in pages) == 60
+    size = len(bytes(pages[0].records[0])) - 120
+    assert max(len(page.records) for page in pages) <= search.WORK_MAX * 32 // size + 1
