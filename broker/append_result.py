@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -20,8 +21,8 @@ _NO_PLACES: Final[Mapping[int, Place]] = {}
 class AppendResult:
     """Where a batch now stands: contiguous from physical_offset; record i has first_queue_offset + i.
 
-    Of a batch with `duplicates` (index in the batch -> where the message was stored before) these were left
-    out: everything else tells of the others, which are numbered without them. Where all of it were
+    Of a batch with `duplicates` (index in the batch -> where the message was stored before; rising) these
+    were left out: everything else tells of the others, which are numbered without them. Where all of it were
     duplicates, physical_offset, first_queue_offset and store_timestamp are those of the first one's original.
     `synced_at`: how far the log must be synced for the originals to be on disk.
     """
@@ -56,16 +57,26 @@ class AppendResult:
         known = self.duplicates.get(index)
         if known is not None:
             return known.queue_offset
-        return self.first_queue_offset + index - sum(other < index for other in self.duplicates)
+        return self.first_queue_offset + index - bisect_left(tuple(self.duplicates), index)
 
     def part(self, first: int, count: int) -> AppendResult:
         """What became of messages first .. first + count - 1 of the batch."""
-        before = sum(index < first for index in self.duplicates)
-        mine = {
-            index - first: self.duplicates[index]
-            for index in sorted(self.duplicates)
-            if first <= index < first + count
-        }
+        known = tuple(self.duplicates)
+        before = bisect_left(known, first)
+        return self._part(first, count, before, known[before : bisect_left(known, first + count)])
+
+    def parts(self, counts: Iterable[int]) -> Iterator[AppendResult]:
+        """What became of each send of so many messages, of which the batch was put together."""
+        known = tuple(self.duplicates)
+        first = before = 0
+        for count in counts:
+            behind = bisect_left(known, first + count, before)
+            yield self._part(first, count, before, known[before:behind])
+            first, before = first + count, behind
+
+    def _part(self, first: int, count: int, before: int, known: Sequence[int]) -> AppendResult:
+        """`before`: how many duplicates lie before it; `known`: those in it."""
+        mine = {index - first: self.duplicates[index] for index in known}
         kept = count - len(mine)
         if not kept:
             return only_duplicates(mine, self.synced_at, self.store_host)

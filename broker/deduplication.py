@@ -2,7 +2,9 @@
 
 What is judged is a producer's own send, by the topic that the producer named (topic option `deduplicate`).
 The duplicate is answered with the place of the original; it uses up no queue offset. Messages that wait
-elsewhere (half and delayed ones) are judged by once().
+elsewhere (half and delayed ones) are judged by once(). Where a producer numbers its messages, a number that
+it has sent within the window is a duplicate too, and numbers that did not come are counted
+(trees/producers.py).
 
 Invariants
 - An id is looked up, stored and remembered in one step that nothing can interrupt: of two sends of one id,
@@ -22,7 +24,10 @@ import numpy as np
 from broker.append_result import AppendResult, only_duplicates
 from broker.message_store import MessageStore
 from broker.storage.files import StorageError
-from broker.trees.unique_ids import Known, Place, UniqueIds
+from broker.trees.producer_sequences import SEQUENCE_MAX, Numbered, check_producer_id, numbers_of
+from broker.trees.producers import Gap, Judged
+from broker.trees.store_trees import StoreTrees
+from broker.trees.unique_ids import Known, Place
 from broker.trees.unique_keys import ids_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -31,18 +36,30 @@ from trovemq_proto.records.hosts import pack_host
 
 OnDuplicate = Callable[[str, bytes], None]
 """Told of each duplicate: the topic and the id."""
+OnGap = Callable[[str, Gap], None]
+"""Told of numbers that a producer has left out, by topic."""
 
 
 class Deduplication:
     """One a store; used from the engine's thread."""
 
-    def __init__(self, store: MessageStore, on_duplicate: OnDuplicate = lambda _topic, _id: None) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        on_duplicate: OnDuplicate = lambda _topic, _id: None,
+        on_gap: OnGap = lambda _topic, _gap: None,
+    ) -> None:
         self._store: Final = store
         self._on_duplicate = on_duplicate
+        self._on_gap = on_gap
         self._store_host: Final = pack_host(store.settings.store_host)
         self._current_from = store.recovery.end
         self.duplicates: Counter[str] = Counter()
         """Messages that were not stored again, by topic."""
+        self.missing: Counter[str] = Counter()
+        """Numbers that producers had left out when a higher one came, by topic."""
+        self.filled: Counter[str] = Counter()
+        """Messages that came after a higher number of their producer, by topic."""
 
     def append(
         self,
@@ -63,27 +80,28 @@ class Deduplication:
             return self._store.append(
                 data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
             )
-        judge = self._judge(topic, len(batch))
-        ids = ids_of(batch)
-        known, repeats = self._known(judge, topic, window_ms, ids, now_ms), _repeats(ids)
-        if known or repeats:
-            left_out = {index for index, unique_id in enumerate(ids) if unique_id in known} | repeats.keys()
-            kept = [index for index in range(len(ids)) if index not in left_out]
+        trees = self._judge(topic, len(batch))
+        ids, numbered = ids_of(batch), numbers_of(batch)
+        judged = self._judged(trees, topic, window_ms, ids, numbered, now_ms)
+        kept = list(range(len(ids)))
+        if judged.known or judged.repeats:
+            kept = [index for index in kept if index not in judged.known and index not in judged.repeats]
             if not kept:
-                return self._answered(topic, ids, known, repeats, None, kept)
+                return self._answered(topic, ids, judged, None)
             data = bytearray(b"".join(batch.select(kept)))
             batch = RecordBatch.split(data, topic=topic)
-        else:
-            kept = []
         result = self._store.append(
             data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
         )
-        stored = [ids[index] for index in kept] if kept else ids
-        judge.remember(topic, stored, (result.physical_offset + result.positions).tolist(), result.end)
-        if not kept:
+        stored = [ids[index] for index in kept] if len(kept) < len(ids) else ids
+        offsets = (result.physical_offset + result.positions).tolist()
+        trees.unique_ids.remember(topic, stored, offsets, result.end)
+        if numbered:
+            self._remember_numbers(trees, topic, numbered, dict(zip(kept, offsets, strict=True)), result)
+            self._tell_gaps(topic, judged)
+        if len(kept) == len(ids):
             return result
-        places = _places(result, queue_id, kept)
-        return self._answered(topic, ids, known, repeats, (result, places), kept)
+        return self._answered(topic, ids, judged, (result, _places(result, queue_id, kept)))
 
     def once(
         self, topic: str, unique_id: bytes, now_ms: int, write: Callable[[], AppendResult]
@@ -92,12 +110,12 @@ class Deduplication:
         window_ms = self._store.topics.options(topic).deduplicate_ms
         if not window_ms or not unique_id:
             return write()
-        judge = self._judge(topic, 1)
-        known = self._known(judge, topic, window_ms, [unique_id], now_ms)
+        trees = self._judge(topic, 1)
+        known = self._known(trees, topic, window_ms, [unique_id], now_ms)
         if known:
-            return self._answered(topic, [unique_id], known, {}, None, [])
+            return self._answered(topic, [unique_id], Judged({0: known[unique_id]}), None)
         result = write()
-        judge.remember(topic, [unique_id], [result.physical_offset], result.end)
+        trees.unique_ids.remember(topic, [unique_id], [result.physical_offset], result.end)
         return result
 
     def known(self, topic: str, ids: list[bytes], now_ms: int) -> Mapping[bytes, Known]:
@@ -115,7 +133,34 @@ class Deduplication:
         self.duplicates[topic] += 1
         self._on_duplicate(topic, unique_id)
 
-    def _judge(self, topic: str, count: int) -> UniqueIds:
+    def forget_topic(self, topic: str) -> None:
+        """It was deleted: its counts go."""
+        for counts in (self.duplicates, self.missing, self.filled):
+            counts.pop(topic, None)
+
+    def next_sequence(self, topic: str, producer: bytes, now_ms: int) -> int:
+        """What a producer of that id is to give its next message. Raises as append(), and TOPIC_NOT_FOUND,
+        REQUEST_ILLEGAL, PRODUCER_SEQUENCE_ILLEGAL."""
+        check_producer_id(producer)
+        self._store.topics.require(topic)
+        window_ms = self._store.topics.options(topic).deduplicate_ms
+        if not window_ms:
+            text = f"topic {topic} is not deduplicated: give it the option deduplicate, or do not number"
+            raise TroveError(errors.REQUEST_ILLEGAL, text, topic=topic)
+        trees = self._judge(topic, 0)
+        try:
+            found = trees.producers.highest(topic, producer, self._now(now_ms) - window_ms) + 1
+        except StorageError as error:
+            raise _unread(error) from error
+        if found > SEQUENCE_MAX:
+            text = f"producer {producer.decode()} has used its last sequence: take another id"
+            raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text)
+        return found
+
+    def _now(self, now_ms: int) -> int:
+        return max(now_ms, self._store.last_store_timestamp)
+
+    def _judge(self, topic: str, count: int) -> StoreTrees:
         trees = self._store.trees
         if trees is None:
             raise disabled(topic)
@@ -127,37 +172,81 @@ class Deduplication:
             )
         self._current_from = 0  # since the opening; what came later is remembered
         trees.unique_ids.check_room(count)
-        return trees.unique_ids
+        return trees
 
     def _known(
-        self, judge: UniqueIds, topic: str, window_ms: int, ids: list[bytes], now_ms: int
+        self, trees: StoreTrees, topic: str, window_ms: int, ids: list[bytes], now_ms: int
     ) -> dict[bytes, Known]:
         try:
-            return judge.find(topic, window_ms, ids, max(now_ms, self._store.last_store_timestamp))
+            return trees.unique_ids.find(topic, window_ms, ids, self._now(now_ms))
         except StorageError as error:
-            raise TroveError(errors.UNKNOWN_ERROR, f"the ids cannot be looked up: {error}") from error
+            raise _unread(error) from error
+
+    def _judged(
+        self,
+        trees: StoreTrees,
+        topic: str,
+        window_ms: int,
+        ids: list[bytes],
+        numbered: list[Numbered],
+        now_ms: int,
+    ) -> Judged:
+        """By id first, what that leaves by number."""
+        by_id = self._known(trees, topic, window_ms, ids, now_ms)
+        known = {index: by_id[each] for index, each in enumerate(ids) if each in by_id} if by_id else {}
+        repeats = {index: first for index, first in _repeats(ids).items() if index not in known}
+        left = [each for each in numbered if each.record not in known and each.record not in repeats]
+        if not left:
+            return Judged(known, repeats)
+        try:
+            judged = trees.producers.judge(topic, self._now(now_ms) - window_ms, left, ids)
+        except StorageError as error:
+            raise _unread(error) from error
+        judged.known |= known
+        for index, first in repeats.items():  # whose first one may be a duplicate by its number
+            if first in judged.known:
+                judged.known[index] = judged.known[first]
+            else:
+                judged.repeats[index] = judged.repeats.get(first, first)
+        return judged
+
+    @staticmethod
+    def _remember_numbers(
+        trees: StoreTrees,
+        topic: str,
+        numbered: list[Numbered],
+        offsets: Mapping[int, int],
+        result: AppendResult,
+    ) -> None:
+        stored = [(each, offsets[each.record]) for each in numbered if each.record in offsets]
+        trees.producers.remember(topic, stored, result.store_timestamp, result.end)
+
+    def _tell_gaps(self, topic: str, judged: Judged) -> None:
+        if judged.filled:
+            self.filled[topic] += judged.filled
+        for gap in judged.gaps:
+            self.missing[topic] += gap.last - gap.first + 1
+            self._on_gap(topic, gap)
 
     def _answered(
         self,
         topic: str,
         ids: list[bytes],
-        known: Mapping[bytes, Known],
-        repeats: Mapping[int, int],
+        judged: Judged,
         stored: tuple[AppendResult, Mapping[int, Place]] | None,
-        kept: list[int],
     ) -> AppendResult:
-        """What the sender is told; `repeats`: index of a message -> that of the first one with its id."""
+        """What the sender is told."""
         duplicates: dict[int, Place] = {}
         for index, unique_id in enumerate(ids):
-            if unique_id in known:
-                duplicates[index] = known[unique_id].place
-            elif index in repeats:
-                assert stored is not None, "the first one of its id was stored"
-                duplicates[index] = stored[1][repeats[index]]
+            if index in judged.known:
+                duplicates[index] = judged.known[index].place
+            elif index in judged.repeats:
+                assert stored is not None, "the first one was stored"
+                duplicates[index] = stored[1][judged.repeats[index]]
             else:
                 continue
             self.refused(topic, unique_id)
-        synced_at = max((found.end for found in known.values()), default=0)
+        synced_at = max((found.end for found in judged.known.values()), default=0)
         if stored is None:
             return only_duplicates(duplicates, synced_at, self._store_host)
         result = stored[0]
@@ -171,6 +260,10 @@ def disabled(topic: str) -> TroveError:
         "option deduplicate to off",
         topic=topic,
     )
+
+
+def _unread(error: StorageError) -> TroveError:
+    return TroveError(errors.UNKNOWN_ERROR, f"the ids cannot be looked up: {error}")
 
 
 def _repeats(ids: list[bytes]) -> dict[int, int]:

@@ -1,4 +1,5 @@
-"""Duplicates in the daemon's log: the first ones of each minute by their ids, the others as a number."""
+"""Duplicates, and numbers that producers left out, in the daemon's log: the first ones of each minute, the
+others as a number."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from broker.trees.producers import Gap
 from trovemq_daemon.logging import get_logger
 
 LINES_MAX: Final = 20
@@ -13,20 +15,45 @@ LINES_MAX: Final = 20
 PERIOD_S: Final = 60.0
 
 
+class _Minute:
+    """How many lines there were in this minute; says how many were left out in the last one."""
+
+    def __init__(self, event: str, clock_s: Callable[[], float]) -> None:
+        self._event = event
+        self._clock_s = clock_s
+        self._began, self._count = clock_s(), 0
+
+    def one_more(self) -> bool:
+        """Whether it is to be written."""
+        if self._clock_s() - self._began >= PERIOD_S:
+            if self._count > LINES_MAX:
+                get_logger().info(self._event, more=self._count - LINES_MAX)
+            self._began, self._count = self._clock_s(), 0
+        self._count += 1
+        return self._count <= LINES_MAX
+
+
 def log_duplicate(clock_s: Callable[[], float] = time.monotonic) -> Callable[[str, bytes], None]:
     """To be called with topic and id of each duplicate."""
-    began, count = clock_s(), 0
+    minute = _Minute("produce.duplicates", clock_s)
 
     def log(topic: str, unique_id: bytes) -> None:
-        nonlocal began, count
-        if clock_s() - began >= PERIOD_S:
-            if count > LINES_MAX:
-                get_logger().info("produce.duplicates", more=count - LINES_MAX)
-            began, count = clock_s(), 0
-        count += 1
-        if count <= LINES_MAX:
+        if minute.one_more():
             get_logger().info(
                 "produce.duplicate", topic=topic, unique_id=unique_id[:255].decode("utf-8", "replace")
+            )
+
+    return log
+
+
+def log_gap(clock_s: Callable[[], float] = time.monotonic) -> Callable[[str, Gap], None]:
+    """To be called with the topic of each gap."""
+    minute = _Minute("produce.gaps", clock_s)
+
+    def log(topic: str, gap: Gap) -> None:
+        if minute.one_more():
+            get_logger().info(
+                "produce.gap", topic=topic, producer=gap.producer.decode(), first=gap.first, last=gap.last
             )
 
     return log

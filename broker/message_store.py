@@ -122,6 +122,7 @@ class MessageStore(StoreReading):
                 lambda topic: self.topics.options(topic).indexed_properties,
                 UniquePlaces(self.topics, self._deletions, self._log, self._window_begin),
                 self.topics.priority_topics,
+                self.settings.producers_max,
             )
             self.trees.catch_up_current(min(self.flushed_offset, self.visible_offset))
         fault_point("open.before_flush")

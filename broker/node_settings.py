@@ -175,6 +175,13 @@ class NodeSettings:
         minimum=1,
         maximum=100,
     )
+    producers_max: int = setting(
+        10_000,
+        "Producers that number their messages and are known: beyond it those idle the longest are forgotten.",
+        unit="producers",
+        minimum=1,
+        maximum=1_000_000,
+    )
     spare_segment_enable: bool = setting(
         True,
         "Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Off for small disks.",

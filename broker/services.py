@@ -19,7 +19,7 @@ from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
 from broker.deduplication import Deduplication
-from broker.duplicate_log import log_duplicate
+from broker.duplicate_log import log_duplicate, log_gap
 from broker.group_changes import GroupChanges
 from broker.message_store import MessageStore
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
@@ -73,7 +73,7 @@ class StoreServices:
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
         self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)
-        self.deduplication = Deduplication(store, log_duplicate())
+        self.deduplication = Deduplication(store, log_duplicate(), log_gap())
         self.appender = Appender(
             store,
             self.group_commit,
@@ -192,7 +192,7 @@ class StoreServices:
         return forgotten
 
     def _topic_deleted(self, topic: str) -> None:
-        self.deduplication.duplicates.pop(topic, None)
+        self.deduplication.forget_topic(topic)
         now_ms = clock_ms()
         self.model.delivery.forget_topic(topic, now_ms)
         self.model.timers.forget_topic(topic, now_ms)

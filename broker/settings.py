@@ -376,6 +376,7 @@ class BrokerSettings(RetentionSettings):
             index_item_count=self.index_item_count,
             message_index_enable=self.message_index_enable,
             tree_index_enable=self.tree_index_enable,
+            producers_max=self.producers_max,
             message_index_safe=self.message_index_safe,
             body_size_max=self.body_size_max,
             batch_size_max=self.batch_size_max,

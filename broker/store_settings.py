@@ -27,6 +27,7 @@ class StoreSettings:
     tree_index_enable: bool = (
         False  # B+trees beside the log: search, deduplication, priority (a broker has them)
     )
+    producers_max: int = 10_000  # that number their messages and are remembered
     body_size_max: int = 4_194_304  # maxMessageSize
     batch_size_max: int = 8_388_608
     append_property_crc: bool = True  # enabledAppendPropCRC

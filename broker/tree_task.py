@@ -20,6 +20,9 @@ from trovemq_proto.errors import TroveError
 
 STEP_BYTES_BUSY: Final = 1 << 20
 STEP_BYTES_QUIET: Final = 8 << 20
+STEP_BYTES_FAR: Final = 64 << 20
+FAR_BYTES: Final = 128 << 20
+"""Trees that lag by more are being made: each step then touches most of their pages, so steps are larger."""
 SWEEP_ENTRIES: Final = 4_096
 POLL_S: Final = 0.1
 FAILURE_PAUSE_S: Final = 1.0
@@ -60,7 +63,7 @@ class TreeTask:
                 await asyncio.sleep(took_s * self._pause_of_work)
 
     async def _step(self, busy: bool) -> bool:
-        step = self._store.begin_trees(STEP_BYTES_BUSY if busy else STEP_BYTES_QUIET)
+        step = self._store.begin_trees(self._step_bytes(busy))
         if step is None:
             return False
         try:
@@ -68,6 +71,13 @@ class TreeTask:
         finally:
             self._store.finish_trees(step)
         return True
+
+    def _step_bytes(self, busy: bool) -> int:
+        trees = self._store.trees
+        assert trees is not None
+        if busy:
+            return STEP_BYTES_BUSY
+        return STEP_BYTES_FAR if trees.lag_bytes > FAR_BYTES else STEP_BYTES_QUIET
 
     async def _sweep(self) -> bool:
         trees = self._store.trees

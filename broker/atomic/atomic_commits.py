@@ -5,7 +5,8 @@ acknowledged, and the record by which the transaction is remembered (broker.atom
 
 Invariants
 - A commit that raises has changed nothing, but that events which waited may be in the log now.
-- An id is committed once: a second commit of it gets the answer of the first.
+- An id is committed once: a second commit of it gets the answer of the first, and of anything else under
+  that id, which was not stored, an error.
 - The acknowledgements are applied in memory and noted as being in the log in the same step, so that a
   snapshot has both or neither; consumer offsets that rest on them are not stored before the run is on disk.
 """
@@ -32,6 +33,7 @@ from broker.message_store import MessageStore
 from broker.record_writer import NewRecord
 from broker.storage.fault_points import fault_point
 from broker.transaction_run import QueueKey, TransactionRun, run_size_max
+from broker.trees.producer_sequences import has_numbers
 from broker.trees.unique_keys import ids_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -62,11 +64,14 @@ class AtomicCommits:
         """Appends the run: all of it is in the log when this returns, and must be synced up to `end`.
 
         The caller has checked the messages, as for MessageStore.append(). TroveError
-        TRANSACTION_SIZE_EXCEEDED, RECEIPT_HANDLE_ILLEGAL, TRANSACTION_DUPLICATE, what Deduplication.append
-        raises: nothing was stored.
+        TRANSACTION_SIZE_EXCEEDED, RECEIPT_HANDLE_ILLEGAL, TRANSACTION_DUPLICATE, TRANSACTION_ILLEGAL (the id
+        is another one's), what Deduplication.append raises: nothing was stored.
         """
         if run.transaction_id in self.ends:
-            return self.ends.committed(run.transaction_id)
+            committed = self.ends.committed(run.transaction_id)
+            if len(run) or acknowledgements:
+                _check_same(run, len(acknowledgements), committed)
+            return committed
         if not len(run) and not acknowledgements:
             raise TroveError(
                 errors.REQUEST_ILLEGAL, "the transaction has neither messages nor acknowledgements"
@@ -110,7 +115,11 @@ class AtomicCommits:
             topic = queue[0]
             if not self._store.topics.options(topic).deduplicate_ms:
                 continue
-            ids = judged[queue] = ids_of(run.part(queue))
+            part = run.part(queue)
+            if has_numbers(part):
+                text = f"a message for topic {topic} has a producer's number: leave it out in a transaction"
+                raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text, topic=topic)
+            ids = judged[queue] = ids_of(part)
             known = self._deduplication.known(topic, ids, now_ms)
             for unique_id in filter(None, ids):
                 if unique_id in known or (topic, unique_id) in seen:
@@ -124,6 +133,20 @@ class AtomicCommits:
     def _add_own(self, run: TransactionRun, topic: str, queue_id: int, body: bytes, now_ms: int) -> None:
         record = NewRecord(topic, queue_id, body, born_timestamp=now_ms)
         run.add_own(self._model.writer.encode(record), topic, queue_id)
+
+
+def _check_same(run: TransactionRun, acknowledged_count: int, committed: Committed) -> None:
+    """TroveError TRANSACTION_ILLEGAL where the run is not what was committed under its id."""
+    mine = {number: queue for queue in run.queues for number in run.indexes(queue)}
+    places = [(message.topic, message.queue_id) for message in committed.messages]
+    if [mine[number] for number in range(len(run))] != places or (
+        acknowledged_count != committed.acknowledged_count
+    ):
+        text = (
+            f"another transaction, of {len(places)} messages and {committed.acknowledged_count} "
+            f"acknowledgements, was committed as {run.transaction_id}: begin anew, with an id of its own"
+        )
+        raise TroveError(errors.TRANSACTION_ILLEGAL, text)
 
 
 def check_acknowledgement_count(count: int) -> None:

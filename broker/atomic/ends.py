@@ -74,6 +74,7 @@ class _End:
     end: int  # of the whole run
     message_count: int
     acknowledged_count: int
+    committed_ms: int
 
 
 def encode_end(message_count: int, acknowledged_count: int, now_ms: int) -> bytes:
@@ -106,6 +107,8 @@ class TransactionEnds:
         self._store = store
         self._remembered_max = remembered_max
         self._ends: OrderedDict[str, _End] = OrderedDict()
+        self.forgotten_ms = 0
+        """Transactions that were committed until then may be forgotten; 0: none is."""
         self._load()
 
     def __len__(self) -> int:
@@ -115,13 +118,15 @@ class TransactionEnds:
         return transaction_id in self._ends
 
     def add(self, committed: Committed, begin: int) -> None:
-        end = _End(begin, committed.end, len(committed.messages), committed.acknowledged_count)
+        count, committed_ms = len(committed.messages), committed.store_timestamp
+        end = _End(begin, committed.end, count, committed.acknowledged_count, committed_ms)
         self._remember(committed.transaction_id, end)
 
     def _remember(self, transaction_id: str, end: _End) -> None:
         self._ends[transaction_id] = end
         if len(self._ends) > self._remembered_max:
-            self._ends.popitem(last=False)
+            _, forgotten = self._ends.popitem(last=False)
+            self.forgotten_ms = max(self.forgotten_ms, forgotten.committed_ms)
 
     def _load(self) -> None:
         last = self._store.consume_queues.next_offset(ENDS_TOPIC, ENDS_QUEUE_ID)
@@ -133,13 +138,19 @@ class TransactionEnds:
                 continue
             form, message_count, acknowledged_count, _ = _END.unpack(message.body)
             if form == FORMAT:
+                counts, committed_ms = (message_count, acknowledged_count), message.store_timestamp
                 end = message.physical_offset + message.store_size
-                self._remember(transaction_id, _End(int(run_begin), end, message_count, acknowledged_count))
+                self._remember(transaction_id, _End(int(run_begin), end, *counts, committed_ms))
+                if message.queue_offset and len(self._ends) == 1:
+                    self.forgotten_ms = committed_ms  # of those before it
 
     def committed(self, transaction_id: str) -> Committed:
         """The answer that its commit had. TroveError TRANSACTION_NOT_FOUND, RECORD_DAMAGED."""
         end = self._ends.get(transaction_id)
-        if end is None or end.begin < self._store.min_offset:
+        if end is not None and end.begin < self._store.min_offset:
+            self.forgotten_ms = max(self.forgotten_ms, end.committed_ms)
+            end = None
+        if end is None:
             shown = transaction_id[:80]
             raise TroveError(
                 errors.TRANSACTION_NOT_FOUND, f"no committed transaction {shown!r} is known here", id=shown
@@ -147,21 +158,32 @@ class TransactionEnds:
         data = self._store.read_given(end.begin, end.end - end.begin)
         try:
             records = RecordBatch.split(data)
-            found = [records.message(index) for index in range(end.message_count)]
+            messages = _stored_messages(records, end)
+            first = records.message(0)
         except (TroveError, IndexError) as error:
             text = f"the records of transaction {transaction_id} at {end.begin} cannot be read"
             raise TroveError(errors.RECORD_DAMAGED, text) from error
         return Committed(
             transaction_id,
-            tuple(StoredMessage(m.topic, m.queue_id, m.queue_offset, m.physical_offset) for m in found),
+            messages,
             end.acknowledged_count,
-            found[0].store_timestamp if found else records.message(0).store_timestamp,
-            self._store_host(records),
+            first.store_timestamp,
+            pack_host(first.store_host),
             end.end,
             repeated=True,
         )
 
-    @staticmethod
-    def _store_host(records: RecordBatch) -> bytes:
-        message = records.message(0)
-        return pack_host(message.store_host)
+
+def _stored_messages(records: RecordBatch, end: _End) -> tuple[StoredMessage, ...]:
+    """Where the messages of a run lie, without looking at the messages themselves. IndexError where it lacks
+    some."""
+    topics = [""] * len(records)
+    for topic, indexes in records.topic_groups():
+        for index in indexes.tolist():
+            topics[index] = topic
+    offsets = (end.begin + records.positions).tolist()
+    queue_ids, queue_offsets = records.queue_ids.tolist(), records.queue_offsets.tolist()
+    return tuple(
+        StoredMessage(topics[index], queue_ids[index], queue_offsets[index], offsets[index])
+        for index in range(end.message_count)
+    )

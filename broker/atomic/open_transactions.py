@@ -151,9 +151,18 @@ class OpenTransactions:
         text = f"transaction {transaction.transaction_id} was not ended within {transaction.timeout_ms} ms"
         return TroveError(errors.TRANSACTION_TIMED_OUT, text, timeout_ms=transaction.timeout_ms)
 
-    def committed(self, transaction_id: str) -> Committed:
-        """What became of it. TroveError TRANSACTION_NOT_FOUND, RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
-        return self._commits.ends.committed(check_transaction_id(transaction_id))
+    def committed(self, transaction_id: str, now_ms: int) -> Committed:
+        """What became of it. TroveError TRANSACTION_NOT_FOUND (with `remembered_ms` where only those are
+        known that were committed since so many ms), RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
+        ends = self._commits.ends
+        try:
+            return ends.committed(check_transaction_id(transaction_id))
+        except TroveError as error:
+            if error.spec is not errors.TRANSACTION_NOT_FOUND or not ends.forgotten_ms:
+                raise
+            remembered_ms = max(0, now_ms - ends.forgotten_ms)
+            text = f"{error.message}; those of the last {remembered_ms} ms are"
+            raise TroveError(error.spec, text, **error.fields, remembered_ms=remembered_ms) from error
 
     def check_not_committed(self, transaction: OpenTransaction) -> None:
         """TroveError TRANSACTION_ILLEGAL where the id is one that was committed: that cannot be undone."""

@@ -82,15 +82,17 @@ class Biographer:
         places = [place for life in found.lives for place in _places_of(life)]
         scan = yield from self._scan(places, self._priorities(found.lives), lowest)
         stories = []
-        events_left = self.limits.events_max
-        for life in found.lives:
-            story = yield from self._story(life, scan, clock_ms, notes)
+        events_left, groups_left = self.limits.events_max, self.limits.groups_max
+        for life in reversed(found.lives):  # where there are too many, the newest are told most of
+            story = yield from self._story(life, scan, clock_ms, notes, groups_left)
+            groups_left -= len(story.verdicts)
             if len(story.events) > events_left:
                 complete = False
                 notes.append(f"older events are left out: an answer has {self.limits.events_max}")
                 del story.events[: len(story.events) - events_left]
             events_left -= len(story.events)
             stories.append(story)
+        stories.reverse()
         notes += scan.notes
         complete = complete and scan.complete and not any(note == _TOO_MANY_GROUPS for note in notes)
         return Biography(stories, complete, notes)
@@ -126,15 +128,16 @@ class Biographer:
         return scan
 
     def _story(
-        self, life: Life, scan: Scan, clock_ms: Callable[[], int], notes: list[str]
+        self, life: Life, scan: Scan, clock_ms: Callable[[], int], notes: list[str], groups_left: int
     ) -> Generator[None, None, LifeStory]:
         mine = set(_places_of(life))
         groups = GroupEvents()
         groups.add((place, event) for place, event in scan.events if place in mine)
         names = self._groups_of(life, groups)
-        if len(names) > self.limits.groups_max:
-            names = names[: self.limits.groups_max]
-            notes.append(_TOO_MANY_GROUPS)
+        if len(names) > groups_left:
+            names = names[:groups_left]
+            if _TOO_MANY_GROUPS not in notes:
+                notes.append(_TOO_MANY_GROUPS)
         verdicts = []
         for name in names:
             now_ms = clock_ms()

@@ -55,6 +55,8 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT, priority_of
 
 COPIES_MAX: Final = 256
+LIVES_MAX: Final = 32
+"""Messages of one key: a verdict for each group and event after event is the price of each."""
 PAGES_MAX: Final = 64
 RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
 
@@ -169,7 +171,10 @@ def find_lives(
         lives = [life for life in lives if life.topic == topic]
     if not lives:
         raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message of topic {topic[:200]} has this identifier")
-    return Lives(lives, complete, notes)
+    if len(lives) > LIVES_MAX:
+        complete = False
+        notes.append(f"older messages are left out: the newest {LIVES_MAX} of {len(lives)} are shown")
+    return Lives(lives[-LIVES_MAX:], complete, notes)
 
 
 def _with_key(store: MessageStore, key: str) -> Generator[None, None, tuple[list[Copy], bool, list[str]]]:

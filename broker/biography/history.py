@@ -63,6 +63,9 @@ _CHECKED: Final = EventKind.TRANSACTION_CHECKED
 _TURNS_BACK: Final = (EventKind.STARTED, EventKind.RESET, EventKind.FORGOTTEN)
 
 
+Mask = NDArray[np.bool_]
+
+
 @dataclass(slots=True)
 class Scan:
     """The events that speak of the places, in log order, and whether these are all."""
@@ -116,52 +119,58 @@ class _Finder:
         self._priorities = priorities
         self._scan = scan
         self._passed: dict[Place, set[str]] = {place: set() for place in places}
+        self._by_queue: dict[tuple[str, int], list[Place]] = {}
+        for place in places:
+            self._by_queue.setdefault((place.topic, place.queue_id), []).append(place)
 
     def look(self, texts: list[str], events: NDArray[np.void]) -> None:
         """One record of events."""
         kinds = events["kind"]
         numbers = {text: number for number, text in enumerate(texts)}
         chosen = (kinds == EventKind.FORGOTTEN).copy()
-        for place in self._places:
-            topic, queue_id, offset, half = place
-            if (number := numbers.get(topic)) is None:
-                continue
-            here = (events["topic"] == number) & (events["queue_id"] == queue_id)
-            if not here.any():
-                continue
-            begin, end = events["offset"], events["offset"] + events["count"]
-            if half:
-                chosen |= here & (kinds == EventKind.TRANSACTION_CHECKED) & (begin == offset)
-                continue
-            chosen |= here & np.isin(kinds, _NAMING_KINDS) & (begin <= offset) & (offset < end)
-            priority = self._priorities.get(place)
-            if priority is None:
-                beyond = here & np.isin(kinds, _BEYOND_KINDS) & (begin > offset)
-                beyond |= here & (kinds == EventKind.ADVANCED) & (events["until"] > offset)
-            else:
-                beyond = (
-                    here & (kinds == EventKind.PASSED) & (begin > offset) & (events["attempt"] == priority)
-                )
-            if not (here & np.isin(kinds, _TURNS_BACK)).any():
-                passed = [numbers[group] for group in self._passed[place] if group in numbers]
-                beyond &= ~np.isin(events["group"], passed)
-            chosen |= beyond | (here & np.isin(kinds, (EventKind.STARTED, EventKind.RESET)))
+        for (topic, queue_id), places in self._by_queue.items():
+            if (number := numbers.get(topic)) is not None:
+                here = (events["topic"] == number) & (events["queue_id"] == queue_id)
+                if here.any():
+                    for place in places:
+                        chosen |= here & self._may_speak_of(place, here, numbers, events)
         for row in events[chosen]:
             if int(row["kind"]) in _KNOWN:
                 self.look_at(_event(texts, row))
 
+    def _may_speak_of(
+        self, place: Place, here: Mask, numbers: Mapping[str, int], events: NDArray[np.void]
+    ) -> Mask:
+        """Which events of the place's queue (`here`) may speak of it."""
+        offset, kinds = place.offset, events["kind"]
+        begin, end = events["offset"], events["offset"] + events["count"]
+        if place.half:
+            checked: Mask = (kinds == EventKind.TRANSACTION_CHECKED) & (begin == offset)
+            return checked
+        found: Mask = np.isin(kinds, _NAMING_KINDS) & (begin <= offset) & (offset < end)
+        priority = self._priorities.get(place)
+        if priority is None:
+            beyond = np.isin(kinds, _BEYOND_KINDS) & (begin > offset)
+            beyond |= (kinds == EventKind.ADVANCED) & (events["until"] > offset)
+        else:
+            beyond = (kinds == EventKind.PASSED) & (begin > offset) & (events["attempt"] == priority)
+        if not (here & np.isin(kinds, _TURNS_BACK)).any():
+            passed = [numbers[group] for group in self._passed[place] if group in numbers]
+            beyond &= ~np.isin(events["group"], passed)
+        return found | beyond | np.isin(kinds, (EventKind.STARTED, EventKind.RESET))
+
     def look_at(self, event: Event) -> None:
         """One event, whatever it speaks of."""
-        for place in self._places:
+        forgotten = event.kind is EventKind.FORGOTTEN
+        for place in self._places if forgotten else self._by_queue.get((event.topic, event.queue_id), ()):
             if place.half:
-                if (event.kind, event.topic, event.offset) == (_CHECKED, place.topic, place.offset):
+                if (event.kind, event.offset) == (_CHECKED, place.offset):
                     self._scan.events.append((place, event))
-            elif event.kind is EventKind.FORGOTTEN:
-                if event.topic in ("", place[0]):
-                    self._passed[place].discard(event.group)
-                    self._scan.events.append((place, event))
-            elif (event.topic, event.queue_id) == place[:2]:
+            elif not forgotten:
                 self._look_at_place(place, event)
+            elif event.topic in ("", place.topic):
+                self._passed[place].discard(event.group)
+                self._scan.events.append((place, event))
 
     def _look_at_place(self, place: Place, event: Event) -> None:
         offset, passed = place.offset, self._passed[place]

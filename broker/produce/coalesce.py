@@ -196,9 +196,6 @@ class Coalescer:
                 send.done.set_result(SendOutcome(queue_id, part))
 
     def _share_parts(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
-        first = 0
-        for send in sends:
-            part = result.part(first, send.count)
-            first += send.count
+        for send, part in zip(sends, result.parts(send.count for send in sends), strict=True):
             if not send.done.done():
                 send.done.set_result(SendOutcome(queue_id, part))

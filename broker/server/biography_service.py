@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-STEPS_A_TURN: Final = 16
+TURN_S: Final = 0.005
 SYNC_WAIT_MAX_S: Final = 5.0
 
 
@@ -54,16 +55,16 @@ class BiographyService(biography_pb2_grpc.BiographyServiceServicer):
         with self._parts.one_more():
             await self._bring_events_to_disk()
             steps = self._biographer.steps(_identifier(request), request.topic, self._parts.clock_ms)
-            count = 0
+            turn_ends = time.perf_counter() + TURN_S
             while True:
                 try:
                     next(steps)
                 except StopIteration as stop:
                     found: Biography = stop.value
                     return _to_wire(found)
-                count += 1
-                if count % STEPS_A_TURN == 0:
-                    await asyncio.sleep(0)
+                if time.perf_counter() >= turn_ends:
+                    await asyncio.sleep(0)  # others go on
+                    turn_ends = time.perf_counter() + TURN_S
 
     async def _bring_events_to_disk(self) -> None:
         """What was done until now is in the answer. Where the disk does not take it, the answer says so."""

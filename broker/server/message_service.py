@@ -51,6 +51,11 @@ class MessageService:
             "Pull": grpc.unary_unary_rpc_method_handler(
                 self.pull, request_deserializer=message_pb2.FetchRequest.FromString
             ),
+            "GetProducer": grpc.unary_unary_rpc_method_handler(
+                self.get_producer,
+                request_deserializer=message_pb2.GetProducerRequest.FromString,
+                response_serializer=message_pb2.GetProducerReply.SerializeToString,
+            ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
@@ -62,6 +67,14 @@ class MessageService:
 
     async def pull(self, request: message_pb2.FetchRequest, _context: Context) -> bytes:
         return await pull_once(self._fetch, request)
+
+    async def get_producer(
+        self, request: message_pb2.GetProducerRequest, _context: Context
+    ) -> message_pb2.GetProducerReply:
+        found = self._append.appender.deduplication.next_sequence(
+            request.topic, request.producer_id.encode(), self._clock_ms()
+        )
+        return message_pb2.GetProducerReply(next_sequence=found)
 
     async def send(self, request: message_pb2.SendRequest, context: Context) -> message_pb2.AppendReply:
         """Refusals end the call; only FLUSH_DISK_TIMEOUT, whose message is in the log, is a reply."""

@@ -53,6 +53,16 @@ class BrokerCollector(Collector):
                 "Messages not stored again: their topic had their unique key.",
                 self._statistics.duplicates,
             ),
+            (
+                "trovemq_producer_missing",
+                "Numbers that producers had left out when a higher one came.",
+                self._statistics.missing,
+            ),
+            (
+                "trovemq_producer_filled",
+                "Messages that came after a higher number of their producer.",
+                self._statistics.filled,
+            ),
             ("rocketmq_throughput_out", "Bytes of records handed to consumers.", traffic.bytes_out),
         )
         for name, what, table in tables:
@@ -281,6 +291,7 @@ class BrokerCollector(Collector):
 
 
 _TREES: Final = {
+    "producers_numbered": "Producers that number their messages and are in the trees.",
     "tree_lag_bytes": "Of the log that the trees lack: searches scan it.",
     "unique_ids_waiting": "Unique keys in memory, not yet in the tree.",
     "tree_bytes": "Of the trees on disk.",

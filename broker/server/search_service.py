@@ -99,7 +99,8 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
                 left -= len(page.records)
                 if page.complete or left <= 0:
                     yield _last(page, totals)
-                elif page.records:
+                    return
+                if page.records:
                     yield _page(page)
                 await asyncio.sleep(0)  # others go on between two pages
 

@@ -65,6 +65,8 @@ class BrokerStatistics:
         self.clients: Final = parts.clients
         self.retention: Final = parts.retention
         self.duplicates: Final = parts.deduplication.duplicates
+        self.missing: Final = parts.deduplication.missing
+        self.filled: Final = parts.deduplication.filled
         self.atomic: Final = parts.atomic
         self.store_service: Final = parts.store_service
         self.clock_ms = parts.clock_ms
@@ -134,6 +136,8 @@ class BrokerStatistics:
             "damaged_ranges": store.damage.ranges.total(),
             "damaged_bytes": store.damage.bytes.total(),
             "duplicates": self.duplicates.total(),
+            "producer_missing": self.missing.total(),
+            "producer_filled": self.filled.total(),
             **self.tree_counters(),
             **self._retention_counters(),
             **asdict(self.store_service),
@@ -159,6 +163,7 @@ class BrokerStatistics:
             "tree_lag_bytes": trees.lag_bytes,
             "tree_bytes": trees.trees.size_bytes,
             "unique_ids_waiting": trees.unique_ids.recent_count,
+            "producers_numbered": len(trees.producer_entries.last),
             "tree_records": sum(index.record_count for index in trees.indexes),
             "trees_put_aside": int(bool(trees.report.put_aside)),
         }

@@ -75,7 +75,7 @@ class TransactionService:
     async def get_transaction(
         self, request: transaction_pb2.GetTransactionRequest, _context: Context
     ) -> transaction_pb2.TransactionReply:
-        committed = self._parts.transactions.committed(request.transaction_id)
+        committed = self._parts.transactions.committed(request.transaction_id, self._parts.clock_ms())
         return await self._reply(committed)
 
     async def transact(self, _requests: object, context: Context) -> transaction_pb2.TransactionReply:

@@ -39,6 +39,8 @@ class TopicDeletions:
         self._file = file
         self._deleted_below = deleted_below
         self._highest = max(deleted_below.values(), default=0)
+        self.version = 0
+        """Another one after each change."""
 
     @classmethod
     def load(cls, files: FileSystem) -> TopicDeletions:
@@ -64,6 +66,10 @@ class TopicDeletions:
     @property
     def any(self) -> bool:
         return bool(self._deleted_below)
+
+    def snapshot(self) -> TopicDeletions:
+        """As it is now, for who reads it in another thread while topics are deleted."""
+        return TopicDeletions(self._file, self._deleted_below)
 
     def deleted_below(self, topic: str) -> int:
         """The topic's records below this physical offset are dead; 0 where none is."""
@@ -130,5 +136,6 @@ class TopicDeletions:
         self._file.save({"formatVersion": FORMAT_VERSION, "deletedBelow": dict(deleted_below)})
 
     def _set(self, deleted_below: dict[str, int]) -> None:
+        self.version += 1
         self._deleted_below = deleted_below
         self._highest = max(deleted_below.values(), default=0)

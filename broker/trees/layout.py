@@ -41,6 +41,8 @@ LOCATION: Final = "location"
 TERM: Final = "term"
 UNIQUE_ID: Final = "unique-id"
 ORDER: Final = "order"
+PRODUCER: Final = "producer"
+SEQUENCE: Final = "producer-sequence"
 
 FORMAT_KEY: Final = b"format"
 NEXT_TOPIC_KEY: Final = b"next-topic"

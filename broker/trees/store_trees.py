@@ -38,13 +38,17 @@ from broker.trees.layout import (
     META,
     NUMBER,
     ORDER,
+    PRODUCER,
     RETIRED,
+    SEQUENCE,
     TERM,
     TOPICS,
     UNIQUE_ID,
     Mark,
 )
 from broker.trees.order_tree import OrderEntries, OrderTree, PriorityTopics
+from broker.trees.producer_entries import ProducerEntries, ProducerSweeper
+from broker.trees.producers import Producers
 from broker.trees.search_entries import IndexedProperties, SearchEntries
 from broker.trees.sweeping import Sweeper
 from broker.trees.topic_numbers import TopicNumbers
@@ -58,8 +62,11 @@ CURRENT: Final = "current"
 """What must be up to date before a send is judged."""
 BY_PRIORITY: Final = "by-priority"
 SEARCH: Final = "search"
-TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM, UNIQUE_ID, ORDER)
-CATCH_UP_BYTES: Final = 64 << 20
+TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM, UNIQUE_ID, ORDER, PRODUCER, SEQUENCE)
+CATCH_UP_BYTES: Final = 256 << 20
+"""Of the log, for one commit: keys in no order touch most pages of a tree, whatever their number is, so a few
+large commits write far less than many small ones."""
+PRODUCERS_MAX: Final = 10_000
 OPEN_MARK: Final = f"{DIRECTORY}/open"
 QUICKLY_CHECKED_BYTES: Final = 32 << 20
 _FILES: Final = ("data.mdb", "lock.mdb")
@@ -95,8 +102,13 @@ class StoreTrees:
         unique_ids: UniqueIds,
         unique_entries: UniqueIdEntries,
         order: OrderTree,
+        producers: Producers,
+        producer_entries: ProducerEntries,
     ) -> None:
         self.order: Final = order
+        self.producers: Final = producers
+        self.producer_entries: Final = producer_entries
+        self._producer_sweeper = ProducerSweeper(trees, producer_entries, unique_entries, numbers)
         self.unique_ids: Final = unique_ids
         self.unique_entries: Final = unique_entries
         self._unique_sweeper = UniqueIdSweeper(trees, unique_entries, numbers)
@@ -105,7 +117,7 @@ class StoreTrees:
         self.numbers: Final = numbers
         self.report = TreesReport("", min(index.position for index in indexes))
         self._log = log
-        self._sweeper = Sweeper(trees, lambda: log.min_offset)
+        self._sweeper = Sweeper(trees, numbers, lambda: log.min_offset)
         self._busy = False
         self._forget_open_mark: Callable[[], None] = lambda: None
         self.hurry = False
@@ -121,8 +133,10 @@ class StoreTrees:
         indexed_properties: IndexedProperties,
         places: UniquePlaces,
         priority_topics: PriorityTopics = frozenset,
+        producers_max: int = PRODUCERS_MAX,
     ) -> StoreTrees:
-        """StorageError where nothing can be opened nor made."""
+        """producers_max: of so many producers that number their messages the trees keep what they sent.
+        StorageError where nothing can be opened nor made."""
 
         untouched = _mark_open(files)
 
@@ -134,15 +148,19 @@ class StoreTrees:
                     numbers = TopicNumbers(reader, deletions)
                 entries = UniqueIdEntries(trees, places.windows, places.begin_of)
                 unique_ids = UniqueIds(trees, numbers, deletions, places.known_at)
+                numbered = ProducerEntries(trees, entries, producers_max)
+                producers = Producers(trees, numbers, deletions, places.known_at, places.id_at)
 
                 def committed(position: int) -> None:
                     entries.committed()
+                    numbered.committed()
                     unique_ids.committed(position)
+                    producers.committed(position)
 
                 log_parts = (numbers, deletions, read_log)
                 order = OrderEntries(trees, priority_topics)
                 indexes = [
-                    TreeIndex(CURRENT, trees, [entries], *log_parts, committed, entries.start),
+                    TreeIndex(CURRENT, trees, [entries, numbered], *log_parts, committed, entries.start),
                     TreeIndex(BY_PRIORITY, trees, [order], *log_parts, start=order.start),
                     TreeIndex(SEARCH, trees, [SearchEntries(indexed_properties)], *log_parts),
                 ]
@@ -151,9 +169,8 @@ class StoreTrees:
             except BaseException:
                 trees.close()
                 raise
-            return cls(
-                trees, indexes, numbers, log, unique_ids, entries, OrderTree(trees, indexes[1], deletions)
-            )
+            order_tree = OrderTree(trees, indexes[1], deletions)
+            return cls(trees, indexes, numbers, log, unique_ids, entries, order_tree, producers, numbered)
 
         try:
             if not untouched:
@@ -231,8 +248,11 @@ class StoreTrees:
         return self._sweeper.step(entries_max)
 
     def sweep_ids(self, now_ms: int, entries_max: int) -> bool:
-        """The same for ids older than their windows; now_ms: a store time that no later record is below."""
-        return self._unique_sweeper.step(now_ms, entries_max)
+        """The same for ids, and for producers, older than their windows; now_ms: a store time that no later
+        record is below."""
+        return self._unique_sweeper.step(now_ms, entries_max) or self._producer_sweeper.step(
+            now_ms, entries_max
+        )
 
     def close(self) -> None:
         self.trees.close()

@@ -13,16 +13,28 @@ from itertools import islice
 import numpy as np
 
 from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
-from broker.trees.layout import LOCATION, OFFSET, ORDER, RETIRED, TERM, UNIQUE_ID, postings
+from broker.trees.layout import (
+    LOCATION,
+    OFFSET,
+    ORDER,
+    PRODUCER,
+    RETIRED,
+    SEQUENCE,
+    TERM,
+    UNIQUE_ID,
+    postings,
+)
 from broker.trees.order_tree import sweep_order
+from broker.trees.topic_numbers import TopicNumbers
 
-_BY_TOPIC = (TERM, UNIQUE_ID, ORDER)
+_BY_TOPIC = (TERM, UNIQUE_ID, PRODUCER, SEQUENCE, ORDER)
 """Trees whose keys begin with a topic's number."""
 
 
 class Sweeper:
-    def __init__(self, trees: Trees, min_offset: Callable[[], int]) -> None:
+    def __init__(self, trees: Trees, numbers: TopicNumbers, min_offset: Callable[[], int]) -> None:
         self._trees = trees
+        self._numbers = numbers
         self._min_offset = min_offset
         self._swept = 0
         self._walking_to = 0
@@ -32,6 +44,9 @@ class Sweeper:
     def step(self, entries_max: int) -> bool:
         """See StoreTrees.sweep."""
         assert entries_max > 1, "of two blocks of locations one may go"
+        if gone := self._numbers.retire_deleted():
+            self._commit(gone)
+            return True
         with self._trees.read() as reader:
             changes = self._retired(reader, entries_max)
             more = bool(changes)
@@ -40,6 +55,14 @@ class Sweeper:
         if changes:
             self._trees.commit(changes)
         return more
+
+    def _commit(self, changes: list[TreeChange]) -> None:
+        try:
+            self._trees.commit(changes)
+        except BaseException:
+            with self._trees.read() as reader:
+                self._numbers.forget(reader)
+            raise
 
     def _retired(self, reader: TreeReader, entries_max: int) -> list[TreeChange]:
         for number, _ in reader.items(RETIRED, b""):

@@ -29,13 +29,14 @@ class TopicNumbers:
     """As the last commit has them. Used by one thread at a time; forget() after a commit that failed."""
 
     def __init__(self, reader: TreeReader, deletions: TopicDeletions) -> None:
-        self._deletions = deletions
+        self._deletions = self._of_step = deletions
         self._next = 1
         self._entries: dict[str, TopicEntry] = {}
         self._changed: set[str] = set()
         self._retired: list[int] = []
         self._declared: dict[bytes, int] = {}
         self._declarations = TreeChange(META)
+        self._looked_at = -1  # the version of the deletions
         self.forget(reader)
 
     def forget(self, reader: TreeReader) -> None:
@@ -50,6 +51,7 @@ class TopicNumbers:
             for key, found in reader.items(META, PROPERTY_FROM, key_after(PROPERTY_FROM))
         }
         self._declarations = TreeChange(META)
+        self._looked_at = -1
         self._changed.clear()
         self._retired.clear()
 
@@ -62,19 +64,50 @@ class TopicNumbers:
         """Topics that have a number."""
         return sorted(topic for topic in self._entries if self.find(topic) is not None)
 
+    def begin_step(self, deletions: TopicDeletions) -> None:
+        """From now on numbers are given as of these deletions: those by which the step's records are alive. A
+        topic that is deleted while the step runs keeps its old number for them."""
+        self._of_step = deletions
+
     def number(self, topic: str) -> int:
         """The topic's number, a new one where it has none."""
-        entry = self.find(topic)
-        return entry.number if entry is not None else self._make(topic).number
+        entry = self._entries.get(topic)
+        if entry is None or entry.since < self._of_step.deleted_below(topic):
+            entry = self._make(topic)
+        return entry.number
 
     def _make(self, topic: str) -> TopicEntry:
         old = self._entries.get(topic)
         if old is not None:
             self._retired.append(old.number)
-        entry = self._entries[topic] = TopicEntry(self._next, self._deletions.deleted_below(topic), 0, 0)
+            self._declarations.removals += self._take_declared(old.number)
+        entry = self._entries[topic] = TopicEntry(self._next, self._of_step.deleted_below(topic), 0, 0)
         self._next += 1
         self._changed.add(topic)
         return entry
+
+    def _take_declared(self, number: int) -> list[bytes]:
+        keys = [key for key in self._declared if key.startswith(property_key(number, ""))]
+        for key in keys:
+            del self._declared[key]
+        return keys
+
+    def retire_deleted(self) -> list[TreeChange]:
+        """What is to be committed of topics that were deleted and not made again: their entries go then.
+        Between steps."""
+        version = self._deletions.version
+        if version == self._looked_at:
+            return []
+        topics = [topic for topic in self._entries if self.find(topic) is None]
+        self._looked_at = version
+        if not topics:
+            return []
+        numbers = sorted(self._entries.pop(topic).number for topic in topics)
+        return [
+            TreeChange(TOPICS, removals=[topic.encode() for topic in topics]),
+            TreeChange(RETIRED, [(NUMBER.pack(number), b"") for number in numbers]),
+            TreeChange(META, removals=[key for number in numbers for key in self._take_declared(number)]),
+        ]
 
     def declare(self, topic: str, names: Sequence[str], physical_offset: int) -> None:
         """The topic's records from here on have terms of these properties, and of no other ones."""

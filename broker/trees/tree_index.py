@@ -27,6 +27,8 @@ from broker.trees.layout import MARK, META, Mark, mark_key
 from broker.trees.topic_numbers import TopicNumbers
 
 RUN_BYTES_MAX: Final = 1 << 20
+STEP_RECORDS_MAX: Final = 1 << 20
+"""What a step makes of a record is in memory until it is committed: up to about 700 bytes."""
 
 
 class TreeBuilder(Protocol):
@@ -109,8 +111,10 @@ class TreeIndex:
 
     def carry_out(self, step: TreeStep) -> None:
         """TreeStep.run()."""
+        deletions = self._deletions.snapshot()
+        self._numbers.begin_step(deletions)
         if step.read is None:
-            step.read = self._read(step)
+            step.read = self._read(step, deletions)
         runs, end = step.read
         mark = self._mark_of(runs, end)
         try:
@@ -129,15 +133,16 @@ class TreeIndex:
         step.mark, step.done = mark, True
         step.record_count = sum(len(run.records) for run in runs)
 
-    def _read(self, step: TreeStep) -> tuple[list[DispatchBatch], int]:
+    def _read(self, step: TreeStep, deletions: TopicDeletions) -> tuple[list[DispatchBatch], int]:
         """The runs of the step, and where the next one goes on."""
         runs: list[DispatchBatch] = []
-        byte_count = 0
+        byte_count = record_count = 0
         for run in self._read_log(step.begin, step.end, RUN_BYTES_MAX):
-            alive = self._deletions.alive_mask(run.records, run.physical_offset)
+            alive = deletions.alive_mask(run.records, run.physical_offset)
             runs.append(DispatchBatch(run.records, run.physical_offset, run.end, alive))
             byte_count += run.records.nbytes
-            if byte_count >= step.bytes_max:
+            record_count += len(run.records)
+            if byte_count >= step.bytes_max or record_count >= STEP_RECORDS_MAX:
                 return runs, run.end
         return runs, step.end  # nothing but blanks and damage is left
 

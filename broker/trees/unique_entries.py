@@ -73,7 +73,8 @@ class UniqueIdEntries:
         self._highest = 0
         """How far the tree's entries may reach: what is applied again below goes over nothing newer."""
         self._step_begin = 0
-        self._step_windows: Windows = {}
+        self.step_windows: Windows = {}
+        """Of the step that start() began."""
         self._step_rows: dict[str, Row] = {}
         with trees.read() as reader:
             found = reader.items(META, ROW_PREFIX, key_after(ROW_PREFIX))
@@ -84,7 +85,7 @@ class UniqueIdEntries:
     def start(self, position: int, limit: int) -> int:
         """Where the next step is to begin: at the position; further back, where a topic's window has not been
         read; at the limit, where no topic is deduplicated. On the engine's thread, before a step."""
-        self._step_windows = windows = self._windows()
+        self.step_windows = windows = self._windows()
         self._highest = max(self._highest, position)
         if not windows and not self.rows:
             self._begins.clear()
@@ -122,7 +123,7 @@ class UniqueIdEntries:
 
     def changes(self, runs: Sequence[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
         """Of runs in log order, those of the step that start() began."""
-        windows, begin = self._step_windows, self._step_begin
+        windows, begin = self.step_windows, self._step_begin
         entries: dict[bytes, bytes] = {}
         if windows:
             for run in runs:

@@ -11,6 +11,8 @@ from broker.topics.deletions import TopicDeletions
 from broker.topics.topics import TopicTable
 from broker.trees.unique_entries import Windows
 from broker.trees.unique_ids import Known, Place
+from broker.trees.unique_keys import ids_of
+from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import HEADERS, RECORD_SIZE_MIN, host_bits
 
@@ -50,11 +52,21 @@ class UniquePlaces:
     def known_at(self, physical_offset: int) -> Known | None:
         """What the record says that lies there, synced or not; None where the log has none (any more).
         StorageError where the disk does not give it."""
-        size = int.from_bytes(self._log.read(physical_offset, 4), "big")
-        record = self._log.read(physical_offset, size) if size >= RECORD_SIZE_MIN else memoryview(b"")
+        record = self._record(physical_offset)
         fields = read_fields(record, 0, len(record)) if len(record) else None
         if fields is None:
             return None
         header = HEADERS[host_bits(fields.sys_flag)].unpack_from(record)
         place = Place(physical_offset, header[_QUEUE_ID], header[_QUEUE_OFFSET], header[_STORE_MS])
-        return Known(place, physical_offset + size)
+        return Known(place, physical_offset + len(record))
+
+    def id_at(self, physical_offset: int) -> bytes | None:
+        """The unique key of the record that lies there; empty where it has none. Otherwise as known_at()."""
+        record = self._record(physical_offset)
+        if not len(record) or read_fields(record, 0, len(record)) is None:
+            return None
+        return ids_of(RecordBatch.split(record))[0]
+
+    def _record(self, physical_offset: int) -> memoryview:
+        size = int.from_bytes(self._log.read(physical_offset, 4), "big")
+        return self._log.read(physical_offset, size) if size >= RECORD_SIZE_MIN else memoryview(b"")

@@ -224,6 +224,21 @@ TRANSACTION_DUPLICATE = _add(
     "A message of the atomic transaction has an id that its topic (option deduplicate) has stored already.",
     "Leave the message out, or give it an id of its own; nothing of the transaction was stored.",
 )  # fmt: skip
+PRODUCER_SEQUENCE_ILLEGAL = _add(
+    "PRODUCER_SEQUENCE_ILLEGAL", 132, "INVALID_ARGUMENT", False,
+    "A producer's id or its number for a message (TROVEMQ_PRODUCER, TROVEMQ_SEQUENCE) is missing or cannot be one.",
+    "Let the producer number its messages (client.producer(topic, idempotent=True)), or correct the properties.",
+)  # fmt: skip
+PRODUCER_SEQUENCE_TOO_OLD = _add(
+    "PRODUCER_SEQUENCE_TOO_OLD", 133, "INVALID_ARGUMENT", False,
+    "The sequence is so far below its producer's highest that nobody can say any more whether it was stored.",
+    "Look the message up by its unique key or key; to send it all the same, send it with a new sequence.",
+)  # fmt: skip
+PRODUCER_SEQUENCE_CONFLICT = _add(
+    "PRODUCER_SEQUENCE_CONFLICT", 134, "INVALID_ARGUMENT", False,
+    "The producer has sent another message, with another unique key, under this sequence.",
+    "Give each running producer an id of its own; one that restarts asks where its id stands (GetProducer).",
+)  # fmt: skip
 
 # --- 2xx: something is not there, or is there already -----------------------------------------------
 TOPIC_NOT_FOUND = _add(
@@ -285,7 +300,7 @@ CLIENT_UNKNOWN = _add(
 TRANSACTION_NOT_FOUND = _add(
     "TRANSACTION_NOT_FOUND", 211, "NOT_FOUND", False,
     "This broker knows no committed atomic transaction of that id, or does not remember it any more.",
-    "It was not committed here, unless that is thousands of transactions ago: send it again, with a new id.",
+    "It was not committed here, unless longer than remembered_ms ago: send it again, with a new id.",
 )  # fmt: skip
 
 # --- 3xx: the store's state -------------------------------------------------------------------------

@@ -11,6 +11,8 @@ ENGINE = "tests/unit/engine/"
 AFTER_A_CRASH = f"{ENGINE}test_after_a_crash.py::"
 RESTART = f"{ENGINE}test_restart.py::"
 RETENTION = f"{ENGINE}test_retention.py::"
+DEDUPLICATION = "tests/unit/trees/test_deduplication.py::"
+MODEL_WALK = "tests/durability/test_model_walks.py::test_a_walk_agrees_with_the_models[0]"
 ONE_TEST = f"{RESTART}test_abort_names_the_process_while_the_store_is_open"
 
 BUGS = (
@@ -149,6 +151,100 @@ BUGS = (
         "            del self._removals[0]",
         "            del self._removals[0]\n            self._removals.reverse()",
         (f"{RETENTION}test_files_go_oldest_first_and_each_segment_is_gone_from_the_disk_before_the_next",),
+    ),
+    Planted(
+        "an id counts as known for ever",
+        "broker/trees/unique_ids.py",
+        "                    if known is not None and known.place.store_timestamp > now_ms - window_ms:\n",
+        "                    if known is not None:\n",
+        (f"{DEDUPLICATION}test_reading_a_longer_window_hides_nothing_that_is_known",),
+    ),
+    Planted(
+        "ids leave the memory before the tree has them",
+        "broker/trees/store_trees.py",
+        "unique_ids.committed(position)",
+        "unique_ids.committed(1 << 62)",
+        (f"{DEDUPLICATION}test_an_id_that_came_while_a_step_ran_is_known",),
+    ),
+    Planted(
+        "an id of a deleted topic counts",
+        "broker/trees/unique_ids.py",
+        "                if offset is not None and offset >= alive_from and unique_id:\n",
+        "                if offset is not None and unique_id:\n",
+        (f"{DEDUPLICATION}test_an_id_of_a_deleted_topic_may_be_sent_again[False]",),
+    ),
+    Planted(
+        "half of a transaction is visible",
+        "broker/index/consume_queues.py",
+        "        together = len({id(queue) for queue, _, _ in runs}) == len(runs)\n",
+        "        together = False\n",
+        ("tests/unit/atomic/test_atomic_commits.py::test_a_consume_queue_without_room_shows_no_half_of_it",),
+    ),
+    Planted(
+        "a transaction that is not whole is not cut",
+        "broker/log/whole_runs.py",
+        "        if found.end == self._reader.position and ",
+        "        if False and ",
+        ("tests/durability/test_transaction_crashes.py::test_a_run_that_was_cut_off_at_any_byte_is_gone",),
+    ),
+    Planted(
+        "an acknowledgement is stored before its transaction is on disk",
+        "broker/atomic/atomic_commits.py",
+        "            self._store.offsets.needs_log(result.end)\n",
+        "",
+        (
+            "tests/unit/atomic/test_atomic_commits.py::"
+            "test_an_acknowledgement_is_not_stored_before_its_transaction_is_on_disk",
+        ),
+    ),
+    Planted(
+        "a search forgets what the trees lack",
+        "broker/search/search.py",
+        "        return min(high, max(low, trees.search.position if trees is not None else 0))",
+        "        return high if trees is not None else low",
+        (
+            "tests/unit/search/test_search.py::"
+            "test_explain_names_the_index_and_how_many_entries_it_will_touch",
+            f"{MODEL_WALK}",
+        ),
+        {"TRIAL": "0"},
+    ),
+    Planted(
+        "the cursor of a priority passes a message",
+        "broker/delivery/priority_taking.py",
+        "        self._order.cursors[priority] = offset + 1\n",
+        "        self._order.cursors[priority] = offset + 2\n",
+        (
+            "tests/unit/delivery/test_priority_order.py::"
+            "test_higher_ones_go_first_and_each_priority_in_the_order_of_sending",
+        ),
+    ),
+    Planted(
+        "until_acknowledged waits for one group only",
+        "broker/held_log.py",
+        '        offset, group = min(behind, default=(0, ""))\n',
+        '        offset, group = max(behind, default=(0, ""))\n',
+        (f"{ENGINE}test_held_log.py::test_every_group_counts_and_a_deleted_one_counts_no_more",),
+    ),
+    Planted(
+        "a new topic gets the number of the deleted one of its name",
+        "broker/trees/topic_numbers.py",
+        "TopicEntry(self._next, ",
+        "TopicEntry(old.number if old else self._next, ",
+        (
+            "tests/unit/trees/test_store_trees.py::"
+            "test_a_topic_that_was_deleted_and_made_again_has_none_of_its_old_entries",
+        ),
+    ),
+    Planted(
+        "a sweep takes messages that are there",
+        "broker/trees/sweeping.py",
+        "if offset >= below] if value",
+        "if offset > below + 4_096] if value",
+        (
+            "tests/unit/trees/test_store_trees.py::"
+            "test_entries_of_what_retention_removed_are_swept_and_no_others",
+        ),
     ),
 )
 

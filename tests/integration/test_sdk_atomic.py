@@ -151,9 +151,10 @@ def frames_of(transaction_id: str, *frames: bytes, timeout_ms: int = 0) -> Itera
     yield from frames
 
 
-def one_record(topic: str, body: bytes) -> bytes:
+def one_record(topic: str, body: bytes, *, count: int = 1) -> bytes:
+    """A frame with a record, or with so many equal ones."""
     record = encode_record(topic, body, queue_id=0, properties={}, append_property_crc=True)
-    return wire.messages_frame(topic, 0, record)
+    return wire.messages_frame(topic, 0, record * count)
 
 
 async def test_a_second_commit_gets_the_answer_of_the_first(client: Client, broker: BrokerProcess) -> None:
@@ -203,7 +204,7 @@ async def test_what_is_not_right_is_refused_and_stores_nothing(client: Client, b
         assert await refused(frames_of("t", one_record("none", b"x"), commit)) is errors.TOPIC_NOT_FOUND
         damaged = wire.messages_frame("bad", 0, b"no record")
         assert await refused(frames_of("t", damaged, commit)) is errors.BATCH_ILLEGAL
-        many = [one_record("bad", b"x")] * 4_097
+        many = [one_record("bad", b"x", count=241)] * 17  # 4,097
         assert await refused(frames_of("t", *many, commit)) is errors.TRANSACTION_SIZE_EXCEEDED
         handles = wire.acknowledgements_frame("g", "bad", ["h"] * 4_097)
         assert await refused(frames_of("t", message, handles)) is errors.TRANSACTION_SIZE_EXCEEDED

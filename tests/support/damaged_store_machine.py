@@ -1,4 +1,4 @@
-"""StoreMachine with damage among its steps, and walks of it by chance.
+"""IndexedStoreMachine with damage among its steps, and walks of it by chance.
 
 Damage hits a record of the log, or projections' files, while nobody has the store open. A hit record lies
 below what the store knows as written (behind that, a crash and damage look alike), and its queue goes on
@@ -20,12 +20,13 @@ from broker.log import checkpoint, state
 from broker.log.segments import DIRECTORY, file_name
 from broker.message_store import MessageStore
 from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
+from broker.storage.memory_trees import TreeContent
 from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.repair import repair_files
 from broker.tools.store_view import StoreView
 from tests.support.damage import Files, contents_of, reported_in_log, scrub, try_open
+from tests.support.indexed_store_machine import DATA, HARMS, IDS, WINDOWS, IndexedStoreMachine
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent
-from tests.support.store_machine import StoreMachine
 from trovemq_proto.errors import TroveError
 
 KEY_INDEX_NOTE: Final = "trovemq/key-index.json"
@@ -34,17 +35,17 @@ REFUSALS: Final = ("STORE_FAILED", "STORE_NEWER", "STORE_SETTINGS_MISMATCH")
 DAMAGES: Final = ("remove", "remove all", "flip", "cut", "zeros")
 
 
-class DamagedStoreMachine(StoreMachine):
+class DamagedStoreMachine(IndexedStoreMachine):
     """See the module's text. `choice` picks among what there is to be hit."""
 
     def stopped(self, clean: bool) -> Files:
         """The files as nobody has them open, with marks that are not old."""
         if clean:
             self.close()
-            return Files.of(contents_of(self.files))
+            return same_files(self.files)
         self.sync()
         self.store.flush_projections(index=True)
-        return Files.of(contents_of(self.files.after_process_kill()))
+        return same_files(self.files.after_process_kill())
 
     @rule(choice=st.integers(0, 1 << 30), clean=st.booleans())
     def flip_a_bit_of_a_record(self, choice: int, clean: bool) -> None:
@@ -108,7 +109,7 @@ class DamagedStoreMachine(StoreMachine):
         files = self.stopped(clean)
         source = random.Random(choice)
         path = source.choice([path for path in self.tables() if path in files._files])
-        damaged = Files.of(contents_of(files))
+        damaged = same_files(files)
         self.damage(damaged, path, how, source)
         opened = try_open(damaged, self.settings)
         if isinstance(opened, MessageStore):
@@ -158,6 +159,14 @@ class DamagedStoreMachine(StoreMachine):
         files.write_atomic(path, bytes(data))
 
 
+def same_files(files: MemoryFileSystem) -> Files:
+    """A copy, all of it on disk, with its trees."""
+    copy = Files.of(contents_of(files))
+    if DATA in files._files:
+        copy._files[DATA].trees = TreeContent(files._files[DATA].trees.maps)
+    return copy
+
+
 def _last_of(paths: list[str], directory: str) -> str:
     return max(path for path in paths if path.startswith(f"{directory}/"))
 
@@ -168,7 +177,11 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
     topic, queue, seed = source.choice(TOPICS), source.randrange(QUEUES), source.randrange(1 << 30)
     sizes = [source.randrange(source.choice([10, 3000])) for _ in range(source.randint(1, 4))]
     many = partial(machine.send_many, source.randint(5, 25), source.randrange(1200), source.randrange(900))
-    unit, index = source.choice([PAGE_SIZE, SECTOR_SIZE]), source.random() < 0.8
+    unit, index, trees = source.choice([PAGE_SIZE, SECTOR_SIZE]), source.random() < 0.8, source.random() < 0.8
+    picks = [source.randrange(3 * IDS) for _ in range(source.randint(1, 5))]
+    few = [source.randint(1, IDS) for _ in range(source.randint(1, 3))]
+    parts = [(source.choice(TOPICS), source.randrange(QUEUES), pick) for pick in picks]
+    window, declared = source.choice(WINDOWS), source.random() < 0.5
     steps: list[tuple[int, Callable[[], None]]] = [
         (8, partial(machine.send, topic, queue, sizes, source.randrange(1500), source.choice(TAGS), -queue)),
         (3, partial(many, flip)),
@@ -181,10 +194,20 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
         (4, partial(machine.commit, source.choice(GROUPS), topic, queue, source.randrange(4))),
         (1, partial(machine.reset_offsets, source.choice(GROUPS), topic)),
         (3, machine.persist_offsets),
-        (2, partial(machine.restart, index)),
+        (2, partial(machine.restart, index, trees)),
         (1, machine.kill),
-        (3, partial(machine.power_cut, index, seed, odds, unit)),
+        (3, partial(machine.power_cut, index, trees, seed, odds, unit)),
         (2, partial(machine.power_cut_while_starting, seed, odds)),
+        (6, partial(machine.send_ids, topic, queue, picks, source.choice([0, 1, 3_000, 9_999]))),
+        (4, partial(machine.send_ids_during_a_step, topic, queue, few, source.choice([1, 1 << 20]))),
+        (6, partial(machine.commit_transaction, parts, source.randrange(400))),
+        (1, partial(machine.commit_again, seed)),
+        (2, partial(machine.power_cut_at_a_commit, parts, trees, seed, source.choice([0.5, 0.8]))),
+        (3, partial(machine.alter, topic, window, flip, declared)),
+        (4, partial(machine.step_of_the_trees, source.choice([1, 600, 5_000, 1 << 20]), 2)),
+        (2, machine.catch_up_trees),
+        (3, partial(machine.sweep, source.randint(2, 60), 3)),
+        (1, partial(machine.lose_trees, source.choice(HARMS), flip, trees)),
         (2, partial(machine.flip_a_bit_of_a_record, seed, flip)),
         (2, partial(machine.damage_projections, seed, flip, source.choice(DAMAGES), source.random() < 0.5)),
         (2, partial(machine.damage_tables, seed, flip, source.choice(DAMAGES))),
@@ -195,10 +218,15 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
 def walk(source: random.Random, steps: int) -> None:
     """So many steps; what must hold is looked at after each."""
     machine = DamagedStoreMachine()
-    machine.start(source.choice(("sync", "async")), source.random() < 0.8)
+    machine.start(source.choice(("sync", "async")), source.random() < 0.8, source.random() < 0.8)
+    for topic in TOPICS:
+        machine.alter(topic, source.choice(WINDOWS), source.random() < 0.5, source.random() < 0.5)
     for _ in range(steps):
         random_step(machine, source)()
         machine.queues_equal_the_model()
         machine.a_scan_of_the_log_equals_the_model()
         machine.every_way_to_a_message_leads_there()
         machine.positions_are_in_order()
+        machine.searches_equal_the_model()
+        machine.priorities_come_in_order()
+        machine.trees_are_not_ahead()

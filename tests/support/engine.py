@@ -9,6 +9,7 @@ from typing import Any
 from broker.message_store import AppendResult, MessageStore
 from broker.storage.files import FileSystem
 from broker.store_settings import StoreSettings
+from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -103,8 +104,15 @@ def append(
     queue_id: int = 0,
     now_ms: int = NOW_MS,
 ) -> AppendResult:
-    """Validates and appends the records as one batch, as the produce path does; the property for the whole
-    record's CRC is reserved as the store wants it."""
+    """Validates and appends the records as one batch, as the produce path does."""
+    data, batch = validated(store, records, topic, queue_id)
+    return store.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=BORN_HOST)
+
+
+def validated(
+    store: MessageStore, records: Sequence[bytes], topic: str, queue_id: int
+) -> tuple[bytearray, RecordBatch]:
+    """The records as one batch; the property for the whole record's CRC is reserved as the store wants it."""
     wanted = store.settings.append_property_crc
     data = bytearray().join([with_crc_property(record) if wanted else record for record in records])
     batch = validate_batch(
@@ -115,7 +123,7 @@ def append(
         store_host_ipv6=store.settings.store_host.startswith("["),
         append_property_crc=wanted and b"__CRC32#" in data,
     )
-    return store.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=BORN_HOST)
+    return data, batch
 
 
 def send(store: MessageStore, body: bytes, now_ms: int = NOW_MS, **fields: Any) -> AppendResult:

@@ -24,6 +24,7 @@ from tests.support.engine import NOW_MS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_proto.records.priorities import PRIORITY_DEFAULT, PROPERTY_PRIORITY
 
 TOPICS: Final = ("orders", "bills")
 TAGS: Final = ("", "Aa", "BB")  # the hashes of the last two are equal
@@ -46,6 +47,25 @@ class Sent:
     tag: str
     unique_key: str
     hit: bool = False
+
+    @property
+    def number(self) -> int:
+        """Each message has one of its own."""
+        return int.from_bytes(self.body[:4], "big")
+
+    @property
+    def carrier(self) -> str:
+        return ("UA", "U", "DL")[self.number % 3]
+
+    @property
+    def priority(self) -> int:
+        return self.number * 7 % 10 if self.number % 5 else PRIORITY_DEFAULT
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Beside keys, tag and unique key."""
+        given = {PROPERTY_PRIORITY: str(self.priority)} if self.number % 5 else {}
+        return {"carrier": self.carrier, **given}
 
     def has(self, key_type: KeyType, key: str) -> bool:
         if key_type is KeyType.TAG:
@@ -139,7 +159,9 @@ class StoreAnswers(RuleBasedStateMachine):
             for i, position in enumerate(records.positions.tolist()):
                 if begin + position not in self.hits and (alive is None or alive[i]):
                     raw = records.data[position : position + int(records.sizes[i])]
-                    found.append((begin + position, decode_message(raw).body))
+                    message = decode_message(raw)
+                    if message.topic in TOPICS:
+                        found.append((begin + position, message.body))
         return found
 
     @invariant()
@@ -147,7 +169,7 @@ class StoreAnswers(RuleBasedStateMachine):
         """One of the ways after each step, in turn: all would be most of a walk's time."""
         self.asked += 1
         chosen = self.asked * 7 % max(1, len(self.sent))
-        unique_key = self.sent[chosen].unique_key if self.sent else "none"
+        unique_key = (self.sent[chosen].unique_key if self.sent else "") or "none"
         key_type, key = (
             (KeyType.KEY, "all"),
             (KeyType.UNIQUE, unique_key),

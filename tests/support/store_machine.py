@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from broker.message_store import MessageStore
+from broker.message_store import AppendResult, MessageStore
 from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from broker.store_trim import trim_now
 from tests.support.engine import SMALL, append, flush, open_store, record
@@ -25,10 +25,15 @@ from trovemq_proto.errors import TroveError
 class StoreMachine(StoreAnswers):
     """Its steps; what it must answer after each of them: StoreAnswers."""
 
-    @initialize(mode=st.sampled_from(["sync", "async"]), index=st.booleans())
-    def start(self, mode: str, index: bool) -> None:
-        self.settings = replace(SMALL, flush_mode=mode, message_index_enable=index)  # type: ignore[arg-type]
+    @initialize(mode=st.sampled_from(["sync", "async"]), index=st.booleans(), trees=st.booleans())
+    def start(self, mode: str, index: bool, trees: bool) -> None:
+        settings = replace(SMALL, message_index_enable=index, tree_index_enable=trees)
+        self.settings = replace(settings, flush_mode=mode)  # type: ignore[arg-type]
         self.store = open_store(self.files, self.settings, topics=TOPICS)
+        self.opened()
+
+    def opened(self) -> None:
+        """The store has just been opened."""
 
     # --- steps --------------------------------------------------------------------------------------
     @rule(
@@ -57,14 +62,11 @@ class StoreMachine(StoreAnswers):
             )
             for i, size in enumerate(sizes)
         ]
-        records = [
-            record(m.body, topic=topic, queue_id=queue, keys=m.keys, tag=m.tag, unique_key=m.unique_key)
-            for m in messages
-        ]
+        records = [encoded(message) for message in messages]
         if sum(map(len, records)) + 64 * len(records) > self.settings.commit_log_file_size:
             self.refuse(records, topic, queue)
             return
-        result = append(self.store, *records, topic=topic, queue_id=queue, now_ms=self.now + clock)
+        result = self.append(records, topic, queue, self.now + clock)
         assert result.first_queue_offset == self.queue_end(topic, queue, len(self.sent))
         self.sent += [
             replace(
@@ -79,6 +81,9 @@ class StoreMachine(StoreAnswers):
         self.store.dispatch()
         if self.settings.flush_mode == "async":
             self.visible = len(self.sent)
+
+    def append(self, records: list[bytes], topic: str, queue: int, now_ms: int) -> AppendResult:
+        return append(self.store, *records, topic=topic, queue_id=queue, now_ms=now_ms)
 
     def refuse(self, records: list[bytes], topic: str, queue: int) -> None:
         """More than a segment holds: no trace of it stays."""
@@ -186,10 +191,10 @@ class StoreMachine(StoreAnswers):
         }
 
     # --- stops and starts ---------------------------------------------------------------------------
-    @rule(index=st.booleans())
-    def restart(self, index: bool) -> None:
+    @rule(index=st.booleans(), trees=st.booleans())
+    def restart(self, index: bool, trees: bool) -> None:
         self.close()
-        self.settings = replace(self.settings, message_index_enable=index)
+        self.settings = replace(self.settings, message_index_enable=index, tree_index_enable=trees)
         self.reopen(self.files)
         assert self.store.recovery.clean
 
@@ -204,12 +209,13 @@ class StoreMachine(StoreAnswers):
 
     @rule(
         index=st.booleans(),
+        trees=st.booleans(),
         seed=st.integers(0, 999),
         odds=st.sampled_from([0.0, 0.2, 0.5, 0.8, 1.0]),
         unit=st.sampled_from([PAGE_SIZE, SECTOR_SIZE]),
     )
-    def power_cut(self, index: bool, seed: int, odds: float, unit: int) -> None:
-        self.settings = replace(self.settings, message_index_enable=index)
+    def power_cut(self, index: bool, trees: bool, seed: int, odds: float, unit: int) -> None:
+        self.settings = replace(self.settings, message_index_enable=index, tree_index_enable=trees)
         self.reopen(self.files.after_power_cut(coin(seed, odds), unit=unit))
 
     @rule(seed=st.integers(0, 999), odds=st.sampled_from([0.2, 0.5, 0.8]))
@@ -233,6 +239,20 @@ class StoreMachine(StoreAnswers):
             assert offset <= self.queue_end(topic, queue_id, self.visible)
             self.committed[group, topic, queue_id] = offset
         assert self.committed == self.stored
+        self.opened()
+
+
+def encoded(message: Sent) -> bytes:
+    """The record as its producer sends it."""
+    return record(
+        message.body,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        keys=message.keys,
+        tag=message.tag,
+        unique_key=message.unique_key,
+        properties=message.properties,
+    )
 
 
 def coin(seed: int, odds: float) -> Callable[[], bool]:

@@ -5,6 +5,7 @@
 | acknowledged; or in the log, its sync too late    | the receipt                                            |
 | refused, retriable                                | again after a delay, elsewhere if the batch is movable |
 | BATCH_ILLEGAL, and the broker's settings changed  | once more, encoded for the new settings                |
+| its number is too old for the broker to judge     | again with a new one: it is not stored                 |
 | refused otherwise                                 | the error                                              |
 | never left this client                            | again after a delay, elsewhere if the batch is movable |
 | left, and no answer came: in doubt                | error, in_doubt=true (or again: retry_in_doubt)        |
@@ -21,10 +22,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trovemq._links import Links
+from trovemq._numbering import Numbering
 from trovemq._outgoing import Batch, Destination, RecordForm
 from trovemq._room import Room
 from trovemq._routes import Slot
 from trovemq._slots import SlotChooser
+from trovemq.model import BrokerInfo
 from trovemq.receipts import AppendOutcome
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -59,6 +62,7 @@ class Delivery:
         self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
         self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
         self._refreshes: set[asyncio.Task[None]] = set()
+        self._asking: dict[str, list[Batch]] = {}  # what waits until a broker says where the producer stands
         self.one_way_dropped = 0  # batches
 
     def submit(self, batch: Batch) -> None:
@@ -98,6 +102,9 @@ class Delivery:
             task = asyncio.get_running_loop().create_task(self._refresh(batch, error))
             self._refreshes.add(task)
             task.add_done_callback(self._refreshes.discard)
+        elif error.spec is errors.PRODUCER_SEQUENCE_TOO_OLD and batch.numbering is not None:
+            batch.numbered_for = ""  # while it waited to be sent again, thousands went before it
+            self._again(batch, error, move=False)
         elif error.retriable:
             self._again(batch, error)
         else:
@@ -151,7 +158,41 @@ class Delivery:
             self._again(batch, error)
             return
         batch.form = RecordForm.of(broker, self._links.connection(broker).address)
-        self._links.stream(broker).submit(batch)
+        batch.broker = broker.name
+        if batch.numbering is not None and not batch.numbering.knows(broker.name):
+            self._after_asking(batch, broker, batch.numbering)
+        else:
+            self._links.stream(broker).submit(batch)
+
+    def _after_asking(self, batch: Batch, broker: BrokerInfo, numbering: Numbering) -> None:
+        """Submits the batch when the broker has said where the producer stands."""
+        waiting = self._asking.get(broker.name)
+        if waiting is not None:
+            waiting.append(batch)
+            return
+        self._asking[broker.name] = [batch]
+        task = asyncio.get_running_loop().create_task(self._ask(broker, numbering))
+        self._refreshes.add(task)
+        task.add_done_callback(self._refreshes.discard)
+
+    async def _ask(self, broker: BrokerInfo, numbering: Numbering) -> None:
+        failure: TroveError | None = None
+        try:
+            connection = self._links.connection(broker)
+            numbering.begin(
+                broker.name, await connection.next_sequence(self._chooser.topic, numbering.producer_id)
+            )
+        except TroveError as error:
+            failure = error
+        for batch in self._asking.pop(broker.name):
+            if batch not in self._outstanding:
+                continue
+            if failure is None:
+                self._links.stream(broker).submit(batch)
+            elif failure.retriable:
+                self._again(batch, failure)
+            else:
+                self._give_up(batch, failure)
 
     def _again(self, batch: Batch, error: TroveError, *, move: bool = True) -> None:
         options, loop = self._links.options, asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq._numbering import Numbering
 from trovemq._routes import Slot
 from trovemq._wire.frames import append_frame
 from trovemq.model import BrokerInfo
@@ -84,6 +85,9 @@ class Batch:
         size: Bytes that it counts for in the producer's back-pressure.
         size_max: Nothing that would make it larger joins it.
         attempts: How often it was submitted.
+        broker: The one that it goes to, set before it is submitted.
+        numbering: Gives its messages numbers, where they get any.
+        numbered_for: The broker whose numbers they have.
         refreshed: The routes were asked anew because a broker refused its form.
         released: It was handed over for delivery.
         sizes: int64[n], the encoded records' sizes.
@@ -98,6 +102,9 @@ class Batch:
         self.deadline = deadline
         self.one_way = one_way
         self.form: RecordForm | None = None
+        self.broker = ""
+        self.numbering: Numbering | None = None
+        self.numbered_for = ""
         self.size = 0
         self.size_max = 0
         self.attempts = 0
@@ -180,6 +187,7 @@ class _Single:
     unique_key: str
     born_timestamp: int
     waiter: asyncio.Future[SendReceipt] | None
+    sequence: int = -1
 
 
 class SingleMessages(Batch):
@@ -213,13 +221,14 @@ class SingleMessages(Batch):
         if not self._messages:
             return None
         assert self.form is not None
+        self._number()
         born_host, store_host = _empty_host(self.form.born_host_ipv6), _empty_host(self.form.store_host_ipv6)
         records = [
             encode_record(
                 self.topic,
                 message.body,
                 queue_id=self.slot.queue_id,
-                properties=message.block,
+                properties=self._block_of(message),
                 born_timestamp=message.born_timestamp,
                 born_host=born_host,
                 store_host=store_host,
@@ -229,6 +238,21 @@ class SingleMessages(Batch):
         ]
         self.sizes = np.array([len(record) for record in records], np.int64)
         return records[0] if len(records) == 1 else b"".join(records)
+
+    def _number(self) -> None:
+        """Gives the messages numbers of their broker, unless they have them."""
+        if self.numbering is not None and self.numbered_for != self.broker:
+            sequences = self.numbering.take(self.broker, len(self._messages))
+            for message, sequence in zip(self._messages, sequences, strict=True):
+                message.sequence = sequence
+            self.numbered_for = self.broker
+
+    def _block_of(self, message: _Single) -> bytes:
+        return (
+            message.block
+            if self.numbering is None
+            else message.block + self.numbering.block(message.sequence)
+        )
 
     def resolve(self, receipt: FrameReceipt) -> None:
         for message, single in zip(self._messages, receipt.receipts(), strict=True):
@@ -267,6 +291,7 @@ class ColumnBatch(Batch):
         self.receipt: asyncio.Future[FrameReceipt] = asyncio.get_running_loop().create_future()
         self._born_timestamp = time.time_ns() // 1_000_000
         self._columns = columns
+        self._sequences = range(0)
 
     @property
     def count(self) -> int:
@@ -288,13 +313,19 @@ class ColumnBatch(Batch):
             born_host_ipv6=self.form.born_host_ipv6,
         )
         columns = self._columns
+        properties = columns.properties
+        if self.numbering is not None:
+            if self.numbered_for != self.broker:
+                self._sequences = self.numbering.take(self.broker, self.count)
+                self.numbered_for = self.broker
+            properties = self.numbering.with_numbers(properties, self._sequences)
         records = encoder.encode(
             columns.bodies,
             queue_id=self.slot.queue_id,
             unique_keys=columns.unique_keys,
             keys=columns.keys,
             tags=columns.tags,
-            properties=columns.properties,
+            properties=properties,
             born_timestamp=self._born_timestamp,
         )
         self.sizes = RecordBatch.split(records, topic=self.topic).sizes

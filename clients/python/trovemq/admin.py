@@ -98,6 +98,18 @@ class Admin:
         connections = [self._links.connection(info) for info in self._links.routes.brokers_of(name, broker)]
         return await present([c.describe_topic(name) for c in connections], (errors.TOPIC_NOT_FOUND,))
 
+    async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
+        """Which number the next message of a producer has, by broker; 0 where it is not known (any more).
+
+        Raises:
+            TroveError: TOPIC_NOT_FOUND, PRODUCER_SEQUENCE_ILLEGAL, REQUEST_ILLEGAL (the topic has no option
+                deduplicate), INDEX_DISABLED.
+        """
+        brokers = self._links.routes.brokers_of(topic, broker)
+        calls = [self._links.connection(info).next_sequence(topic, producer_id) for info in brokers]
+        found = await present(calls, ())
+        return {info.name: number for info, number in zip(brokers, found, strict=True)}
+
     async def list_topics(
         self, include_system: bool = False, broker: str | None = None
     ) -> list[TopicDescription]:

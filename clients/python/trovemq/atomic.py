@@ -110,7 +110,7 @@ class AtomicTransaction:
         self._acknowledged: list[ReceivedMessage] = []
         self._size = 0
         self._ended = False
-        self._opened = asyncio.get_running_loop().time()
+        self._opened = self._began = asyncio.get_running_loop().time()
 
     async def __aenter__(self) -> Self:
         return self
@@ -270,7 +270,8 @@ class AtomicTransaction:
             raise TroveError(errors.TRANSACTION_TIMED_OUT, text)
         broker, places = await self._placed()
         loop, options = asyncio.get_running_loop(), self._links.options
-        deadline, failures, in_doubt = loop.time() + options.delivery_timeout_ms / 1000, 0, False
+        self._began = loop.time()
+        deadline, failures, in_doubt = self._began + options.delivery_timeout_ms / 1000, 0, False
         while True:
             try:
                 reply = await self._try_once(broker, places, ask_first=in_doubt)
@@ -297,12 +298,18 @@ class AtomicTransaction:
             try:
                 return await wire.get_transaction(connection, self.transaction_id)
             except TroveError as error:
-                if error.spec is not errors.TRANSACTION_NOT_FOUND:
+                if error.spec is not errors.TRANSACTION_NOT_FOUND or self._may_be_forgotten(error):
                     raise
         form = RecordForm.of(broker, connection.address)
         frames = self._frames(places, form, broker.batch_size_max)
         timeout_ms = max(self._links.options.call_timeout_ms, self._timeout_ms or 0, COMMIT_TIMEOUT_MS_MIN)
         return await wire.transact(connection, frames, timeout_ms)
+
+    def _may_be_forgotten(self, error: TroveError) -> bool:
+        """The broker remembers for a while only what was committed: to send it again might store it twice."""
+        remembered_ms = error.fields.get("remembered_ms")
+        tried_ms = (asyncio.get_running_loop().time() - self._began) * 1000
+        return remembered_ms is not None and tried_ms >= int(remembered_ms)
 
     def _frames(self, places: list[Slot], form: RecordForm, size_max: int) -> Iterator[bytes]:
         yield wire.begin_frame(self.transaction_id, self._timeout_ms or 0)

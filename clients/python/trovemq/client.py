@@ -13,6 +13,7 @@ from weakref import WeakSet
 from trovemq._fetch_plan import NO_END
 from trovemq._links import Links, parse_servers
 from trovemq._lookups import Lookups
+from trovemq._numbering import Numbering
 from trovemq._outgoing import Keys
 from trovemq._puller import Puller, PullRequest
 from trovemq.admin import Admin
@@ -221,6 +222,8 @@ class Client(Lookups):
         in_flight_bytes_max: int = 64 << 20,
         retry_in_doubt: bool = False,
         checker: Checker | None = None,
+        idempotent: bool = False,
+        producer_id: str | None = None,
     ) -> Producer:
         """A producer of one topic, to be used as an async context manager.
 
@@ -233,9 +236,15 @@ class Client(Lookups):
                 comes back, and a message may be stored twice (with the same unique key).
             checker: Says what becomes of a message whose transaction nobody ended, in this process or an
                 earlier one: called with the message, returns (or awaits) a TransactionResolution.
+            idempotent: Numbers the messages, for topics with the option deduplicate: what may have been
+                stored already is sent again (retry_in_doubt) and stored once, and the broker tells gaps
+                (metric trovemq_producer_missing, log). Delayed messages and transactions get no number.
+            producer_id: The same, under an id that outlives the process: the numbers go on where each broker
+                says that they stand. One running producer an id: a second one's messages are refused with
+                PRODUCER_SEQUENCE_CONFLICT.
 
         Raises:
-            TroveError: TOPIC_ILLEGAL for a name that no record can carry.
+            TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL.
         """
         producer = Producer(
             self._links,
@@ -245,6 +254,7 @@ class Client(Lookups):
             in_flight_bytes_max=in_flight_bytes_max,
             retry_in_doubt=retry_in_doubt,
             checker=checker,
+            numbering=Numbering(producer_id) if idempotent or producer_id is not None else None,
         )
         self._all_producers.add(producer)
         return producer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +18,8 @@ import numpy as np
 from trovemq._columns import columns_of, split_columns
 from trovemq._delivery import Delivery
 from trovemq._links import Links
+from trovemq._numbering import OVERHEAD as NUMBER_OVERHEAD
+from trovemq._numbering import Numbering
 from trovemq._outgoing import (
     RECORD_OVERHEAD,
     Batch,
@@ -78,8 +80,11 @@ class Producer:
         in_flight_bytes_max: int = 64 << 20,
         retry_in_doubt: bool = False,
         checker: Checker | None = None,
+        numbering: Numbering | None = None,
     ) -> None:
         self.topic = topic
+        self._numbering = numbering
+        retry_in_doubt = retry_in_doubt or numbering is not None
         self._links = links
         self._linger_seconds = linger_ms / 1000
         self._batch_bytes_max = batch_bytes_max
@@ -276,6 +281,8 @@ class Producer:
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, max(map(len, bodies)))
         columns = columns_of(bodies, keys, tags, properties, unique_keys, priority)
+        if self._numbering is not None:
+            columns = replace(columns, size=columns.size + NUMBER_OVERHEAD * len(bodies))
         destination = self._destination(slot, ordering_key is not None)
         batches = []
         for part in split_columns(columns, self._frame_bytes_max(destination.slot)):
@@ -287,6 +294,7 @@ class Producer:
 
     def _submit_columns(self, columns: Columns, destination: Destination) -> ColumnBatch:
         batch = ColumnBatch(self.topic, self._delivery, destination, self._deadline(), columns)
+        batch.numbering = self._numbering
         self._delivery.submit(batch)
         return batch
 
@@ -313,6 +321,11 @@ class Producer:
         return self._known_late
 
     # --- the producer as a whole ----------------------------------------------------------------------
+
+    @property
+    def producer_id(self) -> str | None:
+        """The id under which its messages are numbered; None where they are not."""
+        return None if self._numbering is None else self._numbering.producer_id
 
     @property
     def in_flight_bytes(self) -> int:
@@ -391,6 +404,8 @@ class Producer:
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, len(body))
         size = len(body) + len(block) + RECORD_OVERHEAD
+        if self._numbering is not None:
+            size += NUMBER_OVERHEAD
         return _Prepared(bytes(body), block, unique_key, slot, ordering_key is not None, size)
 
     def _slot(self, queue_id: int | None, broker: str | None, ordering_key: str | None) -> Slot | None:
@@ -423,6 +438,7 @@ class Producer:
         slot, ordered, one_way = key
         destination = self._destination(slot, ordered)
         batch = SingleMessages(self.topic, self._delivery, destination, self._deadline(), one_way)
+        batch.numbering = self._numbering
         batch.size_max = min(self._batch_bytes_max, self._frame_bytes_max(destination.slot))
         self._open[key] = batch
         if self._linger_seconds:

@@ -48,6 +48,8 @@ from trovemq_proto.records.uniform_properties import UniformProperties, uniform_
 Buffer = bytes | bytearray | memoryview
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
+TOPICS_COMPARED: Final = 4
+"""Topics of one length that are compared with all names of it, before the rest is sorted."""
 _TOTAL_SIZE: Final = Struct(">i")
 
 
@@ -324,10 +326,14 @@ class RecordBatch:
             return []
         if self.only_topic is not None:
             return [(self.only_topic, np.arange(len(self)))]
-        groups: dict[str, list[int]] = {}
-        for index, topic in enumerate(self.topics):
-            groups.setdefault(topic, []).append(index)
-        return [(topic, np.array(indexes, np.int64)) for topic, indexes in groups.items()]
+        groups: dict[str, list[Int64s]] = {}
+        for size in np.unique(self.topic_sizes).tolist():
+            chosen = np.flatnonzero(self.topic_sizes == size)
+            names = self.array[self.topic_positions[chosen][:, None] + np.arange(size)]
+            for name, rows in _rows_by_value(names):
+                groups.setdefault(name.decode("utf-8", "replace"), []).append(chosen[rows])
+        found = [(topic, np.sort(np.concatenate(parts))) for topic, parts in groups.items()]
+        return sorted(found, key=lambda group: int(group[1][0]))
 
     def crcs(self) -> NDArray[np.int32]:
         """The CRCs of the stored bodies, computed; compare with body_crcs."""
@@ -434,3 +440,20 @@ def _not_well_formed(index: int, position: int) -> TroveError:
         record=index,
         position=position,
     )
+
+
+def _rows_by_value(values: NDArray[np.uint8]) -> Iterator[tuple[bytes, Int64s]]:
+    """Each value of uint8[n, size], and which rows have it."""
+    rest = np.arange(len(values))
+    for _ in range(TOPICS_COMPARED if values.shape[1] else 1):
+        same = (values == values[0]).all(axis=1)
+        yield values[0].tobytes(), rest[same]
+        rest, values = rest[~same], values[~same]
+        if not len(rest):
+            return
+    strings = np.ascontiguousarray(values).view(f"S{values.shape[1]}")[:, 0]
+    _, first, which = np.unique(strings, return_index=True, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    begins = np.searchsorted(which[order], np.arange(len(first) + 1)).tolist()
+    for row, begin, end in zip(first.tolist(), begins, begins[1:], strict=False):
+        yield values[row].tobytes(), rest[order[begin:end]]

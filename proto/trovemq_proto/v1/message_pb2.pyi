@@ -51,6 +51,20 @@ class AppendReply(_message.Message):
     duplicates: _containers.RepeatedCompositeFieldContainer[Duplicate]
     def __init__(self, frame_id: _Optional[int] = ..., status: _Optional[_Union[_common_pb2.PutMessageStatus, str]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., first_queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., store_timestamp: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., store_host: _Optional[bytes] = ..., append_time_us: _Optional[int] = ..., broker: _Optional[str] = ..., duplicate: _Optional[bool] = ..., duplicates: _Optional[_Iterable[_Union[Duplicate, _Mapping]]] = ...) -> None: ...
 
+class GetProducerRequest(_message.Message):
+    __slots__ = ("topic", "producer_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    producer_id: str
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[str] = ...) -> None: ...
+
+class GetProducerReply(_message.Message):
+    __slots__ = ("next_sequence",)
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    next_sequence: int
+    def __init__(self, next_sequence: _Optional[int] = ...) -> None: ...
+
 class Duplicate(_message.Message):
     __slots__ = ("index", "queue_id", "queue_offset", "physical_offset", "store_timestamp")
     INDEX_FIELD_NUMBER: _ClassVar[int]

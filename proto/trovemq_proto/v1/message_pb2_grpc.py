@@ -54,6 +54,11 @@ class MessageServiceStub:
                 request_serializer=trovemq__proto_dot_v1_dot_message__pb2.FetchRequest.SerializeToString,
                 response_deserializer=trovemq__proto_dot_v1_dot_message__pb2.FetchReply.FromString,
                 _registered_method=True)
+        self.GetProducer = channel.unary_unary(
+                '/trovemq.v1.MessageService/GetProducer',
+                request_serializer=trovemq__proto_dot_v1_dot_message__pb2.GetProducerRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_message__pb2.GetProducerReply.FromString,
+                _registered_method=True)
 
 
 class MessageServiceServicer:
@@ -87,6 +92,13 @@ class MessageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetProducer(self, request, context):
+        """Where a producer that numbers its messages stands in a deduplicated topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MessageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +121,11 @@ def add_MessageServiceServicer_to_server(servicer, server):
                     servicer.Pull,
                     request_deserializer=trovemq__proto_dot_v1_dot_message__pb2.FetchRequest.FromString,
                     response_serializer=trovemq__proto_dot_v1_dot_message__pb2.FetchReply.SerializeToString,
+            ),
+            'GetProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetProducer,
+                    request_deserializer=trovemq__proto_dot_v1_dot_message__pb2.GetProducerRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_message__pb2.GetProducerReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,6 +236,33 @@ class MessageService:
             '/trovemq.v1.MessageService/Pull',
             trovemq__proto_dot_v1_dot_message__pb2.FetchRequest.SerializeToString,
             trovemq__proto_dot_v1_dot_message__pb2.FetchReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.MessageService/GetProducer',
+            trovemq__proto_dot_v1_dot_message__pb2.GetProducerRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_message__pb2.GetProducerReply.FromString,
             options,
             channel_credentials,
             insecure,

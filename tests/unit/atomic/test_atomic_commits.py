@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.atomic.atomic_limits import AtomicLimits
 from broker.atomic.ends import ENDS_TOPIC, TransactionEnds
+from broker.atomic.open_transactions import OpenTransactions
 from broker.delivery.prepared import Acknowledgement
 from broker.events.codec import EVENTS_TOPIC
 from broker.storage.faulty import FaultyFileSystem, fail_always, fail_at
 from broker.storage.memory import MemoryFileSystem
 from broker.transaction_run import MESSAGES_MAX, TransactionRun
 from tests.support.atomic import GROUP, SEGMENT, AtomicStore, batch_of, body_of
-from tests.support.engine import flush, read_queue, send
+from tests.support.engine import flush, read_queue, send, sent_record, validated
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 
@@ -109,6 +111,19 @@ def test_after_a_restart_acknowledgements_and_answers_are_the_same(atomic: Atomi
     assert replace(third.commits.ends.committed("t"), repeated=False) == before
 
 
+@pytest.mark.parametrize(
+    "other", [[("bills", 1, b"else")], [*MESSAGES, ("orders", 0, b"more")], MESSAGES[:-1], MESSAGES[::-1]]
+)
+def test_another_transaction_of_a_committed_id_was_told_that_it_is_stored(
+    atomic: AtomicStore, other: list[tuple[str, int, bytes]]
+) -> None:
+    before = atomic.commit("t", MESSAGES)
+    assert refusal(atomic, "t", other) is errors.TRANSACTION_ILLEGAL
+    atomic.feed(b"1")
+    assert refusal(atomic, "t", MESSAGES, atomic.receive()) is errors.TRANSACTION_ILLEGAL
+    assert replace(atomic.commit("t", MESSAGES), repeated=False) == before
+
+
 def test_what_is_refused_has_written_nothing(atomic: AtomicStore) -> None:
     atomic.feed(b"1", b"2")
     one, two = atomic.receive(2)
@@ -150,6 +165,21 @@ def test_an_id_that_its_topic_has_already_refuses_the_whole_transaction() -> Non
     atomic.commit("w", [("once", 0, b"c"), ("orders", 0, b"a")])
     atomic.flush()
     assert [m.body for m in read_queue(atomic.store, "once", 0)] == [b"a", b"c"]
+
+
+def test_a_numbered_message_for_a_deduplicated_topic_refuses_the_whole_transaction() -> None:
+    atomic = AtomicStore(MemoryFileSystem(), replace(SEGMENT, tree_index_enable=True))
+    atomic.store.topics.create("once", queue_count=2, options={"deduplicate": "1h"})
+    atomic.store.catch_up_trees()
+    before = atomic.store.end_offset
+    number = {"TROVEMQ_PRODUCER": "p", "TROVEMQ_SEQUENCE": "0"}
+    run = atomic.commits.new_run("t")
+    numbered = sent_record(b"x", topic="once", properties=number)
+    run.add(validated(atomic.store, [numbered], "once", 0)[1], "once", 0)
+    with pytest.raises(TroveError) as caught:
+        atomic.commits.commit(run, [], 1)
+    assert caught.value.spec is errors.PRODUCER_SEQUENCE_ILLEGAL
+    assert atomic.store.end_offset == before
 
 
 def test_a_run_that_does_not_fit_goes_to_the_next_segment(atomic: AtomicStore) -> None:
@@ -202,6 +232,40 @@ def test_only_the_latest_transactions_are_remembered(atomic: AtomicStore) -> Non
     assert "t2" in ends
     ends.add(ends.committed("t5"), 0)
     assert len(ends) == 4
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_commit_whose_answer_was_lost_was_made_twice_when_the_broker_had_forgotten_it(
+    atomic: AtomicStore, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    """A client that asks is told since when the broker remembers: before that it cannot know."""
+    monkeypatch.setattr(TransactionEnds.__init__, "__defaults__", (4,))
+    atomic.commits.ends = TransactionEnds(atomic.store)  # type: ignore[misc]
+    for number in range(6):
+        atomic.now_ms += 100
+        atomic.commit(f"t{number}", [("orders", 0, b"%d" % number)])
+    atomic.flush()
+    if restarted:
+        assert isinstance(atomic.files, MemoryFileSystem)
+        atomic = AtomicStore(atomic.files.after_process_kill(), now_ms=atomic.now_ms)
+    opened = OpenTransactions(atomic.commits, AtomicLimits(), lambda _topic, _queue_id: None)
+    assert opened.committed("t5", atomic.now_ms).repeated
+    for unknown in ("t1", "none"):
+        with pytest.raises(TroveError) as caught:
+            opened.committed(unknown, atomic.now_ms + 50)
+        assert caught.value.spec is errors.TRANSACTION_NOT_FOUND
+        assert caught.value.fields["remembered_ms"] == ("350" if restarted else "450")  # t2, t1
+    with pytest.raises(TroveError) as illegal:
+        opened.committed("not an id", atomic.now_ms)
+    assert "remembered_ms" not in illegal.value.fields
+
+
+def test_a_broker_that_has_forgotten_nothing_knows_of_every_transaction(atomic: AtomicStore) -> None:
+    atomic.commit("t", MESSAGES)
+    opened = OpenTransactions(atomic.commits, AtomicLimits(), lambda _topic, _queue_id: None)
+    with pytest.raises(TroveError) as caught:
+        opened.committed("none", atomic.now_ms)
+    assert "remembered_ms" not in caught.value.fields
 
 
 def test_events_and_ends_lie_in_topics_of_their_own(atomic: AtomicStore) -> None:

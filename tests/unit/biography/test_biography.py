@@ -467,6 +467,26 @@ def test_more_copies_than_an_answer_has(world: World, monkeypatch: pytest.Monkey
     assert [life.copies[0].queue_offset for life in found.lives] == [2, 3, 4]
 
 
+def test_a_key_of_hundreds_of_messages_took_the_event_loop_for_half_a_minute(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict for each message and group, and each event compared with each message."""
+    monkeypatch.setattr("broker.biography.copies.LIVES_MAX", 4)
+    for number in range(10):
+        world.send(f"{number}", key="same")
+    for name in ("one", "two", "workers"):
+        world.receive(name)
+    found = world.tell("same")
+    assert not found.complete
+    assert [life.copies[0].queue_offset for life in found.lives] == [6, 7, 8, 9]
+    assert [len(life.verdicts) for life in found.lives] == [3] * 4
+    assert found.notes == ["older messages are left out: the newest 4 of 10 are shown"]
+    with_limits(world, groups_max=5)
+    found = world.tell("same")
+    assert [len(life.verdicts) for life in found.lives] == [0, 0, 2, 3], "so many in one answer"
+    assert len(found.notes) == 2
+
+
 def test_without_a_key_or_an_index_only_the_record_itself_is_told() -> None:
     world = World(replace(ROOMY, message_index_enable=False))
     world.send("a")

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-from tests.support.store_machine import StoreMachine
+from tests.support.indexed_store_machine import IndexedStoreMachine
 
-TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine = IndexedStoreMachine.TestCase
 TestStoreMachine.settings = settings(
     max_examples=40,
     stateful_step_count=30,

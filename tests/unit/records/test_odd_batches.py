@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.engine import record, with_crc_property
 from trovemq_proto.errors import TroveError
@@ -51,6 +53,25 @@ def test_bodies_are_those_that_the_application_gave() -> None:
     assert [bytes(body) for body in given.bodies()] == [plain, packed]
     with pytest.raises(TroveError, match="RECORD_DAMAGED"):
         given.bodies(body_size_max=10)
+
+
+@settings(max_examples=60)
+@given(
+    topics=st.lists(st.sampled_from([f"t{n:02}" for n in range(40)] + ["Bé", "Bé2", "T"]), max_size=80),
+    broken=st.integers(0, 80),
+)
+def test_records_are_grouped_by_topic_in_the_order_of_first_appearance(
+    topics: list[str], broken: int
+) -> None:
+    """Few topics, more than are told apart by columns, of several lengths, and one whose name is no text."""
+    records = [bytearray(record(b"body", topic=topic)) for topic in topics]
+    if broken < len(records):
+        records[broken] = records[broken].replace(b"t", b"\xff", 1)
+    mixed = batch(*map(bytes, records))
+    expected: dict[str, list[int]] = {}
+    for index, topic in enumerate(mixed.topics):
+        expected.setdefault(topic, []).append(index)
+    assert [(topic, found.tolist()) for topic, found in mixed.topic_groups()] == list(expected.items())
 
 
 def test_a_body_that_is_not_compressed_is_the_body() -> None:

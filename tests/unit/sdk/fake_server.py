@@ -66,6 +66,10 @@ class FakeServer:
         self.gets: list[query_pb2.GetMessageRequest] = []
         self.streams = 0
         self.on_frame: FrameHook | None = None
+        self.next_sequence: int | TroveError = 0
+        """What producers that number their messages are told."""
+        self.producers: list[str] = []
+        """The ids of those that asked."""
         self.on_fetch: FetchHook | None = None
         self.on_query: QueryHook | None = None
         self.on_get: Callable[[query_pb2.GetMessageRequest], query_pb2.GetMessageReply] | None = None
@@ -206,6 +210,15 @@ class _Messages(message_pb2_grpc.MessageServiceServicer):
             reply = await (self._fake.on_frame or self._fake.acknowledge)(frame)
             if reply is not None and not frame.one_way:
                 await context.write(reply)
+
+    async def GetProducer(
+        self, request: message_pb2.GetProducerRequest, context: Any
+    ) -> message_pb2.GetProducerReply:
+        self._fake.producers.append(request.producer_id)
+        if isinstance(self._fake.next_sequence, TroveError):
+            await abort(context, self._fake.next_sequence)
+            raise AssertionError
+        return message_pb2.GetProducerReply(next_sequence=self._fake.next_sequence)
 
     async def Fetch(self, requests: Any, context: Any) -> None:
         async for request in requests:

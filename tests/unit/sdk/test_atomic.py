@@ -10,6 +10,8 @@ import pytest
 from trovemq import AtomicTransaction, ClientOptions, TroveError, errors
 from trovemq._links import Links
 from trovemq._routes import RouteTable
+from trovemq._wire import transactions as wire
+from trovemq._wire.transactions import CommitReply
 from trovemq.atomic import MESSAGES_MAX
 from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
 from trovemq.received import ReceivedMessage
@@ -32,6 +34,9 @@ class FakeLinks:
 
     def suspect(self, broker: BrokerInfo) -> bool:
         return False
+
+    def connection(self, broker: BrokerInfo) -> BrokerInfo:
+        return broker
 
     async def refresh(self) -> None:
         """The routes stay as they are."""
@@ -106,6 +111,37 @@ async def test_what_is_wrong_is_refused_before_anybody_is_asked() -> None:
     assert (await refused(nowhere.commit())).spec is errors.TOPIC_NOT_FOUND
     with pytest.raises(TroveError):
         AtomicTransaction(cast("Links", FakeLinks()), broker=None, timeout_ms=0)
+
+
+@pytest.mark.parametrize(("remembered_ms", "tries"), [("0", 1), ("600000", 2), (None, 2)])
+async def test_a_commit_whose_answer_was_lost_is_not_sent_again_to_a_broker_that_may_have_forgotten_it(
+    monkeypatch: pytest.MonkeyPatch, remembered_ms: str | None, tries: int
+) -> None:
+    asked: list[str] = []
+
+    async def transact(_connection: object, _frames: object, _timeout_ms: int) -> CommitReply:
+        asked.append("transact")
+        if len(asked) == 1:
+            raise TroveError(errors.BROKER_UNREACHABLE)
+        return CommitReply(0, 0, bytes(8), "disk", "a", False, [0], [0])
+
+    async def get_transaction(_connection: object, _transaction_id: str) -> CommitReply:
+        asked.append("get")
+        fields = {} if remembered_ms is None else {"remembered_ms": remembered_ms}
+        raise TroveError(errors.TRANSACTION_NOT_FOUND, **fields)
+
+    monkeypatch.setattr(wire, "transact", transact)
+    monkeypatch.setattr(wire, "get_transaction", get_transaction)
+    tx = transaction()
+    await tx.send("orders", b"x")
+    if tries == 1:
+        error = await refused(tx.commit())
+        assert error.spec is errors.TRANSACTION_NOT_FOUND
+        assert error.fields["in_doubt"] == "true"
+        assert asked == ["transact", "get"]
+    else:
+        await tx.commit()
+        assert asked == ["transact", "get", "transact"]
 
 
 async def test_an_empty_one_asks_nobody() -> None:

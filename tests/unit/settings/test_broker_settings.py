@@ -254,7 +254,7 @@ def test_store_settings_take_every_field_from_the_settings() -> None:
         "message_index_enable=false", "message_index_safe=true", "body_size_max=1000", "batch_size_max=5000",
         "append_property_crc=false", "flush_mode=async", "cluster=c", "name=n", "query_messages_max=3",
         "query_page_bytes_max=5000", "undispatched_bytes_max=70000", "spare_segment_enable=false",
-        "tree_index_enable=true",
+        "tree_index_enable=true", "producers_max=5",
     ).settings  # fmt: skip
     made = changed.store_settings(Address("10.0.0.9", 5))
     for field in fields(StoreSettings):

@@ -18,7 +18,7 @@ from trovemq.model import (
     TopicDescription,
 )
 from trovemq.options import ClientOptions
-from trovemq_proto.v1 import admin_pb2, query_pb2, route_pb2
+from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
 from . import convert
 from .failures import CALL_FAILURES, error_of_call, unreachable
@@ -189,6 +189,12 @@ class Connection:
         request = query_pb2.QueueOffsetsRequest(topic=topic, queue_ids=queue_ids)
         decode = query_pb2.QueueOffsetsReply.FromString
         return convert.queue_offsets(await self._ask("QueryService/QueueOffsets", request, decode), broker)
+
+    async def next_sequence(self, topic: str, producer_id: str) -> int:
+        """What a producer that numbers its messages is to give the next one."""
+        request = message_pb2.GetProducerRequest(topic=topic, producer_id=producer_id)
+        decode = message_pb2.GetProducerReply.FromString
+        return (await self._ask("MessageService/GetProducer", request, decode)).next_sequence
 
     # --- admin ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""query, offset: finding messages by key and by time."""
+"""query, offset: finding messages by key and by time. producer: where one stands, by its numbers."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
     """Adds the verbs to the command tree."""
     verb(app, "query")(query)
     verb(app, "offset")(offset)
+    verb(app, "producer")(producer)
 
 
 @dataclass(slots=True)
@@ -229,3 +230,23 @@ async def offset(
         from trovemq.cli.render import card
 
         session.output.show(card(answer))
+
+
+async def producer(
+    session: Session,
+    producer_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The producer's id (producer_id).", show_default=False)
+    ],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic.", show_default=False)],
+    broker: BrokerOption = None,
+) -> None:
+    """Show which number the next message of a producer has, on each broker of a deduplicated topic."""
+    async with session.client() as client:
+        found = await session.call(client.admin.next_sequences(topic, producer_id, broker))
+    for name, number in found.items():
+        answer = {"broker": name, "nextSequence": number}
+        session.output.item(answer)
+        if not session.output.json:
+            from trovemq.cli.render import card
+
+            session.output.show(card(answer))
