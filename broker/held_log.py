@@ -18,7 +18,7 @@ exactly: `held_from`, the lowest record that is held, and `free_to`, the lowest 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,24 +80,36 @@ def held_log(
     store: MessageStore, model: ConsumerModel, age_max_ms: int, subscribers: Subscribers, now_ms: int
 ) -> HeldLog:
     """As it is now. StorageError."""
+    steps = held_log_steps(store, model, age_max_ms, subscribers, now_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: HeldLog = end.value
+            return found
+
+
+def held_log_steps(
+    store: MessageStore, model: ConsumerModel, age_max_ms: int, subscribers: Subscribers, now_ms: int
+) -> Generator[None, None, HeldLog]:
+    """The same, topic by topic; between them it may become another one. StorageError."""
     names = store.topics.names()
     options = {name: found for name in names if (found := store.topics.options(name)).until_acknowledged}
     if not options:
         return NOTHING_HELD
+    received: dict[str, list[str]] = {}
+    for group, topic in model.delivery.pairs():
+        received.setdefault(topic, []).append(group)
     holders: list[Holder] = []
     for topic, option in options.items():
         since_ms = now_ms - (option.retention_age_max_ms or age_max_ms)
-        groups = _groups(store, model, subscribers, topic)
+        groups = sorted({*store.offsets.groups(topic), *received.get(topic, ()), *subscribers(topic)})
         holders += _holders(store, model, topic, groups, since_ms)
+        yield
     holders.sort(key=lambda one: one.physical_offset)
     held_from = holders[0].physical_offset if holders else NOWHERE
     free_to = min(held_from, _lowest_by_age(store, options))
     return HeldLog(held_from, free_to, tuple(holders))
-
-
-def _groups(store: MessageStore, model: ConsumerModel, subscribers: Subscribers, topic: str) -> list[str]:
-    received = (group for group, name in model.delivery.pairs() if name == topic)
-    return sorted({*store.offsets.groups(topic), *received, *subscribers(topic)})
 
 
 def _holders(

@@ -23,7 +23,7 @@ from typing import Final
 
 from broker.consumer_model import ConsumerModel
 from broker.delivery.carrying import CARRIED_TOPIC
-from broker.held_log import NOTHING_HELD, HeldLog, Subscribers, held_log
+from broker.held_log import NOTHING_HELD, HeldLog, Subscribers, held_log, held_log_steps
 from broker.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
 from broker.log.segment_age import closed_segments
 from broker.message_store import MessageStore
@@ -173,7 +173,7 @@ class RetentionTask:
             self._model.want_snapshot()  # a start from the present one would look for these
         safe = [segment for segment in segments if segment.end <= self._model.saved_log_end]
         min_offset, hour = store.min_offset, time.localtime(now_ms / 1000).tm_hour
-        held = self._look_what_is_held(now_ms)
+        held = await self._look_in_steps(now_ms)
         return await run_in_thread(
             lambda: decide(
                 closed_segments(store.files, safe),
@@ -187,11 +187,27 @@ class RetentionTask:
             )
         )
 
+    async def _look_in_steps(self, now_ms: int) -> HeldLog:
+        """Requests go on between the topics. What goes is looked at once more, in one step, before it
+        does."""
+        max_ms = self._policy.unacknowledged_max_ms
+        steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return self._note_holders(end.value)
+            await asyncio.sleep(0)
+
     def _look_what_is_held(self, now_ms: int) -> HeldLog:
+        max_ms = self._policy.unacknowledged_max_ms
+        return self._note_holders(held_log(self._store, self._model, max_ms, self._subscribers, now_ms))
+
+    def _note_holders(self, held: HeldLog) -> HeldLog:
         """Who keeps the log from going; told once for each topic and group that come to be the first."""
-        counters, max_ms = self.counters, self._policy.unacknowledged_max_ms
+        counters = self.counters
         before = counters.held.holders[:1]
-        held = counters.held = held_log(self._store, self._model, max_ms, self._subscribers, now_ms)
+        counters.held = held
         counters.held_bytes = max(0, self._store.end_offset - held.held_from)
         for one in held.holders[:1]:
             if [(one.topic, one.group)] != [(old.topic, old.group) for old in before]:

@@ -14,6 +14,9 @@
 | term     | topic number u32, kind u8, [name, 0x01], term, 0x01, | further physical offsets, u64 each,     |
 |          | physical offset u64                                  | ascending                               |
 
+The trees `unique-id`, `producer`, `producer-sequence` and `order` have their tables where they are written:
+unique_keys.py, producer_entries.py, order_tree.py.
+
 location entry: distance u32 from the first record, topic number u32, queue id u32, queue offset u64.
 mark: position i64, physical offset i64 of the last record below it (-1: none), its size u32, its store time
 i64, the CRC-32 of its bytes u32.
