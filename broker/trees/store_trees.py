@@ -26,7 +26,6 @@ from typing import Final, Protocol
 from zlib_ng.zlib_ng import crc32
 
 from broker.dispatch.dispatcher import LogRuns
-from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
 from broker.storage.trees import TreeChange, Trees
 from broker.topics.deletions import TopicDeletions
@@ -288,7 +287,6 @@ def put_aside(files: FileSystem) -> None:
     for name in _FILES:
         files.remove(f"{ASIDE}/{name}")
         if files.exists(f"{DIRECTORY}/{name}"):
-            fault_point("trees.before_put_aside")
             files.rename(f"{DIRECTORY}/{name}", f"{ASIDE}/{name}")
 
 

@@ -20,7 +20,6 @@ from zlib_ng.zlib_ng import crc32
 
 from broker.dispatch.dispatcher import LogRuns
 from broker.projection import DispatchBatch
-from broker.storage.fault_points import fault_point
 from broker.storage.trees import TreeChange, Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import MARK, META, Mark, mark_key
@@ -123,13 +122,11 @@ class TreeIndex:
             ]
             changes += self._numbers.changes()
             changes.append(TreeChange(META, [(mark_key(self.name), MARK.pack(*mark))]))
-            fault_point("trees.before_commit")
             self._trees.commit(changes)
         except BaseException:
             with self._trees.read() as reader:
                 self._numbers.forget(reader)
             raise
-        fault_point("trees.after_commit")
         step.mark, step.done = mark, True
         step.record_count = sum(len(run.records) for run in runs)
 

@@ -29,7 +29,7 @@ LEFT_BLOCKS_MAX_OF = {
     "trovemq.v1.MessageService.Append": 20.0,
     "trovemq.v1.MessageService.Send": 4.0,
     "trovemq.v1.MessageService.Fetch": 1.5,
-    "trovemq.rocketmq.v2.MessagingService.ReceiveMessage": 2.5,
+    "trovemq.rocketmq.v2.MessagingService.ReceiveMessage": 3.0,
     "trovemq.rocketmq.v2.MessagingService.SendMessage": 2.0,
     "trovemq.rocketmq.v2.MessagingService.Telemetry": 1.5,
     "trovemq.rocketmq.v2.Admin.AdminSendMessage": 2.0,
