@@ -47,8 +47,6 @@ PriorityTopics = Callable[[], frozenset[str]]
 class OrderEntries:
     """Builds the changes of `order`; see TreeBuilder."""
 
-    trees: Final = (ORDER,)
-
     def __init__(self, trees: Trees, topics: PriorityTopics) -> None:
         self._trees = trees
         self._topics = topics

@@ -73,8 +73,6 @@ def top(
 class ProducerEntries:
     """Builds the changes of both trees; see TreeBuilder. `ids` says which topics are deduplicated."""
 
-    trees: Final = (PRODUCER, SEQUENCE)
-
     def __init__(self, trees: Trees, ids: UniqueIdEntries, producers_max: int) -> None:
         self._trees = trees
         self._ids = ids

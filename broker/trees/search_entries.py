@@ -49,8 +49,6 @@ _TAGS: Final = PROPERTY_TAGS.encode()
 class SearchEntries:
     """Builds the changes of `location` and `term`; see TreeBuilder."""
 
-    trees: Final = (LOCATION, TERM)
-
     def __init__(self, indexed_properties: IndexedProperties) -> None:
         self._indexed_properties = indexed_properties
 

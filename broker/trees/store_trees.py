@@ -83,10 +83,9 @@ class LogView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreesReport:
-    """What opening them found: why they were put aside, or an empty text; how far they were."""
+    """What opening them found: why they were put aside, or an empty text."""
 
-    put_aside: str
-    position: int
+    put_aside: str = ""
 
 
 class StoreTrees:
@@ -114,7 +113,7 @@ class StoreTrees:
         self.trees: Final = trees
         self.indexes: Final = indexes
         self.numbers: Final = numbers
-        self.report = TreesReport("", min(index.position for index in indexes))
+        self.report = TreesReport()
         self._log = log
         self._sweeper = Sweeper(trees, numbers, lambda: log.min_offset)
         self._busy = False
@@ -186,7 +185,7 @@ class StoreTrees:
         if why:
             put_aside(files)
             opened = build()
-            opened.report = TreesReport(why, 0)
+            opened.report = TreesReport(why)
         files.sync_directory(DIRECTORY)
         opened._forget_open_mark = lambda: files.remove(OPEN_MARK)
         return opened

@@ -33,11 +33,6 @@ STEP_RECORDS_MAX: Final = 1 << 20
 class TreeBuilder(Protocol):
     """What an index consists of."""
 
-    @property
-    def trees(self) -> Sequence[str]:
-        """Those that it writes."""
-        ...
-
     def changes(self, runs: Sequence[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
         """What the trees get for these runs of the log, in log order (`alive` is filled in), sorted by
         key."""
@@ -163,13 +158,6 @@ class TreeIndex:
             self.mark = step.mark
             self.record_count += step.record_count
             self._on_committed(self.position)
-
-    def forget(self) -> None:
-        """Everything of it is made again; durable. StorageError: nothing has changed."""
-        names = [name for builder in self._builders for name in builder.trees]
-        changes = [TreeChange(name, cleared=True) for name in names]
-        self._trees.commit([*changes, TreeChange(META, [(mark_key(self.name), MARK.pack(*Mark(0)))])])
-        self.mark = Mark(0)
 
 
 def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:

@@ -61,8 +61,6 @@ class UniqueIdEntries:
     """Builds the changes of `unique-id`; see TreeBuilder. `windows` and `begin_of` (topic, window -> from
     which physical offset on records may be of that window) are asked on the engine's thread, in start()."""
 
-    trees: Final = (UNIQUE_ID,)
-
     def __init__(
         self, trees: Trees, windows: Callable[[], Windows], begin_of: Callable[[str, int], int]
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
@@ -191,12 +191,17 @@ def _show(session: Session, rows: list[Message], delayed: list[DelayedMessage], 
         session.output.show(messages_table(rows))
     elif not delayed:
         session.output.remark("no message matches")
-    for name in sorted(coverage.unreachable):
+    tell_coverage(session, coverage.unreachable, coverage.notes, coverage.cursor)
+
+
+def tell_coverage(session: Session, unreachable: Iterable[str], notes: Iterable[str], cursor: str) -> None:
+    """Below an answer: who is missing in it, what there is to know of it, how to go on."""
+    for name in sorted(unreachable):
         session.output.remark(f"not complete: broker {name} did not answer")
-    for note in coverage.notes:
+    for note in notes:
         session.output.remark(note)
-    if coverage.cursor:
-        session.output.remark(f"there may be more: add --cursor {coverage.cursor}")
+    if cursor:
+        session.output.remark(f"there may be more: add --cursor {cursor}")
 
 
 async def offset(

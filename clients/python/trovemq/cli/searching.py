@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, TopicArgument
+from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import TIME_MAX
 
@@ -193,12 +194,7 @@ def _show(session: Session, rows: list[Message], coverage: _Coverage) -> None:
         session.output.show(messages_table(rows))
     else:
         session.output.remark("no message matches")
-    for name in sorted(coverage.unreachable):
-        session.output.remark(f"not complete: broker {name} did not answer")
-    for note in coverage.notes:
-        session.output.remark(note)
-    if coverage.cursor:
-        session.output.remark(f"there may be more: add --cursor {coverage.cursor}")
+    tell_coverage(session, coverage.unreachable, coverage.notes, coverage.cursor)
 
 
 def _show_parts(session: Session, parts: tuple[SearchPart, ...], lag_bytes: int) -> None:
