@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from broker.storage.real import RealFileSystem
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
 from tests.support.hostile_names import COUNT, hostile_names
+from tests.support.logs import logged
 from tests.support.rocketmq_parts import message
 from tests.support.rocketmq_service import consumer_settings
 from tests.support.services_here import (
@@ -30,7 +30,6 @@ from tests.support.services_here import (
 from tests.support.trials import Trials
 from trovemq.cli.output import Output
 from trovemq.cli.render import messages_table
-from trovemq_daemon.logging import configure_logging
 from trovemq_proto.errors import from_wire
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.message import Message
@@ -157,15 +156,11 @@ class Named:
 
 
 @contextmanager
-def logged() -> Iterator[io.StringIO]:
-    """What the daemons log in the block, every line of it."""
-    before, stream = structlog.get_config(), io.StringIO()
+def all_logged() -> Iterator[io.StringIO]:
+    """Every line that the daemons log in the block: by this clock none is one too many in its time."""
     ticks = iter(range(0, 1 << 40, 100))
-    configure_logging("debug", stream=stream, clock=lambda: float(next(ticks)))
-    try:
+    with logged("debug", clock=lambda: float(next(ticks))) as stream:
         yield stream
-    finally:
-        structlog.configure(**before)
 
 
 def tree(root: Path) -> set[str]:
@@ -196,7 +191,7 @@ def test_no_name_leaves_its_place_or_forges_a_line(
     around = set(os.listdir(tmp_path.parent)), set(os.listdir("/tmp"))
     everything = hostile_names()
     names = [everything[number] for number in trials.numbers(COUNT, usual=COUNT // 2, part=part, parts=2)]
-    with logged() as log:
+    with all_logged() as log:
         named = run(try_names(home, list(names), random.Random(part)))
     assert tree(outside) == set()
     assert set(os.listdir(home)) == {"store", "backups"}

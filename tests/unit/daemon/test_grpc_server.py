@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
-import structlog
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.support.logs import logged
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.grpc_server import ERROR_METADATA_KEY, GrpcLimits, GrpcServer
-from trovemq_daemon.logging import configure_logging
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -100,13 +98,9 @@ async def test_an_error_with_too_much_to_say_is_cut_and_not_lost() -> None:
 
 
 async def test_an_unexpected_error_is_logged_and_tells_the_caller_nothing() -> None:
-    stream = io.StringIO()
-    configure_logging("info", "text", stream=stream)
-    try:
+    with logged() as stream:
         async with served() as (channel, _, _):
             status, wire = await failure(channel, "bug")
-    finally:
-        structlog.reset_defaults()
     assert status.code() == grpc.StatusCode.INTERNAL
     assert wire.symbol == "UNKNOWN_ERROR"
     assert "secret" not in str(status.details())

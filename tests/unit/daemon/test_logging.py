@@ -8,10 +8,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.logs import logging_restored
 from trovemq_daemon.logging import LINES_MAX, LogFormat, configure_logging, get_logger, set_log_level
 
 
@@ -24,12 +24,8 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def _restore() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers = handlers
-    root.setLevel(level)
+    with logging_restored():
+        yield
 
 
 def lines_of(stream: io.StringIO) -> list[str]:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
+from tests.support.logs import logged
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError, SettingsError
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
-from trovemq_daemon.logging import configure_logging
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.tls import (
     PEM_SIZE_MAX,
@@ -215,16 +213,6 @@ def test_files_that_do_not_work_name_themselves(
 def test_a_directory_is_no_file(files: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
         read_identity(tmp_path, files[1])
-
-
-@contextmanager
-def logged() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    configure_logging("info", "text", stream=stream)
-    try:
-        yield stream
-    finally:
-        structlog.reset_defaults()
 
 
 def test_the_log_says_which_certificate_it_is(identity: TlsIdentity, files: tuple[Path, Path]) -> None:
