@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 import trovemq
-from deploy.demo.flights import flight_messages
+from deploy.demo.flights import FLIGHT_COUNT, flight_messages
 from tests.support.command_line import run_here
 from tests.support.rocketmq_client import RawClient
 from trovemq import Client, TroveError, errors
@@ -22,7 +22,6 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
-FLIGHTS = 60_000
 FRAME = 2_000
 
 
@@ -210,9 +209,7 @@ async def test_without_the_index_such_a_topic_is_not_made(tmp_path: Path) -> Non
 async def test_flights_loaded_twice_are_stored_once(client: Client) -> None:
     await client.admin.create_topic("flights", 8, options={"deduplicate": "7d"})
     frames: dict[int, list[Any]] = {}
-    for number, row in enumerate(flight_messages()):
-        if number == FLIGHTS:
-            break
+    for row in flight_messages():
         frames.setdefault(row.queue_id, []).append(row)
 
     async def load() -> list[Any]:
@@ -234,7 +231,7 @@ async def test_flights_loaded_twice_are_stored_once(client: Client) -> None:
     (before,) = await client.admin.describe_topic("flights")
     second = await load()
     (after,) = await client.admin.describe_topic("flights")
-    assert sum(len(one) for one in first) == FLIGHTS
+    assert sum(len(one) for one in first) == FLIGHT_COUNT
     assert not any(one.duplicates.any() for one in first)
     for one, two in zip(first, second, strict=True):
         assert two.duplicates.all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -17,16 +16,15 @@ from broker.search.search import search_pages
 from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
-from deploy.demo.flights import FlightMessage, flight_messages, flight_rows
+from deploy.demo.flights import FLIGHT_COUNT, FlightMessage, flight_messages, flight_rows
 from tests.support.engine import BORN_HOST, NOW_MS, flush
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.encode import encode_record
 
-SOAK: Final = os.environ.get("SOAK") == "1"
-ROWS: Final = 336_776 if SOAK else 30_000
-QUERIES: Final = 500 if SOAK else 100
+QUERIES: Final = 500
 BATCH: Final = 500
-INDEXED: Final = ROWS - 3_000
+"""Rows a millisecond."""
+INDEXED: Final = FLIGHT_COUNT - 3_000
 """What follows is not in the trees yet."""
 SETTINGS = StoreSettings(
     commit_log_file_size=1 << 24,
@@ -56,7 +54,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     opened = MessageStore.open(RealFileSystem(tmp_path_factory.mktemp("flights")), SETTINGS, NOW_MS)
     opened.topics.create("flights", 1, options={"indexed_properties": "origin"})
     messages = flight_messages()
-    for number in range(ROWS // BATCH):
+    batch_count = -(-FLIGHT_COUNT // BATCH)
+    for number in range(batch_count):
         if number == INDEXED // BATCH:
             flush(opened)
             opened.catch_up_trees()
@@ -65,18 +64,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
         opened.append(data, batch, topic="flights", queue_id=0, now_ms=NOW_MS + number, born_host=BORN_HOST)
         opened.dispatch()
     yield opened
-    opened.close(NOW_MS + ROWS)
+    opened.close(NOW_MS + batch_count)
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    table = pd.DataFrame(islice(flight_rows(), ROWS // BATCH * BATCH))
+    table = pd.DataFrame(flight_rows())
+    assert len(table) == FLIGHT_COUNT
     table["number"] = range(len(table))
     table["id"] = [f"flight-{number:06}" for number in table["number"]]
     table["stored"] = NOW_MS + table["number"] // BATCH
     table["flight_key"] = table["carrier"] + table["flight"]
     table["tail"] = table["tailnum"].where(table["tailnum"] != "NA", "")
-    return table
+    texts = ["tail", "flight_key", "carrier", "origin", "id"]
+    return table[["stored", *texts]].astype(dict.fromkeys(texts, "string[pyarrow]"))
 
 
 class Question:
@@ -147,7 +148,9 @@ def test_tail_numbers_that_begin_with_n14_of_one_carrier(store: MessageStore, ta
     where = AllOf((_has(KEY, "N14", is_prefix=True), _has(TAG, "EV")))
     wanted = table["id"][table["tail"].str.startswith("N14") & (table["carrier"] == "EV")].tolist()
     assert len(wanted) > 100
-    pages = list(search_pages(store, SearchQuery("flights", where, newest_first=False), messages_max=ROWS))
+    pages = list(
+        search_pages(store, SearchQuery("flights", where, newest_first=False), messages_max=FLIGHT_COUNT)
+    )
     found = [
         str(one)
         for page in pages
