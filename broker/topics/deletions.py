@@ -10,6 +10,7 @@ pass it over. So a topic that is made again starts at queue offset 0 with none o
 Invariants
 - A deletion is on disk before add() returns, in two equal copies: to forget one would bring messages back.
 - A topic's physical offset never goes down, except by truncate_to() when the log itself was cut shorter.
+- It stays when the log begins beyond it: an archive of the log, rebuilt, still has those records.
 - A file of a newer format is refused, never guessed at.
 """
 
@@ -90,7 +91,9 @@ class TopicDeletions:
         """The first half of add(): the file has it, and nothing counts before set(). May run in a thread."""
         if topic not in self._deleted_below and len(self._deleted_below) >= DELETION_COUNT_MAX:
             raise TroveError(
-                errors.LIMIT_EXCEEDED, f"{DELETION_COUNT_MAX} deleted topics still have records in the log"
+                errors.LIMIT_EXCEEDED,
+                f"topics of {DELETION_COUNT_MAX} names were deleted, a store remembers no more; keep this"
+                " topic, or make topics again by names that were deleted before",
             )
         if physical_offset > self.deleted_below(topic):
             fault_point("deletions.before_save")
@@ -105,12 +108,6 @@ class TopicDeletions:
         """The second half of add(): it counts from now on."""
         if physical_offset > self.deleted_below(topic):
             self._set({**self._deleted_below, topic: physical_offset})
-
-    def trim_before(self, physical_offset: int) -> None:
-        """The log now begins there: deletions that concern only removed records are forgotten; durable."""
-        kept = {topic: below for topic, below in self._deleted_below.items() if below > physical_offset}
-        if len(kept) != len(self._deleted_below):
-            self._replace(kept)
 
     def truncate_to(self, physical_offset: int) -> None:
         """The log ends there after recovery: what is written there next is alive; durable."""

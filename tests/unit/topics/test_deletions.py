@@ -82,14 +82,6 @@ def test_the_mask_is_the_rule_record_by_record(below: dict[str, int], topics: li
         assert mask.tolist() == expected
 
 
-def test_trimming_the_log_forgets_what_is_gone(files: MemoryFileSystem) -> None:
-    table = TopicDeletions.load(files)
-    table.add("a", 500)
-    table.add("b", 900)
-    table.trim_before(500)
-    assert TopicDeletions.load(files).entries() == {"b": 900}
-
-
 def test_a_log_that_was_cut_shorter_takes_new_records_as_alive(files: MemoryFileSystem) -> None:
     table = TopicDeletions.load(files)
     table.add("a", 500)
