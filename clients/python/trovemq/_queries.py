@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq._links import Links
+from trovemq._paging import all_messages, connections_to_ask
 from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
 from trovemq._query_merge import BrokerSource, KeyQuestion, merge_newest_first
 from trovemq._wire.convert import FoundRecords
@@ -100,37 +101,16 @@ class Queries:
     def _sources(
         self, question: KeyQuestion, page_size: int, places: dict[str, Place], broker: str | None
     ) -> list[BrokerSource]:
-        """One a broker of the topic: in the routes, in the cursor, or lost while this client watched."""
-        routes = self._links.routes
-        live = {info.name: info for info in routes.brokers_of(question.topic, broker)}
-        live |= {info.name: info for info in routes.brokers() if info.name in places}
-        lost = routes.lost_brokers_of(question.topic) if broker is None else []
-        names = sorted({*live, *places, *lost})
+        brokers = connections_to_ask(self._links, question.topic, broker, places)
         return [
-            BrokerSource(
-                name,
-                self._links.connection(live[name]) if name in live else None,
-                question,
-                places.get(name, Place(page_size=page_size)),
-            )
-            for name in names
+            BrokerSource(name, connection, question, places.get(name, Place(page_size=page_size)))
+            for name, connection in brokers.items()
         ]
 
-    async def query_all(
+    def query_all(
         self, question: KeyQuestion, page_size: int, broker: str | None
     ) -> AsyncGenerator[Message, None]:
-        cursor: str | None = None
-        while True:
-            answer = await self.query(question, page_size, cursor, broker)
-            for message in answer.messages:
-                yield message
-            if answer.unreachable:
-                names = ", ".join(answer.unreachable)
-                text = f"the answer is not complete: no answer from {names}"
-                raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
-            if answer.complete:
-                return
-            cursor = answer.cursor
+        return all_messages(lambda cursor: self.query(question, page_size, cursor, broker))
 
     # --- by time, and bounds --------------------------------------------------------------------------
 

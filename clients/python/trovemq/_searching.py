@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from trovemq._links import Links
+from trovemq._paging import all_messages, connections_to_ask
 from trovemq._queries import MESSAGES_MAX, NOT_ANSWERED, TIME_MAX, decoded
 from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
 from trovemq._wire.connection import Connection
@@ -60,38 +61,19 @@ class Searches:
         broker: str | None,
         explain: bool,
     ) -> list[_Source]:
-        """One a broker of the topic: in the routes, in the cursor, or lost while this client watched."""
-        routes = self._links.routes
-        live = {info.name: info for info in routes.brokers_of(question.topic, broker)}
-        live |= {info.name: info for info in routes.brokers() if info.name in places}
-        lost = routes.lost_brokers_of(question.topic) if broker is None else []
+        timeout_ms = self._links.options.call_timeout_ms
+        brokers = connections_to_ask(self._links, question.topic, broker, places)
         return [
             _Source(
-                name,
-                self._links.connection(live[name]) if name in live else None,
-                question,
-                places.get(name, Place(page_size=page_size)),
-                self._links.options.call_timeout_ms,
-                explain,
+                name, connection, question, places.get(name, Place(page_size=page_size)), timeout_ms, explain
             )
-            for name in sorted({*live, *places, *lost})
+            for name, connection in brokers.items()
         ]
 
-    async def search_all(
+    def search_all(
         self, question: SearchQuestion, page_size: int, broker: str | None
     ) -> AsyncGenerator[Message, None]:
-        cursor: str | None = None
-        while True:
-            answer = await self.search(question, page_size, cursor, broker, explain=False)
-            for message in answer.messages:
-                yield message
-            if answer.unreachable:
-                names = ", ".join(answer.unreachable)
-                text = f"the answer is not complete: no answer from {names}"
-                raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
-            if answer.complete:
-                return
-            cursor = answer.cursor
+        return all_messages(lambda cursor: self.search(question, page_size, cursor, broker, explain=False))
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, QueueArgument, TopicArgument
+from trovemq.cli.paging import paged
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import TIME_MAX, parse_time
 from trovemq_proto.errors import TroveError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from trovemq_proto.records import Message
 
 QUERY_MESSAGES_MAX_DEFAULT: Final = 64
-QUERY_PAGE_MESSAGES_MAX: Final = 1_000
 
 
 class KeyType(StrEnum):
@@ -93,7 +93,20 @@ async def query(
     delayed: list[DelayedMessage] = []
     async with session.client() as client:
         question = _Question(topic, key, key_type.value, begin, end, broker)
-        async for message in _pages(session, client, question, count, cursor, coverage):
+
+        def ask(messages_max: int, place: str | None) -> Awaitable[QueryAnswer]:
+            return client.query(
+                topic,
+                key,
+                type=key_type.value,
+                begin=begin,
+                end=end,
+                max=messages_max,
+                cursor=place,
+                broker=broker,
+            )
+
+        async for message in paged(session, ask, count, cursor, coverage):
             session.output.item(message.to_manifest())
             if not session.output.json:
                 rows.append(message)
@@ -151,33 +164,6 @@ class _Question:
     begin: int
     end: int
     broker: str | None
-
-
-async def _pages(
-    session: Session, client: Client, question: _Question, count: int, cursor: str | None, coverage: Coverage
-) -> AsyncIterator[Message]:
-    """Up to `count` messages, as many pages as that takes."""
-    left = count
-    while left > 0:
-        page = await session.call(
-            client.query(
-                question.topic,
-                question.key,
-                type=question.type,
-                begin=question.begin,
-                end=question.end,
-                max=min(left, QUERY_PAGE_MESSAGES_MAX),
-                cursor=cursor,
-                broker=question.broker,
-            )
-        )
-        coverage.add(page)
-        for message in page.messages:
-            yield message
-        left -= len(page.messages)
-        if page.complete or not page.cursor:
-            return
-        cursor = page.cursor
 
 
 def _show(session: Session, rows: list[Message], delayed: list[DelayedMessage], coverage: Coverage) -> None:

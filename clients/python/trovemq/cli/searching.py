@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trovemq.cli.arguments import BeginOption, BrokerOption, EndOption, TopicArgument
+from trovemq.cli.paging import paged
 from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import TIME_MAX
 
 if TYPE_CHECKING:
-    from trovemq import Client, SearchAnswer, SearchPart, Where
+    from trovemq import SearchAnswer, SearchPart
     from trovemq_proto.records import Message
 
 SEARCH_MESSAGES_MAX_DEFAULT: Final = 64
-SEARCH_PAGE_MESSAGES_MAX: Final = 1_000
 
 
 def _condition(option: str, metavar: str, what: str) -> typer.models.OptionInfo:
@@ -77,25 +77,30 @@ async def search(
         properties=[_name_and_value(text) for text in properties or ()],
         match="any" if match_any else "all",
     )
-    question = _Question(topic, where, begin, end, not oldest_first, broker)
     async with session.client() as client:
-        if explain:
-            answer = await session.call(
-                client.search(
-                    topic,
-                    where,
-                    begin=begin,
-                    end=end,
-                    newest_first=not oldest_first,
-                    explain_only=True,
-                    broker=broker,
-                )
+
+        def ask(
+            messages_max: int, place: str | None, *, explain_only: bool = False
+        ) -> Awaitable[SearchAnswer]:
+            return client.search(
+                topic,
+                where,
+                begin=begin,
+                end=end,
+                newest_first=not oldest_first,
+                max=messages_max,
+                cursor=place,
+                explain_only=explain_only,
+                broker=broker,
             )
+
+        if explain:
+            answer = await session.call(ask(count, None, explain_only=True))
             _show_parts(session, answer.explain, answer.lag_bytes)
             return
         coverage = _Coverage()
         rows: list[Message] = []
-        async for message in _pages(session, client, question, count, cursor, coverage):
+        async for message in paged(session, ask, count, cursor, coverage):
             session.output.item(message.to_manifest())
             if not session.output.json:
                 rows.append(message)
@@ -108,16 +113,6 @@ def _name_and_value(text: str) -> tuple[str, str]:
     if not name or not equals or not value:
         raise typer.BadParameter(f"{text!r} is no NAME=VALUE")
     return name, value
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    topic: str
-    where: Where
-    begin: int
-    end: int
-    newest_first: bool
-    broker: str | None
 
 
 @dataclass(slots=True)
@@ -151,38 +146,6 @@ class _Coverage:
             "unreachable": sorted(self.unreachable),
             "notes": self.notes,
         }
-
-
-async def _pages(
-    session: Session,
-    client: Client,
-    question: _Question,
-    count: int,
-    cursor: str | None,
-    coverage: _Coverage,
-) -> AsyncIterator[Message]:
-    """Up to `count` messages, as many pages as that takes."""
-    left = count
-    while left > 0:
-        page = await session.call(
-            client.search(
-                question.topic,
-                question.where,
-                begin=question.begin,
-                end=question.end,
-                newest_first=question.newest_first,
-                max=min(left, SEARCH_PAGE_MESSAGES_MAX),
-                cursor=cursor,
-                broker=question.broker,
-            )
-        )
-        coverage.add(page)
-        for message in page.messages:
-            yield message
-        left -= len(page.messages)
-        if page.complete or not page.cursor or page.unreachable:
-            return
-        cursor = page.cursor
 
 
 def _show(session: Session, rows: list[Message], coverage: _Coverage) -> None:
