@@ -24,16 +24,16 @@ from broker.search.walks import (
     Walk,
     all_walk,
     any_walk,
-    distinct_terms,
     listed_walk,
     location_walk,
     merged_walk,
     offsets_of,
+    offsets_of_keys,
     term_walk,
+    terms_beginning,
 )
 from broker.storage.trees import key_after
 from broker.trees.layout import (
-    KEY,
     OFFSET,
     PROPERTY,
     TERM,
@@ -47,11 +47,20 @@ from broker.trees.layout import (
 
 COUNTED_MAX: Final = 256
 """Entries of one condition that are counted before the search begins."""
-TERMS_MAX: Final = 512
-LISTED_MAX: Final = 16_384
-"""Entries that one page may read before it walks, to bring them into the order of the log."""
-_LISTED_COST: Final = 4
-"""Testing a record by columns costs about as much as listing so many entries."""
+TERMS_MAX: Final = 2_048
+"""Terms that are merged."""
+LISTED_MAX: Final = 65_536
+"""Entries that one page may read before it walks, to bring them into the order of the log: keys of unique
+ids; others cost more (see _weight)."""
+_LISTED_COST: Final = 16
+"""Testing a record by columns costs about as much as listing so many keys."""
+_TERM_COST: Final = 8
+"""Finding a term's first record costs about as much as listing so many keys."""
+_MERGED_COST: Final = 4
+_FINAL: Final = 64
+"""Entries that are read from the last one on."""
+_FAR: Final = 8
+"""So many times as far as records lie apart on the average, none comes only where they lie together."""
 _PAGE: Final = 32
 _LETTERS: Final = 8
 _LOOK_COST: Final = 8
@@ -135,66 +144,98 @@ class Planner:
 
     def _beginning(self, condition: Has, begin: bytes) -> Plan | None:
         span, end = self._span, key_after(begin)
-        blocks = condition.kind not in (KEY, UNIQUE_KEY)
         counted = list(islice(span.reader.items(TERM, begin, end), COUNTED_MAX))
         span.touched += len(counted)
         if len(counted) < COUNTED_MAX:
             return _known(f"term: {condition}", len(counted), span.ranks(offsets_of(counted)))
-        about = _about(span, counted, begin)
-        most = max(0, self._listed_left)
-        if not blocks and about <= most and about <= _LISTED_COST * self._walked(about):
-            listed = self._listed(condition, begin, most)
-            if listed is not None:
-                return listed
-        terms = None
+        final = list(islice(span.reader.items(TERM, begin, end, reverse=True), _FINAL))
+        span.touched += len(final)
+        entries = _about(counted, final[0][0])
+        records = entries * len(offsets_of(counted)) / len(counted)
+        walked = self._walked(records, offsets_of(counted + final))
         values = len({key[: -OFFSET.size] for key, _ in counted})
-        spread = values * about / COUNTED_MAX
-        if values == 1 or (spread <= TERMS_MAX and (blocks or spread <= self._walked(about))):
-            terms = distinct_terms(span, begin, min(TERMS_MAX, max(0, self._listed_left)))
-            self._listed_left -= TERMS_MAX if terms is None else len(terms)
-        if terms is not None:
-            text, count = f"term: {condition}, {len(terms)} values", 4 * max(len(terms), COUNTED_MAX)
-            records = float(count * (64 if blocks else 1))
-            return Plan(text, COUNTED_MAX, True, records, count, lambda: merged_walk(span, terms))
-        return self._listed(condition, begin, most) if blocks and about <= most else None
+        terms = values * entries / len(counted)
+        if values == 1 or _TERM_COST * terms <= min(_TERM_COST * TERMS_MAX, _LISTED_COST * walked, entries):
+            merged = self._merged(condition, begin, records)
+            if merged is not None:
+                return merged
+        weight = _weight(condition)
+        if weight * records <= min(self._listed_left, _LISTED_COST * walked):
+            return self._listed(condition, begin)
+        return None
 
-    def _walked(self, entries: float) -> float:
-        """About so many records of the topic are tested for a page, if so many of all answer."""
-        return min(self._topic.message_count, _PAGE * self._topic.message_count / entries)
+    def _walked(self, records: float, places: Ranks) -> float:
+        """About so many records of the topic are tested for a page, if so many of all answer, some of them at
+        these places: they may all lie together, far from where the walk begins."""
+        span, topic = self._span, self._topic
+        size = span.high - span.low
+        most = topic.message_count * min(1.0, size / max(1, topic.byte_count))
+        ranks = span.ranks(places)
+        begin = -span.high if span.newest_first else span.low
+        ahead = int(ranks[0]) - begin if len(ranks) else size
+        apart = _FAR * size / len(places)
+        return min(most, max(_PAGE * topic.message_count / records, most * (ahead - apart) / size))
 
-    def _listed(self, condition: Has, begin: bytes, most: int) -> Plan | None:
-        """None: there are more entries, about which no more is to be read."""
+    def _merged(self, condition: Has, begin: bytes, records: float) -> Plan | None:
+        """None: there are more terms."""
         span = self._span
-        listed = list(islice(span.reader.items(TERM, begin, key_after(begin)), most + 1))
-        self._listed_left -= len(listed)
-        span.touched += len(listed)
-        if len(listed) > most:
+        terms_max = min(TERMS_MAX, max(0, self._listed_left) // _TERM_COST)
+        terms = terms_beginning(span, begin, terms_max)
+        self._listed_left -= _TERM_COST * (terms_max if terms is None else len(terms.terms))
+        if terms is None:
             return None
-        return _known(f"term: {condition}", len(listed), span.ranks(offsets_of(listed)))
+        text, entries = f"term: {condition}, {len(terms.terms)} values", max(COUNTED_MAX, len(terms.terms))
+        return Plan(text, entries, True, records, _MERGED_COST * records, lambda: merged_walk(span, terms))
+
+    def _listed(self, condition: Has, begin: bytes) -> Plan | None:
+        """None: there are more entries, about which no more is to be read."""
+        span, end, weight = self._span, key_after(begin), _weight(condition)
+        assert end is not None, "a prefix begins with a topic's number and a kind"
+        most = self._listed_left // weight
+        if condition.kind == UNIQUE_KEY:
+            offsets = offsets_of_keys(span.reader.keys(TERM, begin, end, most + 1))
+            count = len(offsets)
+        else:
+            listed, count = [], 0
+            for entry in span.reader.items(TERM, begin, end):
+                listed.append(entry)
+                count += 1 + len(entry[1]) // OFFSET.size
+                if count > most:
+                    break
+            offsets = offsets_of(listed)
+        self._listed_left -= weight * count
+        span.touched += count
+        return _known(f"term: {condition}", count, span.ranks(offsets)) if count <= most else None
 
 
-def _about(span: Range, counted: list[tuple[bytes, bytes]], begin: bytes) -> float:
-    """How many entries have keys that begin so, by how far the first ones got between the first term and the
-    last, read as numbers whose digits are the bytes that occur; wrong where terms come in clusters."""
-    end = key_after(begin)
-    final = next(span.reader.items(TERM, begin, end, reverse=True), counted[-1])[0]
-    span.touched += 1
+def _weight(condition: Has) -> int:
+    """A unique id has an entry of its own, and only its key is read."""
+    return 1 if condition.kind == UNIQUE_KEY else 4
+
+
+def _about(counted: list[tuple[bytes, bytes]], final: bytes) -> float:
+    """How many entries there are up to the key `final`, by how far the first ones got between the first term
+    and the last, read as numbers whose digits are the bytes that occur; wrong where terms come in
+    clusters."""
     terms = [key[: -OFFSET.size - 1] for key, _ in counted]
     first, reached, last = terms[0], terms[-1], final[: -OFFSET.size - 1]
-    cut = next(
-        (i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(begin)
-    )
-    letters = sorted({0, *b"".join(term[cut : cut + _LETTERS] for term in (*terms, last))})
+    pairs = enumerate(zip(first, last, strict=False))
+    cut = next((i for i, (one, other) in pairs if one != other), len(first))
+    size = min(_LETTERS, max(map(len, (*terms, last))) - cut)
+    texts = {term: term[cut : cut + size].ljust(size, b"\0") for term in (*terms, last)}
+    letters = sorted({*b"".join(texts.values())})
     digits = {letter: digit for digit, letter in enumerate(letters)}
 
     def place(term: bytes) -> int:
         place = 0
-        for letter in term[cut : cut + _LETTERS].ljust(_LETTERS, b"\0"):
+        for letter in texts[term]:
             place = place * len(letters) + digits[letter]
         return place
 
     passed = place(reached) - place(first)
-    return len(counted) * (place(last) - place(first)) / passed if passed > 0 else float(1 << 40)
+    if passed <= 0:
+        return float(1 << 40)
+    return 1 + (len(counted) - 1) * (place(last) - place(first)) / passed
 
 
 def _known(text: str, entries: int, ranks: Ranks) -> Plan:

@@ -291,32 +291,36 @@ class _PageSearch:
     def _scan_down(self, begin: int, end: int) -> None:
         for low, high in windows(self.store.consume_queues, begin, end):
             ranks: list[int] = []
+            count = 0
             for physical_offset, records, alive in self.store.scan(low, high):
-                self.work_left -= _WORK_OF_SCANNED_RECORD * len(records)
+                count += len(records)
                 chosen = answering(self.query, records)
                 if alive is not None:
                     chosen &= alive
                 ranks += (-(physical_offset + records.positions[chosen])).tolist()
-            if not self._scanned(sorted(ranks), low, high):
+            if not self._scanned(sorted(ranks), low, high, count):
                 return
 
     def _scan_up(self, begin: int, end: int) -> None:
         at = begin
         for physical_offset, records, alive in self.store.scan(begin, end):
-            self.work_left -= _WORK_OF_SCANNED_RECORD * len(records)
             chosen = answering(self.query, records)
             if alive is not None:
                 chosen &= alive
             behind = physical_offset + int(records.positions[-1] + records.sizes[-1])
-            if not self._scanned((physical_offset + records.positions[chosen]).tolist(), at, behind):
+            ranks = (physical_offset + records.positions[chosen]).tolist()
+            if not self._scanned(ranks, at, behind, len(records)):
                 return
             at = behind
         self._pass(begin, end)
 
-    def _scanned(self, ranks: list[int], begin: int, end: int) -> bool:
-        """Whether the page goes on behind a part of the log with these candidates."""
+    def _scanned(self, ranks: list[int], begin: int, end: int, record_count: int) -> bool:
+        """Whether the page goes on behind a part of the log with these candidates. The scan of it is charged
+        after them: it may cost more than a page's share, and yet the page has to get on."""
         self.scanned_bytes += end - begin
-        if not self._look_at(ranks):
+        goes_on = self._look_at(ranks)
+        self.work_left -= _WORK_OF_SCANNED_RECORD * record_count
+        if not goes_on:
             return False
         self._pass(begin, end)
         if self.work_left <= 0:

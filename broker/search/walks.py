@@ -26,8 +26,16 @@ END: Final = 1 << 62
 NO_RANKS: Final = np.zeros(0, np.int64)
 _ENTRIES_FIRST: Final = 16
 _ENTRIES_MOST: Final = 256
-_MERGED_AT_ONCE: Final = 64
+_MERGED_MOST: Final = 64
 _LOCATION_BLOCKS: Final = 8
+_BEHIND_OFFSETS: Final = b"\xff" * (OFFSET.size + 1)
+
+
+class Terms(NamedTuple):
+    """Terms (with TERM_END), each with a rank that none of its records in the range comes before."""
+
+    terms: list[bytes]
+    ranks: Ranks
 
 
 class Block(NamedTuple):
@@ -76,6 +84,14 @@ def offsets_of(entries: Sequence[tuple[bytes, bytes]]) -> Ranks:
     return np.frombuffer(packed, ">u8").astype(np.int64)
 
 
+def offsets_of_keys(keys: Sequence[bytes]) -> Ranks:
+    """The same of entries that have no values, by their keys."""
+    if len(set(map(len, keys))) != 1:
+        return offsets_of([(key, b"") for key in keys])
+    rows = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
+    return np.ascontiguousarray(rows[:, -OFFSET.size :]).view(">u8")[:, 0].astype(np.int64)
+
+
 def term_walk(span: Range, term: bytes) -> Walk:
     """The records of one term; `term` begins the keys and ends with TERM_END."""
     entries = span.entries(TERM, term)
@@ -88,12 +104,34 @@ def term_walk(span: Range, term: bytes) -> Walk:
     yield Block(NO_RANKS, END)
 
 
-def merged_walk(span: Range, terms: Sequence[bytes]) -> Walk:
-    """The records of several terms."""
-    merged = heapq.merge(*(_term_ranks(span, term) for term in terms))
-    while chunk := list(islice(merged, _MERGED_AT_ONCE)):
+def merged_walk(span: Range, terms: Terms) -> Walk:
+    """The records of several terms. A term is read when its turn has come: of many, a page reads few."""
+    merged, size = _merged(span, terms), _ENTRIES_FIRST
+    while chunk := list(islice(merged, size)):
         yield Block(np.unique(np.array(chunk, np.int64)), chunk[-1])
+        size = min(2 * size, _MERGED_MOST)
     yield Block(NO_RANKS, END)
+
+
+def _merged(span: Range, terms: Terms) -> Iterator[int]:
+    order = np.argsort(terms.ranks, kind="stable")
+    unread = list(zip(terms.ranks[order].tolist(), order.tolist(), strict=True))[::-1]
+    read: list[tuple[int, int, Iterator[int]]] = []
+    while unread or read:
+        if unread and (not read or unread[-1][0] <= read[0][0]):
+            number = unread.pop()[1]
+            rest = _term_ranks(span, terms.terms[number])
+            first = next(rest, None)
+            if first is not None:
+                heapq.heappush(read, (first, number, rest))
+            continue
+        rank, number, rest = read[0]
+        yield rank
+        following = next(rest, None)
+        if following is None:
+            heapq.heappop(read)
+        else:
+            heapq.heapreplace(read, (following, number, rest))
 
 
 def _term_ranks(span: Range, term: bytes) -> Iterator[int]:
@@ -127,18 +165,60 @@ def location_walk(span: Range, topic_number: int) -> Walk:
     yield Block(NO_RANKS, END)
 
 
-def distinct_terms(span: Range, begin: bytes, terms_max: int) -> list[bytes] | None:
-    """The terms whose keys begin so (with TERM_END), at whatever offsets; None where they are more."""
-    found: list[bytes] = []
-    at, end = begin, key_after(begin)
-    while (entry := next(span.reader.items(TERM, at, end), None)) is not None:
-        span.touched += 1
-        term = entry[0][: -OFFSET.size]
-        if len(found) == terms_max:
+def terms_beginning(span: Range, begin: bytes, terms_max: int) -> Terms | None:
+    """Those whose keys begin so and that have records in the range; None where there are more of them, in the
+    range or not."""
+    end = key_after(begin)
+    assert end is not None, "a prefix begins with a topic's number and a kind"
+    terms: list[bytes] = []
+    places: list[bytes] = []
+    each = _last_places if span.newest_first else _first_places
+    for count, (term, place) in enumerate(each(span, begin, end)):
+        if count == terms_max:
             return None
-        found.append(term)
-        at = term + b"\xff" * (OFFSET.size + 1)
-    return found
+        span.touched += 1
+        if place:
+            terms.append(term)
+            places.append(place)
+    offsets = np.frombuffer(b"".join(places), ">u8").astype(np.int64)
+    ranks = -np.minimum(offsets, span.high - 1) if span.newest_first else np.maximum(offsets, span.low)
+    return Terms(terms, ranks)
+
+
+def _first_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Of each term, a physical offset that none of its records in the range lies before; empty where it has
+    no record there."""
+    cursor = span.reader.cursor(TERM)
+    low, high, behind_low = OFFSET.pack(span.low), OFFSET.pack(span.high), OFFSET.pack(span.low + 1)
+    entry = cursor.at_least(begin)
+    while entry is not None and entry[0] < end:
+        term, place = entry[0][: -OFFSET.size], entry[0][-OFFSET.size :]
+        if place < low:
+            entry = cursor.below(term + behind_low)
+            assert entry is not None, "the term's first entry is below"
+            place = low
+            if (entry[1] or entry[0])[-OFFSET.size :] < low:
+                entry = cursor.at_least(term + behind_low)
+                inside = entry is not None and entry[0].startswith(term)
+                place = entry[0][-OFFSET.size :] if entry is not None and inside else high
+        yield term, place if place < high else b""
+        entry = cursor.at_least(term + _BEHIND_OFFSETS)
+
+
+def _last_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Of each term, from the last one on, a physical offset that none of its records in the range lies
+    behind; empty where it has no record there."""
+    cursor, low, high = span.reader.cursor(TERM), OFFSET.pack(span.low), OFFSET.pack(span.high)
+    entry = cursor.below(end)
+    while entry is not None and entry[0] >= begin:
+        term = entry[0][: -OFFSET.size]
+        if entry[0][-OFFSET.size :] >= high:
+            entry = cursor.below(term + high)
+        place = b""
+        if entry is not None and entry[0].startswith(term):
+            place = (entry[1] or entry[0])[-OFFSET.size :]
+        yield term, place if place >= low else b""
+        entry = cursor.below(term)
 
 
 # --- AND, OR ----------------------------------------------------------------------------------------------

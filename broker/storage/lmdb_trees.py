@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import repeat
+from itertools import islice
+from operator import itemgetter
 from threading import Condition
 from types import TracebackType
 from typing import Any, Final, Self
@@ -31,9 +33,35 @@ LOCK_NAME: Final = "lock.mdb"
 READERS_MAX: Final = 64
 PAGE_SIZE: Final = 4096
 LONG_RUN: Final = 100
+KEYS_AT_ONCE: Final = 1024
+ITEMS_AT_ONCE: Final = 256
 LOCK_FILE_SIZE: Final = 1 << 14
 """More than LMDB's head and READERS_MAX places take."""
 Entries = Callable[[], Iterable[tuple[bytes, bytes]]]
+
+
+class LmdbCursor:
+    """See TreeCursor."""
+
+    def __init__(self, owner: LmdbTrees, cursor: Any) -> None:
+        self._owner = owner
+        self._cursor = cursor
+
+    def at_least(self, key: bytes) -> tuple[bytes, bytes] | None:
+        try:
+            found: tuple[bytes, bytes] | None = self._cursor.item() if self._cursor.set_range(key) else None
+        except lmdb.Error as error:
+            raise self._owner.read_error(error) from error
+        return found
+
+    def below(self, key: bytes) -> tuple[bytes, bytes] | None:
+        cursor = self._cursor
+        try:
+            there = cursor.prev() if cursor.set_range(key) else cursor.last()
+            found: tuple[bytes, bytes] | None = cursor.item() if there else None
+        except lmdb.Error as error:
+            raise self._owner.read_error(error) from error
+        return found
 
 
 class LmdbReader:
@@ -72,15 +100,35 @@ class LmdbReader:
             if reverse:
                 behind = end is not None and cursor.set_range(end)
                 if cursor.prev() if behind else cursor.last():
-                    for item in cursor.iterprev():
-                        if item[0] < begin:
-                            return
-                        yield item
+                    entries, count = cursor.iterprev(), 1
+                    while chunk := list(islice(entries, count)):
+                        for item in chunk:
+                            if item[0] < begin:
+                                return
+                            yield item
+                        count = min(2 * count, ITEMS_AT_ONCE)
             elif cursor.set_range(begin) if begin else cursor.first():
-                for item in cursor.iternext():
-                    if end is not None and item[0] >= end:
+                entries, count = cursor.iternext(), 1
+                while chunk := list(islice(entries, count)):
+                    if end is not None and chunk[-1][0] >= end:
+                        yield from chunk[: bisect_left(chunk, end, key=itemgetter(0))]
                         return
-                    yield item
+                    yield from chunk
+                    count = min(2 * count, ITEMS_AT_ONCE)
+
+    def keys(self, tree: str, begin: bytes, end: bytes, most: int) -> list[bytes]:
+        found: list[bytes] = []
+        with self._owner.reading(), self._transaction.cursor(self._owner.handle(tree)) as cursor:
+            if cursor.set_range(begin):
+                keys = cursor.iternext(values=False)
+                while chunk := list(islice(keys, min(KEYS_AT_ONCE, most - len(found)))):
+                    found += chunk
+                    if chunk[-1] >= end:
+                        break
+        return found[: bisect_left(found, end)]
+
+    def cursor(self, tree: str) -> LmdbCursor:
+        return LmdbCursor(self._owner, self._transaction.cursor(self._owner.handle(tree)))
 
     def count(self, tree: str) -> int:
         return int(self._transaction.stat(self._owner.handle(tree))["entries"])
@@ -133,7 +181,10 @@ class LmdbTrees:
         try:
             yield
         except lmdb.Error as error:
-            raise _storage_error("read", self._path, error) from error
+            raise self.read_error(error) from error
+
+    def read_error(self, error: lmdb.Error) -> StorageError:
+        return _storage_error("read", self._path, error)
 
     def handle(self, tree: str) -> Any:
         return self._handles[tree]
@@ -143,7 +194,7 @@ class LmdbTrees:
             try:
                 transaction = self._environment.begin(buffers=False)
             except lmdb.Error as error:
-                raise _storage_error("read", self._path, error) from error
+                raise self.read_error(error) from error
             self._readers += 1
             return transaction
 
@@ -176,8 +227,8 @@ class LmdbTrees:
                 with transaction.cursor(handle) as cursor:
                     if puts := change.puts:
                         _put(cursor, puts[0][0], puts[-1][0], len(puts), partial(iter, puts))
-                    if keys := change.keys:  # `zip` makes one tuple for all of them
-                        _put(cursor, keys[0], keys[-1], len(keys), partial(zip, keys, repeat(b"")))
+                    if len(keys := change.keys):
+                        _put(cursor, keys[0], keys[-1], len(keys), change.entries)
 
     def _grow(self) -> None:
         with self._gate:

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Self
 
 from broker.storage.trees import KEY_SIZE_MAX, TreeChange
 
 Maps = Mapping[str, dict[bytes, bytes]]
+
+
+class MemoryCursor:
+    """See TreeCursor."""
+
+    def __init__(self, keys: Sequence[bytes], entries: Mapping[bytes, bytes]) -> None:
+        self._keys = keys
+        self._entries = entries
+
+    def at_least(self, key: bytes) -> tuple[bytes, bytes] | None:
+        return self._entry(bisect_left(self._keys, key))
+
+    def below(self, key: bytes) -> tuple[bytes, bytes] | None:
+        return self._entry(bisect_left(self._keys, key) - 1)
+
+    def _entry(self, at: int) -> tuple[bytes, bytes] | None:
+        if not 0 <= at < len(self._keys):
+            return None
+        return self._keys[at], self._entries[self._keys[at]]
 
 
 class MemoryReader:
@@ -41,17 +61,27 @@ class MemoryReader:
     def items(
         self, tree: str, begin: bytes, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        if tree not in self._sorted:
-            self._sorted[tree] = sorted(self._maps[tree])
-        keys, entries = self._sorted[tree], self._maps[tree]
+        keys, entries = self._in_order(tree), self._maps[tree]
         low = bisect_left(keys, begin)
         high = len(keys) if end is None else bisect_left(keys, end)
         chosen = keys[low:high]
         for key in reversed(chosen) if reverse else chosen:
             yield key, entries[key]
 
+    def keys(self, tree: str, begin: bytes, end: bytes, most: int) -> list[bytes]:
+        keys = self._in_order(tree)
+        return keys[bisect_left(keys, begin) : bisect_left(keys, end)][:most]
+
+    def cursor(self, tree: str) -> MemoryCursor:
+        return MemoryCursor(self._in_order(tree), self._maps[tree])
+
     def count(self, tree: str) -> int:
         return len(self._maps[tree])
+
+    def _in_order(self, tree: str) -> list[bytes]:
+        if tree not in self._sorted:
+            self._sorted[tree] = sorted(self._maps[tree])
+        return self._sorted[tree]
 
 
 class TreeContent:
@@ -77,7 +107,7 @@ class MemoryTrees:
             entries = {} if change.cleared else dict(maps[change.tree])
             for key in change.removals:
                 entries.pop(key, None)
-            for key, value in (*change.puts, *((key, b"") for key in change.keys)):
+            for key, value in chain(change.puts, change.entries()):
                 assert 0 < len(key) <= KEY_SIZE_MAX, "a key has 1 to 511 bytes"
                 entries[key] = value
             maps[change.tree] = entries

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -22,17 +23,45 @@ KEY_SIZE_MAX: Final = 511
 """Bytes of a key: LMDB's limit."""
 
 
+class ByteRows(Protocol):
+    """Bytes in a row; a list of them, or what makes them when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> bytes: ...
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
 @dataclass(slots=True)
 class TreeChange:
     """What a commit does to one tree: first the removals, then the puts (sorted by key; a key that is there
-    gets the new value), then `keys`, which are put with an empty value (sorted). `cleared`: the tree is
-    emptied before."""
+    gets the new value), then `keys` (sorted) with their `values`: as many, or none, where all are empty.
+    `cleared`: the tree is emptied before."""
 
     tree: str
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
     removals: list[bytes] = field(default_factory=list)
     cleared: bool = False
-    keys: list[bytes] = field(default_factory=list)
+    keys: ByteRows = ()
+    values: ByteRows = ()
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """`keys` with their values."""
+        assert len(self.values) in (0, len(self.keys)), "a value for each key, or none at all"
+        return zip(self.keys, self.values if len(self.values) else repeat(b""))  # noqa: B905
+
+
+class TreeCursor(Protocol):
+    """Looks for one entry after the other, far cheaper than items() does; good as long as its reader."""
+
+    def at_least(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The first entry whose key is not below this one."""
+        ...
+
+    def below(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The last entry whose key is below this one."""
+        ...
 
 
 class TreeReader(Protocol):
@@ -58,6 +87,12 @@ class TreeReader(Protocol):
         """The entries with begin <= key < end (None: to the last), ascending, or descending with
         `reverse`."""
         ...
+
+    def keys(self, tree: str, begin: bytes, end: bytes, most: int) -> list[bytes]:
+        """The first `most` keys with begin <= key < end, ascending: far cheaper than items()."""
+        ...
+
+    def cursor(self, tree: str) -> TreeCursor: ...
 
     def count(self, tree: str) -> int: ...
 

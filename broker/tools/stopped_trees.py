@@ -17,6 +17,7 @@ from broker.trees.layout import DIRECTORY, FORMAT_KEY, FORMAT_VERSION, MARK, MET
 from broker.trees.search_entries import SearchEntries
 from broker.trees.store_trees import SEARCH, TREE_NAMES
 from broker.trees.topic_numbers import TopicNumbers
+from broker.trees.tree_index import changes_of
 
 
 @contextmanager
@@ -97,6 +98,6 @@ def _from_log(view: StoreView) -> Trees:
     trees = MemoryTrees(TreeContent(), TREE_NAMES)
     with trees.read() as reader:
         numbers = TopicNumbers(reader, view.deletions)
-    changes = SearchEntries(lambda _topic: ()).changes(list(view.runs(LogScan(), check_crc=False)), numbers)
+    changes = changes_of(SearchEntries(lambda _topic: ()), view.runs(LogScan(), check_crc=False), numbers)
     trees.commit([*changes, *numbers.changes()])
     return trees

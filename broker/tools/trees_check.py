@@ -35,6 +35,7 @@ from broker.trees.layout import (
 )
 from broker.trees.search_entries import SearchEntries
 from broker.trees.topic_numbers import TopicNumbers
+from broker.trees.tree_index import changes_of
 
 PATH: Final = f"{DIRECTORY}/{DATA_NAME}"
 _FINDINGS_MAX: Final = 8
@@ -104,12 +105,12 @@ class _Entries:
         return tuple(key[4:].decode() for key in self._declared if key.startswith(begin))
 
     def _compare(self, run: DispatchBatch, builder: SearchEntries) -> None:
-        for change in builder.changes([run], self._numbers):
+        for change in changes_of(builder, [run], self._numbers):
             if change.tree == LOCATION:
                 for key, value in change.puts:
                     self._location(key, value)
             else:
-                self._terms([*((key, b"") for key in dict.fromkeys(change.keys)), *change.puts])
+                self._terms([*change.puts, *change.entries()])
 
     def _location(self, key: bytes, value: bytes) -> None:
         wanted = np.frombuffer(value, LOCATION_ENTRY)

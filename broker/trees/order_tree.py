@@ -17,7 +17,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from struct import Struct
 from typing import Final
@@ -39,6 +39,8 @@ KEY: Final = Struct(">IIBQ")
 _KEYS: Final = np.dtype([("topic", ">u4"), ("queue_id", ">u4"), ("rank", "u1"), ("queue_offset", ">u8")])
 assert _KEYS.itemsize == KEY.size
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
+ENTRY_HELD_BYTES: Final = 256
+"""Of an entry as Python's objects, with an id of usual length."""
 
 PriorityTopics = Callable[[], frozenset[str]]
 """The topics that are received by priority now."""
@@ -59,27 +61,39 @@ class OrderEntries:
             empty = not reader.count(ORDER)
         return max(position, limit) if empty else position
 
-    def changes(self, runs: Sequence[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
-        """Of runs in log order."""
-        topics = self._topics()
-        change = TreeChange(ORDER)
+    def begin(self, numbers: TopicNumbers) -> None:
+        self._numbers = numbers
+        self._step_topics = self._topics()
+        self._change = TreeChange(ORDER)
         with self._trees.read() as reader:
-            entries = [entry for topic in topics if (entry := numbers.find(topic)) is not None]
-            from_rows = {entry.number for entry in entries if reader.get(ORDER, NUMBER.pack(entry.number))}
-            for run in runs:
-                _forget_others(reader, run, topics, numbers, change)
-                batch = _delivered(run)
-                for topic, records in batch.topic_groups() if len(batch) else ():
-                    if topic not in topics:
-                        continue
-                    number = numbers.number(topic)
-                    if number not in from_rows:
-                        from_rows.add(number)
-                        first = run.physical_offset + int(batch.positions[records[0]])
-                        change.puts.append((NUMBER.pack(number), OFFSET.pack(first)))
-                    own = np.zeros(len(batch), np.bool_)
-                    own[records] = True
-                    change.puts += _entries(batch.where(own), run.physical_offset, number)
+            entries = [entry for topic in self._step_topics if (entry := numbers.find(topic)) is not None]
+            self._from_rows = {
+                entry.number for entry in entries if reader.get(ORDER, NUMBER.pack(entry.number))
+            }
+
+    def add(self, run: DispatchBatch) -> None:
+        change, topics = self._change, self._step_topics
+        with self._trees.read() as reader:
+            _forget_others(reader, run, topics, self._numbers, change)
+        batch = _delivered(run)
+        for topic, records in batch.topic_groups() if len(batch) else ():
+            if topic not in topics:
+                continue
+            number = self._numbers.number(topic)
+            if number not in self._from_rows:
+                self._from_rows.add(number)
+                first = run.physical_offset + int(batch.positions[records[0]])
+                change.puts.append((NUMBER.pack(number), OFFSET.pack(first)))
+            own = np.zeros(len(batch), np.bool_)
+            own[records] = True
+            change.puts += _entries(batch.where(own), run.physical_offset, number)
+
+    @property
+    def held_bytes(self) -> int:
+        return ENTRY_HELD_BYTES * len(self._change.puts)
+
+    def changes(self) -> list[TreeChange]:
+        change, self._change = self._change, TreeChange(ORDER)
         change.puts.sort()
         return [change]
 

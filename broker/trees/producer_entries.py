@@ -20,13 +20,14 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from heapq import nsmallest
 from operator import itemgetter
 from struct import Struct
 from typing import Final
 
 from broker.projection import DispatchBatch
+from broker.storage.fault_points import fault_point
 from broker.storage.trees import TreeChange, TreeReader, Trees
 from broker.trees.layout import NUMBER, OFFSET, PRODUCER, SEQUENCE
 from broker.trees.producer_sequences import DEPTH, has_numbers, stored_numbers
@@ -38,6 +39,8 @@ Places = dict[int, tuple[int, int, int, int]]
 """Sequence -> physical offset, queue id, queue offset, store time."""
 
 _ID_END: Final = b"\x00"
+PLACE_HELD_BYTES: Final = 512
+"""Of a sequence as Python's objects: its place, then its key and value."""
 _STORE_MS: Final = 3
 
 
@@ -91,14 +94,20 @@ class ProducerEntries:
         for producer in forgotten:
             self.last.pop(producer, None)
 
-    def changes(self, runs: Sequence[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
-        """Of runs in log order."""
+    def begin(self, numbers: TopicNumbers) -> None:
+        self._numbers = numbers
+        self._found: dict[bytes, tuple[int, Places]] = {}
+        self.held_bytes = 0
+
+    def add(self, run: DispatchBatch) -> None:
         windows = self._ids.step_windows
-        found: dict[bytes, tuple[int, Places]] = {}
-        if windows:
-            for run in runs:
-                if len(run.records) and has_numbers(run.records):
-                    self._add(run, windows, numbers, found)
+        if windows and has_numbers(run.records):
+            self._add(run, windows, self._numbers, self._found)
+            self.held_bytes += PLACE_HELD_BYTES * len(run.records)
+
+    def changes(self) -> list[TreeChange]:
+        found = self._found
+        self.begin(self._numbers)
         used = {}
         for producer, (_, places) in found.items():
             last = max(places.values())
@@ -117,6 +126,8 @@ class ProducerEntries:
                 window_ms, places = found[producer]
                 _change_window(reader, producer, places, window_ms, changes[1])
         changes[1].puts.sort(key=itemgetter(0))
+        if found:
+            fault_point("trees.before_window")
         return changes
 
     @staticmethod

@@ -51,7 +51,8 @@ class Judged:
     known: dict[int, Known] = field(default_factory=dict)
     repeats: dict[int, int] = field(default_factory=dict)
     """Index -> index of the record further in front that has the same number."""
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: dict[int, Gap] = field(default_factory=dict)
+    """Index of the record that came behind a gap -> the gap."""
     filled: int = 0
     """Records that came later than a higher number."""
 
@@ -161,7 +162,7 @@ class Producers:
             else:
                 firsts[sequence] = index
                 if 0 <= highest < sequence - 1:
-                    judged.gaps.append(Gap(producer, highest + 1, sequence - 1))
+                    judged.gaps[index] = Gap(producer, highest + 1, sequence - 1)
                 judged.filled += sequence < highest
                 highest = max(highest, sequence)
 

@@ -6,15 +6,16 @@ declares as indexed. A record of a transaction that was rolled back has none, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.projection import DispatchBatch
-from broker.storage.trees import TreeChange
+from broker.storage.trees import ByteRows, TreeChange
 from broker.trees.layout import (
     KEY,
     LOCATION,
@@ -26,11 +27,13 @@ from broker.trees.layout import (
     TAG,
     TERM,
     TERM_END,
+    TERM_HEAD,
     TERM_SIZE_MAX,
     UNIQUE_KEY,
     term_of,
     term_prefix,
 )
+from broker.trees.rows import Int64s, Matrix, Rows, first_of_equal, order_of, rows_at, take_rows
 from broker.trees.topic_numbers import TopicNumbers
 from trovemq_proto.records import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from trovemq_proto.records.batch import RecordBatch
@@ -39,11 +42,11 @@ from trovemq_proto.records.property_scan import PropertyScan, Slices
 
 IndexedProperties = Callable[[str], tuple[str, ...]]
 """topic -> names of the properties that it declares as indexed."""
-Int64s = NDArray[np.int64]
 
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
+LOCATION_HELD_BYTES: Final = LOCATION_RECORDS_MAX * LOCATION_ENTRY.itemsize + 160
 
 
 class SearchEntries:
@@ -52,22 +55,33 @@ class SearchEntries:
     def __init__(self, indexed_properties: IndexedProperties) -> None:
         self._indexed_properties = indexed_properties
 
-    def changes(self, runs: Iterable[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
-        """Of runs in log order."""
-        locations: list[tuple[bytes, bytes]] = []
-        terms = _Terms()
-        declared: dict[str, tuple[str, ...]] = {}  # one answer a topic for all of these runs
-        for run in runs:
-            batch = run.records if run.alive is None else run.records.where(run.alive)
-            if len(batch):
-                offsets = run.physical_offset + batch.positions
-                locations += _locations(batch, offsets, numbers)
-                for topic, _ in batch.topic_groups():
-                    if topic not in declared:
-                        declared[topic] = self._indexed_properties(topic)
-                        numbers.declare(topic, declared[topic], int(offsets[0]))
-                _add_terms(batch, offsets, numbers, declared, terms)
-        return [TreeChange(LOCATION, locations), *terms.changes()]
+    def begin(self, numbers: TopicNumbers) -> None:
+        self._numbers = numbers
+        self._locations: list[tuple[bytes, bytes]] = []
+        self._terms = _Terms()
+        self._declared: dict[str, tuple[str, ...]] = {}  # one answer a topic for the whole step
+
+    def add(self, run: DispatchBatch) -> None:
+        numbers, declared = self._numbers, self._declared
+        batch = run.records if run.alive is None else run.records.where(run.alive)
+        if not len(batch):
+            return
+        offsets = run.physical_offset + batch.positions
+        self._locations += _locations(batch, offsets, numbers)
+        for topic, _ in batch.topic_groups():
+            if topic not in declared:
+                declared[topic] = self._indexed_properties(topic)
+                numbers.declare(topic, declared[topic], int(offsets[0]))
+        _add_terms(batch, offsets, numbers, declared, self._terms)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._terms.held_bytes + LOCATION_HELD_BYTES * len(self._locations)
+
+    def changes(self) -> list[TreeChange]:
+        found = [TreeChange(LOCATION, self._locations), *self._terms.changes()]
+        self.begin(self._numbers)
+        return found
 
 
 def _add_terms(
@@ -97,94 +111,104 @@ def _add_terms(
                 if left_out is not None:
                     chosen = chosen.where(~left_out[chosen.records])
                 if len(chosen.records):
-                    prefix = term_prefix(number, kind, name)
-                    terms.add(prefix, scan, chosen, offsets, shared=kind in (TAG, PROPERTY))
+                    terms.add(term_prefix(number, kind, name), scan, chosen, offsets)
 
 
 class _Terms:
-    """Entries of `term` on their way, by the prefix of their keys: no prefix begins another one, so each lot
-    is sorted by itself. `single` are whole keys, rows of matrices by their size, and those of terms that were
-    cut; `shared` are the physical offsets of terms that many records have."""
+    """Terms on their way, by the prefix of their keys: no prefix begins another one, so each lot is sorted by
+    itself; of a lot, those of one size together. Places are ascending."""
 
     def __init__(self) -> None:
-        self._single: dict[bytes, dict[int, list[NDArray[np.uint8]]]] = {}
-        self._cut: dict[bytes, list[bytes]] = {}
-        self._shared: dict[bytes, dict[bytes, list[Int64s]]] = {}
+        self._found: dict[bytes, dict[int, list[tuple[Matrix, Int64s]]]] = {}
+        self.held_bytes = 0
+        """Each term twice, with its prefix, its place and where it is when sorted."""
 
-    def add(
-        self, prefix: bytes, scan: PropertyScan, slices: Slices, offsets: Int64s, *, shared: bool
-    ) -> None:
+    def add(self, prefix: bytes, scan: PropertyScan, slices: Slices, offsets: Int64s) -> None:
         """offsets: of all records of the batch that the scan belongs to."""
         sizes = slices.ends - slices.starts
+        self.held_bytes += 2 * int(sizes.sum()) + (len(prefix) + 40) * len(sizes)
+        by_size = self._found.setdefault(prefix, {})
+        first = int(sizes[0])
+        if (sizes == first).all():
+            found = rows_at(scan, slices.starts, first), offsets[slices.records]
+            by_size.setdefault(first, []).append(found)
+            return
         for size in np.unique(sizes).tolist():
             chosen = sizes == size
-            values = _values(scan, slices.starts[chosen], size)
-            places = offsets[slices.records[chosen]]
-            if shared:
-                self._add_shared(self._shared.setdefault(prefix, {}), values, places)
-            elif size > TERM_SIZE_MAX or (values == TERM_END[0]).any():
-                self._cut.setdefault(prefix, []).extend(_cut_keys(prefix, values, places))
-            else:
-                keys = _keys(prefix, values, places)
-                self._single.setdefault(prefix, {}).setdefault(keys.shape[1], []).append(keys)
-
-    def _add_shared(self, into: dict[bytes, list[Int64s]], values: NDArray[np.uint8], places: Int64s) -> None:
-        distinct, which = np.unique(_as_strings(values), return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        begins = np.searchsorted(which[order], np.arange(len(distinct) + 1)).tolist()
-        for begin, end in pairwise(begins):
-            value = values[order[begin]].tobytes()
-            into.setdefault(term_of(value), []).append(places[order[begin:end]])
+            found = rows_at(scan, slices.starts[chosen], size), offsets[slices.records[chosen]]
+            by_size.setdefault(size, []).append(found)
 
     def changes(self) -> list[TreeChange]:
         """One a prefix, in their order: in a tree that is empty each goes behind the one before."""
-        prefixes = sorted({*self._single, *self._cut, *self._shared})
-        return [TreeChange(TERM, self._blocks(prefix), keys=self._keys(prefix)) for prefix in prefixes]
-
-    def _keys(self, prefix: bytes) -> list[bytes]:
-        """Of `single`, sorted; their values are empty."""
-        by_size = self._single.get(prefix, {}).values()
-        keys = [key for matrices in by_size for key in _sorted_rows(matrices)]
-        keys += self._cut.get(prefix, [])
-        if len(by_size) != 1 or prefix in self._cut:
-            keys.sort()  # quick: a few runs that are sorted
-        return keys
-
-    def _blocks(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """Of `shared`, sorted by key."""
-        terms = sorted(self._shared.get(prefix, {}).items(), key=_term_order)
-        return [
-            entry
-            for term, places in terms
-            for entry in _blocks(prefix + term + TERM_END, np.sort(np.concatenate(places)))
-        ]
+        return [_change(prefix, self._found.pop(prefix)) for prefix in sorted(self._found)]
 
 
-def _term_order(item: tuple[bytes, list[Int64s]]) -> bytes:
-    return item[0] + TERM_END
+def _change(prefix: bytes, by_size: dict[int, list[tuple[Matrix, Int64s]]]) -> TreeChange:
+    """The entries of one prefix."""
+    one_a_place = TERM_HEAD.unpack_from(prefix)[1] == UNIQUE_KEY
+    lots: list[tuple[ByteRows, ByteRows]] = []
+    cut: dict[bytes, list[int]] = {}
+    while by_size:
+        _, found = by_size.popitem()
+        values = np.concatenate([rows for rows, _ in found])
+        places = np.concatenate([part for _, part in found])
+        found.clear()
+        whole = _take_cut(values, places, cut)
+        if whole is not None:
+            values, places = values[whole], places[whole]
+        if len(places):
+            lots.append(_entries(prefix, values, places, one_a_place=one_a_place))
+    for term, offsets in cut.items():
+        row = np.frombuffer(term, np.uint8)
+        rows = np.broadcast_to(row, (len(offsets), len(row)))
+        lots.append(_entries(prefix, rows, np.array(offsets), one_a_place=one_a_place))
+    if len(lots) == 1:
+        return TreeChange(TERM, keys=lots[0][0], values=lots[0][1])
+    entries = chain.from_iterable(zip(keys, values or repeat(b""), strict=False) for keys, values in lots)
+    return TreeChange(TERM, sorted(entries, key=itemgetter(0)))
 
 
-def _values(scan: PropertyScan, starts: Int64s, size: int) -> NDArray[np.uint8]:
-    """uint8[n, size]: the slices of that size."""
-    windows = np.ndarray((len(scan.joined) - size + 1,), f"V{size}", scan.joined, strides=(1,))
-    return windows[starts].view(np.uint8).reshape(len(starts), size)
+def _take_cut(values: Matrix, places: Int64s, into: dict[bytes, list[int]]) -> NDArray[np.bool_] | None:
+    """Adds those whose terms are not the values themselves; which ones are (None: all)."""
+    if values.shape[1] > TERM_SIZE_MAX:
+        is_cut = np.ones(len(values), np.bool_)
+    else:
+        ends = values == TERM_END[0]
+        if not ends.any():
+            return None
+        is_cut = ends.any(axis=1)
+    for row, place in zip(values[is_cut], places[is_cut].tolist(), strict=True):
+        into.setdefault(term_of(row.tobytes()), []).append(place)
+    return ~is_cut
 
 
-def _as_strings(values: NDArray[np.uint8]) -> NDArray[np.bytes_]:
-    """bytes[n]; of one size, so that zeros at an end make no two equal that are not."""
-    return np.ascontiguousarray(values).view(f"S{values.shape[1]}")[:, 0]
+def _entries(
+    prefix: bytes, values: Matrix, places: Int64s, *, one_a_place: bool
+) -> tuple[ByteRows, ByteRows]:
+    """Keys, sorted, and their values (none: all are empty): an entry for each place, or one for a term, of at
+    most POSTINGS_MAX places."""
+    order = order_of(values)
+    values, places = take_rows(values, order), places[order]
+    if one_a_place:
+        return Rows(_keys(prefix, values, places)), ()
+    is_first = first_of_equal(values)
+    is_new = is_first | (np.diff(places, prepend=-1) != 0)
+    if not is_new.all():  # a record has a key twice
+        values, places, is_first = values[is_new], places[is_new], is_first[is_new]
+    at = np.arange(len(places))
+    since_first = at - np.maximum.accumulate(np.where(is_first, at, 0))
+    begins = np.flatnonzero(since_first % POSTINGS_MAX == 0)
+    keys = Rows(_keys(prefix, values[begins], places[begins]))
+    if len(begins) == len(places):
+        return keys, ()
+    packed = places.astype(">u8").tobytes()
+    ends = np.append(begins[1:], len(places))
+    spans = zip((8 * begins + 8).tolist(), (8 * ends).tolist(), strict=True)
+    return keys, [packed[begin:end] for begin, end in spans]
 
 
-def _sorted_rows(matrices: list[NDArray[np.uint8]]) -> list[bytes]:
-    """The rows of matrices of one width."""
-    rows = _as_strings(np.concatenate(matrices))
-    rows.sort(kind="stable")  # without the interpreter's lock; quick where they come in runs that are sorted
-    found: list[bytes] = rows.view(f"V{rows.itemsize}").tolist()
-    return found
-
-
-def _keys(prefix: bytes, values: NDArray[np.uint8], places: Int64s) -> NDArray[np.uint8]:
-    """uint8[n, k]: prefix, term, 0x01, physical offset."""
+def _keys(prefix: bytes, values: Matrix, places: Int64s) -> Matrix:
+    """prefix, term, 0x01, physical offset."""
     count, size = values.shape
     keys = np.empty((count, len(prefix) + size + 9), np.uint8)
     keys[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
@@ -192,24 +216,6 @@ def _keys(prefix: bytes, values: NDArray[np.uint8], places: Int64s) -> NDArray[n
     keys[:, -9] = TERM_END[0]
     keys[:, -8:] = places.astype(">u8").view(np.uint8).reshape(count, 8)
     return keys
-
-
-def _cut_keys(prefix: bytes, values: NDArray[np.uint8], places: Int64s) -> list[bytes]:
-    """The same of values of which some or all are cut."""
-    ends = places.astype(">u8").tobytes()
-    return [
-        prefix + term_of(row.tobytes()) + TERM_END + ends[8 * i : 8 * i + 8] for i, row in enumerate(values)
-    ]
-
-
-def _blocks(prefix: bytes, places: Int64s) -> list[tuple[bytes, bytes]]:
-    """Entries of one term, of at most POSTINGS_MAX physical offsets each; places are ascending."""
-    packed = places.astype(">u8").tobytes()
-    step = 8 * POSTINGS_MAX
-    return [
-        (prefix + packed[begin : begin + 8], packed[begin + 8 : begin + step])
-        for begin in range(0, len(packed), step)
-    ]
 
 
 def _locations(batch: RecordBatch, offsets: Int64s, numbers: TopicNumbers) -> list[tuple[bytes, bytes]]:

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from zlib_ng.zlib_ng import crc32
 
 from broker.dispatch.dispatcher import LogRuns
+from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem, StorageError
 from broker.storage.trees import TreeChange, Trees
 from broker.topics.deletions import TopicDeletions
@@ -64,7 +65,8 @@ SEARCH: Final = "search"
 TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM, UNIQUE_ID, ORDER, PRODUCER, SEQUENCE)
 CATCH_UP_BYTES: Final = 256 << 20
 """Of the log, for one commit: keys in no order touch most pages of a tree, whatever their number is, so a few
-large commits write far less than many small ones."""
+large commits write far less than many small ones. Beside what a step holds (tree_index.py), LMDB holds the
+pages that the commit changes, 512 MiB at most."""
 PRODUCERS_MAX: Final = 10_000
 OPEN_MARK: Final = f"{DIRECTORY}/open"
 QUICKLY_CHECKED_BYTES: Final = 32 << 20
@@ -152,6 +154,7 @@ class StoreTrees:
                 def committed(position: int) -> None:
                     entries.committed()
                     numbered.committed()
+                    fault_point("trees.after_rows")
                     unique_ids.committed(position)
                     producers.committed(position)
 
@@ -183,7 +186,9 @@ class StoreTrees:
         else:
             why = ""
         if why:
+            fault_point("trees.before_aside")
             put_aside(files)
+            fault_point("trees.after_aside")
             opened = build()
             opened.report = TreesReport(why)
         files.sync_directory(DIRECTORY)

@@ -2,7 +2,8 @@
 
 A step has three parts: begin() on the engine's thread says what part of the log it takes; run() reads that
 part, sorts what the builders make of it and commits, and may run in another thread; finish() on the engine's
-thread moves `position`. One step at a time, of all indexes of a store.
+thread moves `position`. One step at a time, of all indexes of a store; indexes that are equally far may take
+one together.
 
 Invariants
 - `position` is that of the last commit: what lies below is in the trees, and nothing above.
@@ -20,23 +21,49 @@ from zlib_ng.zlib_ng import crc32
 
 from broker.dispatch.dispatcher import LogRuns
 from broker.projection import DispatchBatch
+from broker.storage.fault_points import fault_point
 from broker.storage.trees import TreeChange, Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import MARK, META, Mark, mark_key
 from broker.trees.topic_numbers import TopicNumbers
 
-RUN_BYTES_MAX: Final = 1 << 20
+RUN_BYTES_MAX: Final = 1 << 21
 STEP_RECORDS_MAX: Final = 1 << 20
-"""What a step makes of a record is in memory until it is committed: up to about 700 bytes."""
+STEP_HELD_BYTES_MAX: Final = 256 << 20
+"""What a step makes of records is in memory until it is committed: about 300 bytes of a record with an id, a
+key and a tag."""
 
 
 class TreeBuilder(Protocol):
-    """What an index consists of."""
+    """What an index consists of. Of a run nothing is kept but what is to be put."""
 
-    def changes(self, runs: Sequence[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
-        """What the trees get for these runs of the log, in log order (`alive` is filled in), sorted by
-        key."""
+    def begin(self, numbers: TopicNumbers) -> None:
+        """A step begins; what was made of another one is forgotten."""
         ...
+
+    def add(self, run: DispatchBatch) -> None:
+        """A run of the log, in log order (`alive` is filled in), that has records."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, at most, that is taken by what was added, until it is committed."""
+        ...
+
+    def changes(self) -> list[TreeChange]:
+        """What the trees get for the runs since begin(), sorted by key. Once a step."""
+        ...
+
+
+def changes_of(
+    builder: TreeBuilder, runs: Iterable[DispatchBatch], numbers: TopicNumbers
+) -> list[TreeChange]:
+    """Of runs in log order, without an index."""
+    builder.begin(numbers)
+    for run in runs:
+        if len(run.records):
+            builder.add(run)
+    return builder.changes()
 
 
 @dataclass(slots=True)
@@ -50,8 +77,8 @@ class TreeStep:
     mark: Mark = field(default=Mark(0))
     record_count: int = 0
     done: bool = False
-    read: tuple[list[DispatchBatch], int] | None = None
-    """The runs, and where the next step goes on; where it is given, another index has read the same part."""
+    beside: list[TreeStep] = field(default_factory=list)
+    """Of other indexes that are equally far: what is read is read once, and committed together."""
 
     def run(self) -> None:
         """Blocks. StorageError: nothing was committed."""
@@ -76,7 +103,7 @@ class TreeIndex:
     ) -> None:
         self.name: Final = name
         self._trees = trees
-        self._builders = builders
+        self.builders: Final = builders
         self._numbers = numbers
         self._deletions = deletions
         self._read_log = read_log
@@ -104,53 +131,65 @@ class TreeIndex:
         return TreeStep(self, begin, limit, bytes_max)
 
     def carry_out(self, step: TreeStep) -> None:
-        """TreeStep.run()."""
+        """TreeStep.run(): of the other indexes as well that take the same part."""
+        steps = [step, *step.beside]
         deletions = self._deletions.snapshot()
         self._numbers.begin_step(deletions)
-        if step.read is None:
-            step.read = self._read(step, deletions)
-        runs, end = step.read
-        mark = self._mark_of(runs, end)
+        builders = [builder for each in steps for builder in each.index.builders]
         try:
-            changes = [
-                change for builder in self._builders for change in builder.changes(runs, self._numbers)
-            ]
+            for builder in builders:
+                builder.begin(self._numbers)
+            end, last, record_count = self._read(step, deletions, builders)
+            marks = [each.index.mark_of(last, end) for each in steps]
+            changes = [change for builder in builders for change in builder.changes()]
             changes += self._numbers.changes()
-            changes.append(TreeChange(META, [(mark_key(self.name), MARK.pack(*mark))]))
+            for each, mark in zip(steps, marks, strict=True):
+                changes.append(TreeChange(META, [(mark_key(each.index.name), MARK.pack(*mark))]))
+            fault_point("trees.before_commit")
             self._trees.commit(changes)
+            fault_point("trees.after_commit")
         except BaseException:
             with self._trees.read() as reader:
                 self._numbers.forget(reader)
             raise
-        step.mark, step.done = mark, True
-        step.record_count = sum(len(run.records) for run in runs)
+        for each, mark in zip(steps, marks, strict=True):
+            each.mark, each.record_count, each.done = mark, record_count, True
 
-    def _read(self, step: TreeStep, deletions: TopicDeletions) -> tuple[list[DispatchBatch], int]:
-        """The runs of the step, and where the next one goes on."""
-        runs: list[DispatchBatch] = []
+    def _read(
+        self, step: TreeStep, deletions: TopicDeletions, builders: Sequence[TreeBuilder]
+    ) -> tuple[int, DispatchBatch | None, int]:
+        """Gives the builders the runs of the step. Where the next step goes on, the last run that has
+        records, and how many there are in all."""
+        last = None
         byte_count = record_count = 0
-        for run in self._read_log(step.begin, step.end, RUN_BYTES_MAX):
+        for run in self._read_log(step.begin, step.end, min(RUN_BYTES_MAX, step.bytes_max)):
+            if not len(run.records):
+                continue
             alive = deletions.alive_mask(run.records, run.physical_offset)
-            runs.append(DispatchBatch(run.records, run.physical_offset, run.end, alive))
+            last = DispatchBatch(run.records, run.physical_offset, run.end, alive)
+            for builder in builders:
+                builder.add(last)
             byte_count += run.records.nbytes
             record_count += len(run.records)
-            if byte_count >= step.bytes_max or record_count >= STEP_RECORDS_MAX:
-                return runs, run.end
-        return runs, step.end  # nothing but blanks and damage is left
+            held = sum(builder.held_bytes for builder in builders)
+            full = record_count >= STEP_RECORDS_MAX or held >= STEP_HELD_BYTES_MAX
+            if full or byte_count >= step.bytes_max:
+                return run.end, last, record_count
+        return step.end, last, record_count  # nothing but blanks and damage is left
 
-    def _mark_of(self, runs: Sequence[DispatchBatch], end: int) -> Mark:
-        for run in reversed(runs):
-            if len(run.records):
-                last = len(run.records) - 1
-                record = run.records.record(last)
-                return Mark(
-                    end,
-                    run.physical_offset + int(run.records.positions[last]),
-                    len(record),
-                    int(run.records.store_timestamps[last]),
-                    crc32(record),
-                )
-        return self.mark._replace(position=end)
+    def mark_of(self, run: DispatchBatch | None, end: int) -> Mark:
+        """run: the last one that has records, if there is one."""
+        if run is None:
+            return self.mark._replace(position=end)
+        last = len(run.records) - 1
+        record = run.records.record(last)
+        return Mark(
+            end,
+            run.physical_offset + int(run.records.positions[last]),
+            len(record),
+            int(run.records.store_timestamps[last]),
+            crc32(record),
+        )
 
     def finish(self, step: TreeStep) -> None:
         """Whatever became of run()."""
@@ -161,20 +200,13 @@ class TreeIndex:
 
 
 def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:
-    """Everything below `limit` into every index; blocks. StorageError. Indexes that are equally far share
-    what is read."""
-    lagging = list(indexes)
-    while lagging:
-        before: TreeStep | None = None
-        for index in tuple(lagging):
-            step = index.begin(limit, bytes_max)
-            if step is None:
-                lagging.remove(index)
-                continue
-            if before is not None and before.begin == step.begin:
-                step.read = before.read
-            try:
-                step.run()
-            finally:
-                index.finish(step)
-            before = step
+    """Everything below `limit` into every index; blocks. StorageError. The indexes that are furthest behind,
+    equally far, go on together."""
+    while steps := [step for index in indexes if (step := index.begin(limit, bytes_max)) is not None]:
+        begin = min(step.begin for step in steps)
+        first, *first.beside = [step for step in steps if step.begin == begin]
+        try:
+            first.run()
+        finally:
+            for step in (first, *first.beside):
+                step.index.finish(step)

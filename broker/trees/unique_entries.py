@@ -5,6 +5,9 @@
 | unique-id | topic number u32, id     | physical offset i64, queue id u32, queue offset i64, store time i64 |
 | meta      | `unique-ids:` topic name | from i64, window i64 (ms)                                           |
 
+Queue id 4294967295: the record withdraws the message (it was rolled back, given up or recalled); the id is
+free again.
+
 An id of more than 255 bytes is cut: its first 240 bytes and the BLAKE2b of all of it (16 bytes). The tree has
 where an id was stored last by a producer's own send; half and delayed messages stand under the topic that the
 producer named. Copies that the broker makes (commits, deliveries, retries, moved and carried records) are
@@ -19,20 +22,20 @@ Invariant: only entries are removed that are older than their topic's row allows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from itertools import islice
-from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from broker.projection import DispatchBatch
 from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
 from broker.trees.layout import META, NUMBER, UNIQUE_ID
+from broker.trees.rows import Int64s, Matrix
 from broker.trees.topic_numbers import TopicNumbers
-from broker.trees.unique_keys import WAITING_TOPICS, id_keys, ids_of, stored_id, waiting_ids
+from broker.trees.unique_columns import VALUE_FIELDS, UniqueColumns, free_again, values_of
+from broker.trees.unique_keys import WAITING_TOPICS, WITHDRAWALS, waiting_ids, withdrawn_ids
 from trovemq_proto.records.batch import RecordBatch
 
 ROW_PREFIX: Final = b"unique-ids:"
@@ -41,11 +44,8 @@ SWEEP_SHARE: Final = 8
 
 VALUE: Final = Struct(">qIqq")
 _ROW: Final = Struct(">qq")
-_VALUES: Final = np.dtype(
-    [("physical_offset", ">i8"), ("queue_id", ">u4"), ("queue_offset", ">i8"), ("store_timestamp", ">i8")]
-)
+assert VALUE.size == VALUE_FIELDS.itemsize
 
-Int64s = NDArray[np.int64]
 Windows = Mapping[str, int]
 """Deduplicated topics, and for how many milliseconds an id is known."""
 
@@ -119,56 +119,39 @@ class UniqueIdEntries:
         self.rows = self._step_rows
         self._begins.clear()
 
-    def changes(self, runs: Sequence[DispatchBatch], numbers: TopicNumbers) -> list[TreeChange]:
-        """Of runs in log order, those of the step that start() began."""
-        windows, begin = self.step_windows, self._step_begin
-        entries: dict[bytes, bytes] = {}
-        if windows:
-            for run in runs:
-                batch = run.records if run.alive is None else run.records.where(run.alive)
-                if len(batch):
-                    self._add(batch, run.physical_offset + batch.positions, windows, numbers, entries)
-        puts = sorted(entries.items(), key=itemgetter(0))
-        if runs and begin < self._highest:
-            puts = self._newer(puts)
-        self._highest = max(self._highest, *(run.end for run in runs)) if runs else self._highest
-        return [TreeChange(UNIQUE_ID, puts), self._row_changes(windows, begin)]
+    def begin(self, numbers: TopicNumbers) -> None:
+        """Of the step that start() began."""
+        self._numbers = numbers
+        self._columns = UniqueColumns()
+        self._step_end = self._step_begin
 
-    def _add(
-        self,
-        batch: RecordBatch,
-        offsets: Int64s,
-        windows: Windows,
-        numbers: TopicNumbers,
-        into: dict[bytes, bytes],
-    ) -> None:
-        values: list[bytes] | None = None
-        for topic, records in batch.topic_groups():
-            if topic in windows:
-                values = values or _values(batch, offsets)
-                keys = id_keys(NUMBER.pack(numbers.number(topic)), ids_of(batch))
-                if len(records) < len(batch) or len(min(keys, key=len)) == NUMBER.size:
-                    chosen = [record for record in records.tolist() if len(keys[record]) > NUMBER.size]
-                    into.update((keys[record], values[record]) for record in chosen)
-                else:
-                    into.update(zip(keys, values, strict=True))
-            elif topic in WAITING_TOPICS:
-                values = values or _values(batch, offsets)
-                mine = set(records.tolist())
-                for named, found in waiting_ids(batch).items():
-                    if named in windows:
-                        prefix = NUMBER.pack(numbers.number(named))
-                        into.update(
-                            (prefix + stored_id(text), values[record])
-                            for record, text in found
-                            if record in mine
-                        )
+    def add(self, run: DispatchBatch) -> None:
+        self._step_end = run.end
+        batch = run.records if run.alive is None else run.records.where(run.alive)
+        if self.step_windows and len(batch):
+            offsets = run.physical_offset + batch.positions
+            _add(batch, offsets, self.step_windows, self._numbers, self._columns)
 
-    def _newer(self, puts: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Those that are not older than what the tree has."""
+    @property
+    def held_bytes(self) -> int:
+        return self._columns.held_bytes
+
+    def changes(self) -> list[TreeChange]:
+        begin = self._step_begin
+        change = self._columns.change()
+        if begin < self._highest:
+            change = self._newer(change)
+        self._highest = max(self._highest, self._step_end)
+        self.begin(self._numbers)
+        return [change, self._row_changes(self.step_windows, begin)]
+
+    def _newer(self, change: TreeChange) -> TreeChange:
+        """Those entries that are not older than what the tree has."""
+        entries = [*change.puts, *change.entries()]
         with self._trees.read() as reader:
-            known = reader.get_many(UNIQUE_ID, [key for key, _ in puts])
-        return [(key, value) for key, value in puts if value[:8] >= known.get(key, b"")[:8]]
+            known = reader.get_many(UNIQUE_ID, [key for key, _ in entries])
+        puts = [(key, value) for key, value in entries if value[:8] >= known.get(key, b"")[:8]]
+        return TreeChange(UNIQUE_ID, puts)
 
     def _row_changes(self, windows: Windows, begin: int) -> TreeChange:
         rows = {}
@@ -185,14 +168,39 @@ class UniqueIdEntries:
         return change
 
 
-def _values(batch: RecordBatch, offsets: Int64s) -> list[bytes]:
-    values = np.empty(len(batch), _VALUES)
-    values["physical_offset"] = offsets
-    values["queue_id"] = batch.queue_ids
-    values["queue_offset"] = batch.queue_offsets
-    values["store_timestamp"] = batch.store_timestamps
-    joined, size = values.tobytes(), VALUE.size
-    return [joined[at : at + size] for at in range(0, len(joined), size)]
+def _add(
+    batch: RecordBatch, offsets: Int64s, windows: Windows, numbers: TopicNumbers, into: UniqueColumns
+) -> None:
+    values: Matrix | None = None
+    for topic, records in batch.topic_groups():
+        if topic not in windows and topic not in WAITING_TOPICS and topic not in WITHDRAWALS:
+            continue
+        if values is None:
+            values = values_of(batch, offsets)
+        if topic in windows:
+            chosen = np.zeros(len(batch), np.bool_)
+            chosen[records] = True
+            into.add(numbers.number(topic), batch, chosen, values)
+            continue
+        of_topic = set(records.tolist())
+        if topic in WAITING_TOPICS:
+            _add_named(waiting_ids(batch), of_topic, windows, numbers, values, into)
+        if withdrawn := withdrawn_ids(batch, topic):
+            _add_named(withdrawn, of_topic, windows, numbers, free_again(values), into)
+
+
+def _add_named(
+    found: Mapping[str, list[tuple[int, bytes]]],
+    mine: Container[int],
+    windows: Windows,
+    numbers: TopicNumbers,
+    values: Matrix,
+    into: UniqueColumns,
+) -> None:
+    for topic, ids in found.items():
+        if topic in windows:
+            chosen = [(record, text) for record, text in ids if record in mine]
+            into.add_named(numbers.number(topic), chosen, values)
 
 
 class UniqueIdSweeper:

@@ -15,7 +15,7 @@ from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import NUMBER, UNIQUE_ID
 from broker.trees.topic_numbers import TopicNumbers
 from broker.trees.unique_entries import VALUE
-from broker.trees.unique_keys import id_keys
+from broker.trees.unique_keys import WITHDRAWN, id_keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -87,6 +87,8 @@ class UniqueIds:
         entry = self._numbers.find(topic)
         if entry is not None:
             self._find_in_tree(NUMBER.pack(entry.number), ids, alive_from, now_ms - window_ms, found)
+        for unique_id in [each for each, known in found.items() if known.place.queue_id == WITHDRAWN]:
+            del found[unique_id]
         return found
 
     def _find_in_tree(

@@ -11,7 +11,7 @@ from broker.topics.deletions import TopicDeletions
 from broker.topics.topics import TopicTable
 from broker.trees.unique_entries import Windows
 from broker.trees.unique_ids import Known, Place
-from broker.trees.unique_keys import ids_of
+from broker.trees.unique_keys import WITHDRAWN, ids_of, is_withdrawal
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import HEADERS, RECORD_SIZE_MIN, host_bits
@@ -57,7 +57,8 @@ class UniquePlaces:
         if fields is None:
             return None
         header = HEADERS[host_bits(fields.sys_flag)].unpack_from(record)
-        place = Place(physical_offset, header[_QUEUE_ID], header[_QUEUE_OFFSET], header[_STORE_MS])
+        queue_id = WITHDRAWN if is_withdrawal(record, fields) else header[_QUEUE_ID]
+        place = Place(physical_offset, queue_id, header[_QUEUE_OFFSET], header[_STORE_MS])
         return Known(place, physical_offset + len(record))
 
     def id_at(self, physical_offset: int) -> bytes | None:

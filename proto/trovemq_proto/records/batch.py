@@ -286,8 +286,14 @@ class RecordBatch:
         stride = self.geometry.stride
         if stride:
             return np.ndarray((len(self), width), np.uint8, self.data, int(starts[0]), (stride, 1))
-        rows: NDArray[np.uint8] = self.array[starts[:, None] + np.arange(width)]
-        return rows
+        return self._rows_at(starts, width)
+
+    def _rows_at(self, starts: Int64s, width: int) -> NDArray[np.uint8]:
+        """The same of any places."""
+        if not width or not len(starts):
+            return np.empty((len(starts), width), np.uint8)
+        windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
+        return windows[starts].view(np.uint8).reshape(len(starts), width)
 
     @cached_property
     def only_topic(self) -> str | None:
@@ -329,7 +335,7 @@ class RecordBatch:
         groups: dict[str, list[Int64s]] = {}
         for size in np.unique(self.topic_sizes).tolist():
             chosen = np.flatnonzero(self.topic_sizes == size)
-            names = self.array[self.topic_positions[chosen][:, None] + np.arange(size)]
+            names = self._rows_at(self.topic_positions[chosen], size)
             for name, rows in _rows_by_value(names):
                 groups.setdefault(name.decode("utf-8", "replace"), []).append(chosen[rows])
         found = [(topic, np.sort(np.concatenate(parts))) for topic, parts in groups.items()]

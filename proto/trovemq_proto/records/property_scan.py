@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Int64s = NDArray[np.int64]
 _SPACE: Final = 0x20
 _END: Final = bytes([VALUE_END])
+_COPIED_SHARE: Final = 16
+"""Records of at most so many times their properties' bytes are copied as a whole."""
 
 
 class Slices(NamedTuple):
@@ -149,6 +151,10 @@ def _join(batch: RecordBatch, first: int, last: int) -> bytes:
         )
         joined[:, size] = VALUE_END
         return joined.tobytes()
-    data = batch.data
-    spans = zip(positions.tolist(), (positions + sizes).tolist(), strict=True)
+    ends = positions + sizes
+    begin, end = int(positions.min()), int(ends.max())
+    data: bytes | memoryview = batch.data
+    if end - begin <= _COPIED_SHARE * int(sizes.sum()):  # slices of bytes are cheaper
+        data, positions, ends = bytes(data[begin:end]), positions - begin, ends - begin
+    spans = zip(positions.tolist(), ends.tolist(), strict=True)
     return _END.join([data[start:end] for start, end in spans]) + _END

@@ -55,6 +55,17 @@ def test_bodies_are_those_that_the_application_gave() -> None:
         given.bodies(body_size_max=10)
 
 
+@pytest.mark.parametrize("body_size", [0, 10_000])
+@pytest.mark.parametrize("step", [1, -1])
+def test_properties_are_found_beside_small_bodies_and_large_ones_and_in_any_order(
+    body_size: int, step: int
+) -> None:
+    keys = ["k" * (1 + n % 3) + str(n) for n in range(20)]
+    given = batch(*(record(bytes(body_size), keys=key) for key in keys))
+    ordered = RecordBatch(given.data, given.positions[::step], given.sizes[::step])
+    assert ordered.property_values("KEYS") == keys[::step]
+
+
 @settings(max_examples=60)
 @given(
     topics=st.lists(st.sampled_from([f"t{n:02}" for n in range(40)] + ["Bé", "Bé2", "T"]), max_size=80),

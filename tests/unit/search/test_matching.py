@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.search.conditions import CONDITIONS_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
+from broker.search.conditions import CONDITIONS_MAX, EVERYTHING, AllOf, AnyOf, Condition, Has, SearchQuery
 from broker.search.matching import answering, answers
 from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
-from tests.support.engine import record
+from tests.support.engine import NOW_MS, record
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import STORE_TIMESTAMP_AT, SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_proto.records.property_scan import PropertyScan
 
 WORDS = st.sampled_from(["a", "ab", "a\x00", "a\x00\x00", "\x00", "\x00a", "abc", "é", "", "x" * 300])
@@ -61,6 +62,27 @@ def test_many_records_at_once_are_judged_as_each_by_itself(
         assert fields is not None
         alone.append(answers(query, one, fields))
     assert answering(query, batch).tolist() == alone
+
+
+def test_topic_time_and_rollback_are_judged_alike_of_one_record_and_of_many() -> None:
+    found: list[bytearray] = []
+    for topic in ("flights", "flight", "bills"):
+        for flags in (0, SYS_FLAG_TRANSACTION_ROLLBACK):
+            for stored in (NOW_MS - 1, NOW_MS, NOW_MS + 1):
+                one = bytearray(record(b"body", topic=topic, keys="k"))
+                one[SYS_FLAG_AT : SYS_FLAG_AT + 4] = flags.to_bytes(4)
+                one[STORE_TIMESTAMP_AT : STORE_TIMESTAMP_AT + 8] = stored.to_bytes(8)
+                found.append(one)
+    batch = RecordBatch.split(b"".join(found))
+    for where in (EVERYTHING, Has(KEY, b"k")):
+        query = SearchQuery("flights", where, NOW_MS, NOW_MS)
+        alone = []
+        for one in found:
+            fields = read_fields(memoryview(one), 0, len(one))
+            assert fields is not None
+            alone.append(answers(query, memoryview(one), fields))
+        assert [number for number, one in enumerate(alone) if one] == [1]
+        assert answering(query, batch).tolist() == alone
 
 
 def test_a_search_by_64_conditions_held_the_event_loop_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,14 +177,18 @@ class Script:
             segment.file.write(self.sent[-1] - segment.start + body, b"B")
 
 
-@pytest.fixture(params=["usual", "tight"])
+@pytest.fixture(params=["usual", "tight", "merging", "listing"])
 def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are, or so that small stores reach every one of them."""
-    if request.param == "tight":
+    """As they are, or so that small stores reach every one of them, or with prefixes served in one way."""
+    terms_max, listed_max = {"tight": (2, 4), "merging": (64, 64), "listing": (0, 256)}.get(
+        request.param, (plan.TERMS_MAX, plan.LISTED_MAX)
+    )
+    monkeypatch.setattr(plan, "TERMS_MAX", terms_max)
+    monkeypatch.setattr(plan, "LISTED_MAX", listed_max)
+    if request.param != "usual":
         monkeypatch.setattr(search, "WORK_MAX", 30)
         monkeypatch.setattr(plan, "COUNTED_MAX", 2)
-        monkeypatch.setattr(plan, "TERMS_MAX", 2)
-        monkeypatch.setattr(plan, "LISTED_MAX", 4)
+        monkeypatch.setattr(plan, "_TERM_COST", 1)
         monkeypatch.setattr(search, "MISSES_MIN", 1)
         monkeypatch.setattr(search, "SIFTED_MAX", 3)
 
@@ -292,9 +296,13 @@ def test_a_cursor_of_another_search_is_refused(other: SearchQuery) -> None:
 # --- how it is served -------------------------------------------------------------------------------------
 
 
-def filled(files: FileSystem, count: int = 40) -> MessageStore:
+def filled(files: FileSystem, count: int = 40, *, indexed_each: int = 0) -> MessageStore:
+    """indexed_each: after so many messages the trees catch up, so that a key has an entry for each time."""
     store = opened(files)
     for n in range(count):
+        if indexed_each and n and n % indexed_each == 0:
+            flush(store)
+            store.catch_up_trees()
         send(
             store,
             b"body",
@@ -318,27 +326,27 @@ def test_explain_names_the_index_and_how_many_entries_it_will_touch() -> None:
     store = filled(MemoryFileSystem())
     assert served(store, Has(KEY, b"N1")) == [("log: scanned", 0, False)]
     store.catch_up_trees()
-    assert served(store, Has(KEY, b"N1")) == [("term: key = N1", 6, False)]
+    assert served(store, Has(KEY, b"N1")) == [("term: key = N1", 1, False)]
     assert served(store, Has(UNIQUE_KEY, b"id000", is_prefix=True)) == [
         ("term: unique id = id000*", 10, False)
     ]
     both = AllOf((Has(TAG, b"odd"), Has(KEY, b"N1")))
-    assert served(store, both) == [("term: key = N1 and term: tag = odd", 7, False)]
-    assert served(store, AnyOf(both.parts)) == [("(term: tag = odd or term: key = N1)", 7, False)]
+    assert served(store, both) == [("term: key = N1 and term: tag = odd", 2, False)]
+    assert served(store, AnyOf(both.parts)) == [("(term: tag = odd or term: key = N1)", 2, False)]
     assert served(store, Has(PROPERTY, b"UA", name="carrier")) == [("term: property carrier = UA", 1, False)]
     assert served(store, EVERYTHING)[0][0].startswith("location: every message of the topic")
     send(store, b"not indexed yet", topic="flights", keys="N1")
-    assert served(store, Has(KEY, b"N1")) == [("log: scanned", 0, False), ("term: key = N1", 6, False)]
+    assert served(store, Has(KEY, b"N1")) == [("log: scanned", 0, False), ("term: key = N1", 1, False)]
     page = search_page(store, SearchQuery("flights", Has(KEY, b"N1")))
     assert page.lag_bytes == page.scanned_bytes == store.visible_offset - store.flushed_offset > 0
 
 
 def test_a_count_that_is_bounded_says_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "COUNTED_MAX", 4)
-    store = filled(MemoryFileSystem())
+    store = filled(MemoryFileSystem(), indexed_each=7)
     store.catch_up_trees()
     assert served(store, Has(KEY, b"N1")) == [("term: key = N1", 4, True)]
-    assert served(store, Has(KEY, b"N", is_prefix=True)) == [("term: key = N*, 7 values", 4, True)]
+    assert served(store, Has(KEY, b"N", is_prefix=True)) == [("term: key = N*, 7 values", 7, True)]
 
 
 def test_a_property_that_was_declared_later_is_looked_up_in_every_message_before() -> None:
@@ -368,6 +376,22 @@ def test_a_store_without_trees_is_scanned() -> None:
         query = SearchQuery("flights", Has(KEY, b"k1"), newest_first=newest_first)
         assert answered(store, query, 1) == expected(store, query)
         assert len(expected(store, query)) == 2
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("with_trees", [True, False])
+def test_a_search_of_very_many_small_records_that_are_not_indexed_never_ended(
+    with_trees: bool, newest_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a part of the log that is scanned at once took a page's whole share, every page gave the same
+    cursor again."""
+    monkeypatch.setattr(search, "WORK_MAX", 30)
+    store = open_store(MemoryFileSystem(), replace(SMALL, tree_index_enable=with_trees), topics=("flights",))
+    for n in range(60):
+        send(store, b"b", topic="flights", keys=f"k{n % 3}")
+    query = SearchQuery("flights", Has(KEY, b"k1"), newest_first=newest_first)
+    assert answered(store, query) == expected(store, query)
+    assert len(expected(store, query)) == 20
 
 
 class FailingReader:
@@ -401,7 +425,7 @@ def test_trees_that_cannot_be_read_are_told_in_a_note_and_the_log_answers(
 ) -> None:
     monkeypatch.setattr(plan, "COUNTED_MAX", 2)
     monkeypatch.setattr(walks, "_ENTRIES_FIRST", 1)
-    store = filled(MemoryFileSystem())
+    store = filled(MemoryFileSystem(), indexed_each=7)
     store.catch_up_trees()
     assert store.trees is not None
     read = store.trees.trees.read

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -12,15 +14,15 @@ import pytest
 
 from broker.message_store import MessageStore
 from broker.search import candidates, plan
-from broker.search.conditions import EVERYTHING, AllOf, Has, SearchQuery
+from broker.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
 from broker.search.search import search_page
 from broker.search.sifting import may_answer
-from broker.search.walks import Range
+from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.trees import TreeChange
 from broker.store_settings import StoreSettings
-from broker.trees.layout import KEY, OFFSET, TAG, TERM, TERM_END
-from tests.support.engine import SMALL, flush, open_store, send
+from broker.trees.layout import KEY, OFFSET, TAG, TERM, TERM_END, UNIQUE_KEY
+from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
 
 COUNT = 400
@@ -116,7 +118,7 @@ def test_how_many_entries_a_prefix_has_is_known_within_a_factor_of_two(
     trees.commit([TreeChange(TERM, keys=keys)])
     with trees.read() as reader:
         counted = list(islice(reader.items(TERM, b"head"), plan.COUNTED_MAX))
-        about = plan._about(Range(reader, 0, count, newest_first=True), counted, b"head")
+        about = plan._about(counted, keys[-1])
     assert count / 2 < about < count * 2
 
 
@@ -129,3 +131,120 @@ def test_a_prefix_of_very_many_messages_is_walked_and_one_of_few_is_listed() -> 
 
     assert served(b"k").startswith("location")
     assert served(b"k01") == "term: key = k01*"
+
+
+def _few(*_: object) -> float:
+    return 5.0
+
+
+WAYS: dict[str, dict[str, object]] = {
+    "merged": {"TERMS_MAX": 100, "_TERM_COST": 1},
+    "listed": {"TERMS_MAX": 0, "_LISTED_COST": 1_000},
+    "walked": {"TERMS_MAX": 0, "LISTED_MAX": 0},
+    "more terms than thought": {"TERMS_MAX": 3, "_TERM_COST": 1, "_LISTED_COST": 0, "_about": _few},
+    "more entries than thought": {"TERMS_MAX": 0, "LISTED_MAX": 60, "_about": _few},
+}
+
+
+@cache
+def indexed_in_steps(*, unique: bool) -> MessageStore:
+    """Each of twelve keys has an entry of each of six steps, of one or several messages; of unique ids one
+    each. Behind them comes what is like none of them."""
+    store = open_store(MemoryFileSystem(), SETTINGS, topics=("flights", "bills"))
+    for n in range(120):
+        key = f"k{n * 7 % 12:02} other" if n % 5 else f"k{n % 12:02} k{n % 7:02} k{n % 12:02}"
+        topic = "bills" if n % 11 == 3 else "flights"
+        number = f"u{n:03}" if unique else ""
+        size, tag, now_ms = n % 90, f"t{n % 4}", NOW_MS + n // 2
+        send(store, b"b" * size, now_ms, topic=topic, keys=key, tag=tag, unique_key=number)
+        if n % 20 == 19:
+            flush(store)
+            store.catch_up_trees()
+    for n in range(10):
+        number = f"z{n}" if unique else ""
+        send(store, b"b", NOW_MS + 60, topic="flights", keys="z", unique_key=number, tag="z")
+    flush(store)
+    store.catch_up_trees()
+    return store
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "has", [Has(KEY, b"k", True), Has(UNIQUE_KEY, b"u", True), Has(TAG, b"t", True)], ids=str
+)
+def test_however_a_prefix_is_served_it_is_equal_to_a_scan(
+    has: Has, way: str, newest_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = indexed_in_steps(unique=has.kind == UNIQUE_KEY)
+    monkeypatch.setattr(plan, "COUNTED_MAX", 10)
+    for name, value in WAYS[way].items():
+        monkeypatch.setattr(plan, name, value)
+    rare = Has(TAG, b"t1")
+    for where in (has, AllOf((has, rare)), AnyOf((has, rare)), AllOf((has, has))):
+        query = SearchQuery("flights", where, newest_first=newest_first)
+        wanted = expected(store, query)
+        assert wanted
+        for page_size in (0, 7):
+            assert answered(store, query, page_size) == wanted
+        middle = wanted[len(wanted) // 2]
+        time = store.store_timestamp_at(middle)
+        assert time is not None
+        timed = replace(query, begin=time - 3, end=time + 3)
+        assert answered(store, timed, 3) == [
+            place for place in wanted if abs((store.store_timestamp_at(place) or 0) - time) <= 3
+        ]
+
+
+@pytest.mark.parametrize(
+    ("has", "way", "index"),
+    [
+        (Has(KEY, b"k", True), "merged", "term: key = k*, 12 values"),
+        (Has(KEY, b"k", True), "listed", "term: key = k*"),
+        (Has(KEY, b"k", True), "walked", "location: "),
+        (Has(KEY, b"k", True), "more entries than thought", "location: "),
+        (Has(UNIQUE_KEY, b"u", True), "listed", "term: unique id = u*"),
+        (Has(UNIQUE_KEY, b"u", True), "more entries than thought", "location: "),
+        (Has(TAG, b"t", True), "merged", "term: tag = t*, 4 values"),
+        (Has(TAG, b"t", True), "more terms than thought", "location: "),
+    ],
+)
+def test_explain_names_the_way_by_which_a_prefix_is_served(
+    has: Has, way: str, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = indexed_in_steps(unique=has.kind == UNIQUE_KEY)
+    monkeypatch.setattr(plan, "COUNTED_MAX", 10)
+    for name, value in WAYS[way].items():
+        monkeypatch.setattr(plan, name, value)
+    (part,) = search_page(store, SearchQuery("flights", has), explain=True).parts
+    assert part.index == index or (index.endswith(" ") and part.index.startswith(index))
+
+
+def test_ids_that_lie_together_far_from_where_a_search_begins_are_listed() -> None:
+    """The first page of ids in a row came after a walk through every newer message of the topic."""
+    store = open_store(MemoryFileSystem(), SETTINGS, topics=("flights",))
+    for n in range(2_000):
+        send(store, b"b", topic="flights", unique_key=f"{n // 500}{n:04}")
+    flush(store)
+    store.catch_up_trees()
+    for newest_first in (True, False):
+        for prefix in (b"0", b"1", b"3"):
+            query = SearchQuery("flights", Has(UNIQUE_KEY, prefix, True), newest_first=newest_first)
+            page = search_page(store, query, messages_max=10)
+            assert page.physical_offsets == expected(store, query)[:10]
+            assert page.entries < 1_100
+
+
+def test_a_log_that_cannot_be_read_in_one_piece_is_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = filled()
+    query = SearchQuery("flights", RARE)
+    found = np.array(places(store)[50:80])
+
+    def failing(_offset: int, _size: int) -> memoryview:
+        raise StorageError("read", "commitlog", errno.EIO)
+
+    assert not may_answer(store, query, found).all()
+    monkeypatch.setattr(store, "read", failing)
+    assert may_answer(store, query, found).all()

@@ -87,6 +87,14 @@ def test_both_kinds_of_trees_answer_as_a_dictionary_does(
                         k: model[name][k] for k in asked if k in model[name]
                     }
                     assert reader.get(name, begin) == model[name].get(begin)
+                    behind = end or b"\xff" * 5
+                    some = [k for k, _ in found if begin <= k < behind]
+                    for most in (0, 2, 100):
+                        assert reader.keys(name, begin, behind, most) == some[:most]
+                    cursor = reader.cursor(name)
+                    for key in asked:
+                        assert cursor.at_least(key) == next((e for e in found if e[0] >= key), None)
+                        assert cursor.below(key) == next((e for e in found[::-1] if e[0] < key), None)
     finally:
         for trees in kinds:
             trees.close()
@@ -120,6 +128,14 @@ def test_long_runs_of_keys_come_to_lie_where_a_dictionary_would_have_them(trees:
         model.update({**dict.fromkeys(keys, b""), **dict(large)})
         with trees.read() as reader:
             assert _all(reader, "a") == sorted(model.items())
+
+
+def test_keys_are_put_with_their_values_or_all_with_empty_ones(trees: Trees) -> None:
+    keys, values = [b"k%03d" % n for n in range(300)], [b"v%d" % n for n in range(300)]
+    trees.commit([TreeChange("a", keys=keys, values=values), TreeChange("b", keys=keys)])
+    with trees.read() as reader:
+        assert _all(reader, "a") == list(zip(keys, values, strict=True))
+        assert _all(reader, "b") == [(key, b"") for key in keys]
 
 
 def test_ids_that_rise_in_front_of_other_entries_fill_their_pages(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
 from broker.storage.trees import TreeChange
 from broker.store_trim import trim_now
+from broker.trees import tree_index
 from broker.trees.layout import (
     DIRECTORY,
     FORMAT_KEY,
@@ -39,7 +40,7 @@ from broker.trees.layout import (
     term_of,
     term_prefix,
 )
-from broker.trees.store_trees import ASIDE, OPEN_MARK
+from broker.trees.store_trees import ASIDE, BY_PRIORITY, OPEN_MARK
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, send
 from trovemq_proto.errors import TroveError
 
@@ -163,6 +164,60 @@ def test_many_records_of_one_tag_share_entries_of_bounded_size() -> None:
         assert [1 + len(value) // 8 for _, value in tags] == [200, 200, 50]
         assert reader.count(LOCATION) == 5
     assert in_trees(store) == in_log(store)
+
+
+def test_records_of_one_key_share_an_entry_and_a_key_that_stands_twice_counts_once() -> None:
+    store = opened(MemoryFileSystem())
+    for n in range(4):
+        sent(store, {"topic": "orders", "keys": f"k k{n} k", "unique_key": "same", "carrier": ""})
+    flush(store)
+    store.catch_up_trees()
+    assert store.trees is not None
+    number = store.trees.numbers.number("orders")
+    with store.trees.trees.read() as reader:
+        keys = list(reader.items(TERM, term_prefix(number, KEY), term_prefix(number, KEY + 1)))
+        ids = list(reader.items(TERM, term_prefix(number, UNIQUE_KEY), term_prefix(number, UNIQUE_KEY + 1)))
+    assert [(key[5:-9], len(value)) for key, value in keys] == [
+        (b"k", 24), (b"k0", 0), (b"k1", 0), (b"k2", 0), (b"k3", 0)
+    ]  # fmt: skip
+    assert [(key[5:-9], value) for key, value in ids] == [(b"same", b"")] * 4
+    assert in_trees(store) == in_log(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "commits"), [("STEP_RECORDS_MAX", 3, 4), ("STEP_HELD_BYTES_MAX", 1, 10)]
+)
+def test_a_store_far_behind_catches_up_in_steps_of_bounded_size_for_all_indexes_together(
+    name: str, most: int, commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step ends where a run of the log does; killed at any commit, it goes on behind the last one."""
+    monkeypatch.setattr(tree_index, name, most)
+    monkeypatch.setattr(tree_index, "RUN_BYTES_MAX", 1)
+    for failing in range(1, commits + 2):
+        memory = MemoryFileSystem()
+        files = FaultyFileSystem(memory)
+        store = opened(files)
+        for n in range(10):
+            sent(store, {"topic": "orders", "keys": f"k{n % 2}", "unique_key": f"id{n}", "carrier": "UA"})
+        flush(store)
+        store.topics.create("ids", 4, options={"deduplicate": "1h"})
+        files.decide = fail_at("commit", failing, errno.EIO)
+        if failing <= commits:
+            with pytest.raises(StorageError):
+                store.catch_up_trees()
+        else:
+            store.catch_up_trees()
+        assert store.trees is not None
+        assert {index.position for index in store.trees.indexes if index.name != BY_PRIORITY} == {
+            store.trees.search.position
+        }
+        assert in_trees(store) == in_log(store, store.trees.search.position)
+        position = store.trees.search.position
+        store = opened(memory.after_power_cut())
+        assert store.trees is not None
+        assert store.trees.search.position == position
+        store.catch_up_trees()
+        assert in_trees(store) == in_log(store)
 
 
 def test_the_trees_take_only_what_is_on_disk() -> None:
