@@ -2,7 +2,8 @@
 
 What is judged is a producer's own send, by the topic that the producer named (topic option `deduplicate`).
 The duplicate is answered with the place of the original; it uses up no queue offset. Messages that wait
-elsewhere (half and delayed ones) are judged by once(). Where a producer numbers its messages, a number that
+elsewhere (half and delayed ones) are judged by once(); one that is withdrawn there (rolled back, given up,
+recalled) leaves its id free again. Where a producer numbers its messages, a number that
 it has sent within the window is a duplicate too, and numbers that did not come are counted
 (trees/producers.py).
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from broker.append_result import AppendResult, only_duplicates
 from broker.message_store import MessageStore
+from broker.storage.fault_points import fault_point
 from broker.storage.files import StorageError
 from broker.trees.producer_sequences import SEQUENCE_MAX, Numbered, check_producer_id, numbers_of
 from broker.trees.producers import Gap, Judged
@@ -93,12 +95,14 @@ class Deduplication:
         result = self._store.append(
             data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
         )
+        fault_point("deduplication.after_append")
         stored = [ids[index] for index in kept] if len(kept) < len(ids) else ids
         offsets = (result.physical_offset + result.positions).tolist()
         trees.unique_ids.remember(topic, stored, offsets, result.end)
         if numbered:
             self._remember_numbers(trees, topic, numbered, dict(zip(kept, offsets, strict=True)), result)
             self._tell_gaps(topic, judged)
+            result = replace(result, gaps=dict(sorted(judged.gaps.items())))
         if len(kept) == len(ids):
             return result
         return self._answered(topic, ids, judged, (result, _places(result, queue_id, kept)))
@@ -224,7 +228,7 @@ class Deduplication:
     def _tell_gaps(self, topic: str, judged: Judged) -> None:
         if judged.filled:
             self.filled[topic] += judged.filled
-        for gap in judged.gaps:
+        for gap in judged.gaps.values():
             self.missing[topic] += gap.last - gap.first + 1
             self._on_gap(topic, gap)
 
@@ -251,6 +255,14 @@ class Deduplication:
             return only_duplicates(duplicates, synced_at, self._store_host)
         result = stored[0]
         return replace(result, duplicates=duplicates, synced_at=max(synced_at, result.end))
+
+
+def withdraw(store: MessageStore, topic: str, unique_id: str, result: AppendResult) -> None:
+    """The message of that id will never be delivered, as the record says that was appended just now: another
+    one of the id is none too many."""
+    if store.trees is not None and store.topics.options(topic).deduplicate_ms:
+        offset = result.physical_offset
+        store.trees.unique_ids.remember(topic, [unique_id.encode()], [offset], result.end)
 
 
 def disabled(topic: str) -> TroveError:

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from broker.consumer_settings import ConsumerSettings
+from broker.deduplication import withdraw
 from broker.events.codec import Event, EventKind
 from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
@@ -41,6 +42,7 @@ from broker.timers.waiting_table import TimersState, WaitingTable
 from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record, delete_marker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
 
 __all__ = ["SCHEDULE_TOPIC", "WHEEL_TOPIC", "PendingTimer", "Timers", "TimersState", "delayed_record"]
@@ -106,6 +108,14 @@ class Timers:
                 f"the delivery time is {deliver_ms - now_ms} ms ahead, the limit is {longest_ms}",
                 field="delivery_timestamp",
             )
+        unique_key = record.properties.get(PROPERTY_UNIQ_KEY, "")
+        if unique_key and self._table.recalled.has(slot_of(deliver_ms), record.topic, unique_key):
+            raise TroveError(
+                errors.DELIVERY_TIME_ILLEGAL,
+                "a message of this id was recalled from that second, and its delete marker would end this "
+                "one, too: give it a time in another second, or another id",
+                field="delivery_timestamp",
+            )
         unread = max(0, self._wheel_end - self._table.positions.get(WHEEL_SOURCE, 0))
         if self.pending_count + unread >= self._settings.timers_max:
             raise TroveError(
@@ -143,6 +153,7 @@ class Timers:
         marker = delete_marker(topic, found[2].queue_id, deliver_ms, unique_key, now_ms)
         result = self._append_to_wheel(marker, now_ms)
         self._table.recall(slot, topic, unique_key)
+        withdraw(self._store, topic, unique_key, result)
         self.recalled_count += 1
         return result
 

@@ -7,7 +7,9 @@
 | commit   | the real ones                     | the half without REAL_TOPIC and REAL_QID; type commit,   |
 |          |                                   | PREPAREDTRANSACTIONOFFSET = physical offset of the half  |
 | op       | RMQ_SYS_TRANS_OP_HALF_TOPIC, 0    | TAGS=d, WAIT=true; the body names queue offsets of ended |
-|          |                                   | halves in ASCII decimals, each followed by `,`           |
+|          |                                   | halves in ASCII decimals, each followed by `,`; of one   |
+|          |                                   | that was rolled back or given up: TROVEMQ_WITHDRAWN =    |
+|          |                                   | its UNIQ_KEY, TROVEMQ_WITHDRAWN_TOPIC = its topic        |
 | given up | TRANS_CHECK_MAX_TIME_TOPIC, 0     | the half with TRANSACTION_CHECK_TIMES                    |
 
 A half that is moved to the end of its topic (before its segment goes; RocketMQ does so at each check) is the
@@ -16,8 +18,9 @@ same message again with TRANSACTION_CHECK_TIMES.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -29,6 +32,8 @@ from trovemq_proto.records.layout import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TRANSACTION,
+    PROPERTY_WITHDRAWN,
+    PROPERTY_WITHDRAWN_TOPIC,
     SYS_FLAG_TRANSACTION_COMMIT,
     SYS_FLAG_TRANSACTION_MASK,
 )
@@ -153,23 +158,30 @@ def _checked(half: Message, topic: str, checks: int) -> NewRecord:
     return record.with_properties({PROPERTY_CHECK_TIMES: str(checks), PROPERTY_CRC: None})
 
 
-def op_records(offsets: Iterable[int], now_ms: int) -> Iterator[tuple[NewRecord, int]]:
-    """Op records that name these halves, each with how many of them, in order."""
+def op_records(
+    halves: Iterable[HalfMessage], now_ms: int, withdrawn: Container[int] = frozenset()
+) -> Iterator[tuple[NewRecord, list[HalfMessage]]]:
+    """Op records that name these halves, each with those it names, in order. Of the queue offsets
+    `withdrawn` each has a record of its own, which says whose id is free again."""
     body = bytearray()
-    count = 0
-    for offset in offsets:
-        if len(body) > OP_BODY_SIZE_MAX - _NUMBER_SIZE_MAX - 1:
-            yield _op_record(bytes(body), now_ms), count
-            body.clear()
-            count = 0
-        body += b"%d," % offset
-        count += 1
-    if count:
-        yield _op_record(bytes(body), now_ms), count
+    named: list[HalfMessage] = []
+    for half in halves:
+        if named and (half.offset in withdrawn or len(body) > OP_BODY_SIZE_MAX - _NUMBER_SIZE_MAX - 1):
+            yield _op_record(bytes(body), now_ms), named
+            body, named = bytearray(), []
+        if half.offset in withdrawn:
+            properties = {PROPERTY_WITHDRAWN: half.transaction_id, PROPERTY_WITHDRAWN_TOPIC: half.topic}
+            yield _op_record(b"%d," % half.offset, now_ms, properties), [half]
+            continue
+        body += b"%d," % half.offset
+        named.append(half)
+    if named:
+        yield _op_record(bytes(body), now_ms), named
 
 
-def _op_record(body: bytes, now_ms: int) -> NewRecord:
-    return NewRecord(OP_TOPIC, TRANSACTION_QUEUE_ID, body, _OP_PROPERTIES, born_timestamp=now_ms)
+def _op_record(body: bytes, now_ms: int, more: Mapping[str, str] = MappingProxyType({})) -> NewRecord:
+    properties = {**_OP_PROPERTIES, **more}
+    return NewRecord(OP_TOPIC, TRANSACTION_QUEUE_ID, body, properties, born_timestamp=now_ms)
 
 
 def read_op(message: Message) -> list[int]:

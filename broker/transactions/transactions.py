@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from broker.consumer_settings import ConsumerSettings
+from broker.deduplication import withdraw
 from broker.events.codec import Event, EventKind
 from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
@@ -96,6 +97,7 @@ class Transactions:
         self._settings = settings
         self._open = OpenHalves(settings)
         self._unnamed: list[HalfMessage] = []  # ended, and no op record names them yet
+        self._withdrawn: set[int] = set()  # those of them whose message will never be delivered
         self._unsynced: deque[tuple[int, list[HalfMessage]]] = deque()  # (end of the op record, its halves)
         self._checks: dict[int, tuple[int, int]] = {}  # replayed before their halves were read
         self._half_next = self._stored_position(HALF_TOPIC)
@@ -190,6 +192,8 @@ class Transactions:
             fault_point("transactions.before_commit")
             result = self._append(commit_record(self._message(half)), now_ms)
             fault_point("transactions.after_commit")
+        if not commit:
+            self._withdrawn.add(half.offset)
         self._end([half], now_ms)
         (self.committed if commit else self.rolled_back)[topic] += 1
         return result
@@ -219,13 +223,16 @@ class Transactions:
         self._unnamed += halves
         try:
             self._store.topics.ensure_internal(OP_TOPIC, 1, now_ms=now_ms)
-            for record, count in list(op_records([half.offset for half in self._unnamed], now_ms)):
+            for record, named in list(op_records(self._unnamed, now_ms, self._withdrawn)):
                 fault_point("transactions.before_op")
                 result = self._append(record, now_ms)
                 fault_point("transactions.after_op")
-                named, self._unnamed = self._unnamed[:count], self._unnamed[count:]
+                self._unnamed = self._unnamed[len(named) :]
                 self._unsynced.append((result.end, named))
                 self._op_next = result.first_queue_offset + 1
+                if named[0].offset in self._withdrawn:
+                    self._withdrawn.remove(named[0].offset)
+                    withdraw(self._store, named[0].topic, named[0].transaction_id, result)
         except TroveError:
             return
 
@@ -284,6 +291,7 @@ class Transactions:
         except TroveError:  # the disk is full, perhaps: once more after the next interval
             self._open.count_check(half, half.checks, now_ms)
             return
+        self._withdrawn.add(half.offset)
         self._end([half], now_ms)
         self.given_up_count += 1
 
@@ -312,6 +320,7 @@ class Transactions:
             if half is not None:
                 self._open.remove(half)
         self._unnamed = [half for half in self._unnamed + replaced if half.offset not in named]
+        self._withdrawn -= named
         self._half_next = max(self._half_next, half_end)
         self._op_next = max(self._op_next, op_end)
 
@@ -345,6 +354,7 @@ class Transactions:
         self._open = OpenHalves(self._settings)
         self._unnamed = [] if state is None else list(state.unnamed)
         self._unsynced.clear()
+        self._withdrawn.clear()
         self._checks.clear()
         self._half_next = self._stored_position(HALF_TOPIC) if state is None else state.half_next
         self._op_next = self._stored_position(OP_TOPIC) if state is None else state.op_next

@@ -13,6 +13,7 @@ from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
 from broker.timers.wheel_records import wheel_out_ms
 from tests.support.engine import NOW_MS, SMALL, flush, own_properties, read_queue
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import CRC_PROPERTY_SIZE
@@ -220,7 +221,12 @@ def test_a_second_copy_of_a_recalled_message_does_not_come_either() -> None:
     broker = Broker()
     broker.schedule(b"a", NOW_MS + 2_300, unique_key="A")
     broker.timers.recall("orders", NOW_MS + 2_300, "A", NOW_MS)
-    broker.schedule(b"a", NOW_MS + 2_300, unique_key="A")
+    with pytest.raises(TroveError) as caught:
+        broker.schedule(b"a", NOW_MS + 2_300, unique_key="A")
+    assert caught.value.spec is errors.DELIVERY_TIME_ILLEGAL
+    copy = NewRecord("orders", 0, b"a", {"UNIQ_KEY": "A"}, born_timestamp=NOW_MS)
+    broker.writer.append([delayed_record(copy, NOW_MS + 2_300, NOW_MS)], NOW_MS)  # as RocketMQ rolls one
+    broker.dispatch()
     broker.deliver(NOW_MS + 5_000)
     assert broker.bodies() == []
 

@@ -138,12 +138,19 @@ def replace_halves(halves: list[HalfMessage]) -> list[HalfMessage]:
 
 # --- op records ---------------------------------------------------------------------------------------
 def test_many_ends_that_could_not_be_written_go_into_several_op_records() -> None:
-    offsets = [10**17 + number for number in range(500)]
-    records = list(op_records(offsets, NOW_MS))
-    assert len(records) > 1
-    assert sum(count for _, count in records) == 500
-    assert all(len(record.body) <= OP_BODY_SIZE_MAX for record, _ in records)
-    assert b"".join(record.body for record, _ in records) == b"".join(b"%d," % offset for offset in offsets)
+    halves = [HalfMessage(10**17 + number, 0, 0, "orders", 0, f"t{number}", 0, 0) for number in range(500)]
+    withdrawn = {halves[at].offset for at in (0, 7, 8, 499)}
+    for records in (list(op_records(halves, NOW_MS)), list(op_records(halves, NOW_MS, withdrawn))):
+        assert len(records) > 1
+        assert [half for _, named in records for half in named] == halves
+        assert all(len(record.body) <= OP_BODY_SIZE_MAX for record, _ in records)
+        assert b"".join(record.body for record, _ in records) == b"".join(b"%d," % h.offset for h in halves)
+    said = [(named, record.properties) for record, named in records if len(record.properties) > 2]
+    assert [[half.offset for half in named] for named, _ in said] == [
+        [offset] for offset in sorted(withdrawn)
+    ]
+    assert said[1][1]["TROVEMQ_WITHDRAWN"] == "t7"
+    assert said[1][1]["TROVEMQ_WITHDRAWN_TOPIC"] == "orders"
     assert list(op_records([], NOW_MS)) == []
 
 

@@ -300,10 +300,11 @@ def test_copies_that_the_broker_makes_move_no_place() -> None:
     found = store.record_at(first.physical_offset)
     assert found is not None
     half = decode_message(bytes(found))
-    marker = delete_marker(TOPIC, 1, NOW_MS + 60_000, "a", NOW_MS)
+    rolled = delete_marker(TOPIC, 1, NOW_MS + 60_000, "a", NOW_MS)
+    rolled = rolled.with_properties({"TIMER_ROLL_TIMES": "1"})  # the marker before it said it
     retry = NewRecord("%RETRY%G", 0, b"body", {"UNIQ_KEY": "a"}, born_timestamp=NOW_MS)
     delivered = NewRecord(TOPIC, 0, b"body", {"UNIQ_KEY": "a", "REAL_TOPIC": TOPIC}, born_timestamp=NOW_MS)
-    copies = [commit_record(half), moved_record(half, 1), marker, retry, delivered]
+    copies = [commit_record(half), moved_record(half, 1), rolled, retry, delivered]
     writer.append(copies, NOW_MS + 1_000)
     flush(store)
     while step(store):
