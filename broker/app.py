@@ -196,6 +196,7 @@ class BrokerApp:
             services.offsets,
             services.long_polls,
             services.traffic,
+            topic_hold=services.retention.topic_hold,
             broker_info=lambda: broker_info(view),
             counters=statistics.counters,
         )

@@ -76,6 +76,41 @@ class HeldLog:
 NOTHING_HELD: Final = HeldLog()
 
 
+@dataclass(frozen=True, slots=True)
+class TopicHold:
+    """How one topic holds the log: `holder` is the queue that holds most."""
+
+    holder: Holder
+    byte_count: int
+    """From its message to the end of the log, whatever lies there."""
+    until_ms: int
+    """When the topic's age limit lets that message go; 0 where its age is not known."""
+
+
+def topic_hold(
+    store: MessageStore,
+    model: ConsumerModel,
+    topic: str,
+    age_max_ms: int,
+    subscribers: Subscribers,
+    now_ms: int,
+) -> TopicHold | None:
+    """As it is now; None where the topic holds nothing. StorageError."""
+    option = store.topics.options(topic)
+    if not option.until_acknowledged:
+        return None
+    age_max_ms = option.retention_age_max_ms or age_max_ms
+    received = (group for group, received_topic in model.delivery.pairs() if received_topic == topic)
+    groups = _groups(store, topic, received, subscribers)
+    holders = _holders(store, model, topic, groups, now_ms - age_max_ms)
+    holder = min(holders, key=lambda one: one.physical_offset, default=None)
+    if holder is None:
+        return None
+    stored_ms = store.store_timestamp_at(holder.physical_offset)
+    until_ms = 0 if stored_ms is None else stored_ms + age_max_ms
+    return TopicHold(holder, max(0, store.end_offset - holder.physical_offset), until_ms)
+
+
 def held_log(
     store: MessageStore, model: ConsumerModel, age_max_ms: int, subscribers: Subscribers, now_ms: int
 ) -> HeldLog:
@@ -103,13 +138,18 @@ def held_log_steps(
     holders: list[Holder] = []
     for topic, option in options.items():
         since_ms = now_ms - (option.retention_age_max_ms or age_max_ms)
-        groups = sorted({*store.offsets.groups(topic), *received.get(topic, ()), *subscribers(topic)})
+        groups = _groups(store, topic, received.get(topic, ()), subscribers)
         holders += _holders(store, model, topic, groups, since_ms)
         yield
     holders.sort(key=lambda one: one.physical_offset)
     held_from = holders[0].physical_offset if holders else NOWHERE
     free_to = min(held_from, _lowest_by_age(store, options))
     return HeldLog(held_from, free_to, tuple(holders))
+
+
+def _groups(store: MessageStore, topic: str, received: Iterable[str], subscribers: Subscribers) -> list[str]:
+    """Those that read the topic: they have an offset or a state of it, or ask for it now."""
+    return sorted({*store.offsets.groups(topic), *received, *subscribers(topic)})
 
 
 def _holders(

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from broker.append_result import AppendResult
+from broker.dispatch.dispatcher import OnVisible
 from broker.log.commit_log import AppendStatus, FlushWork
 from broker.log.damage_counts import DamageCounts
 from broker.log.sectors import check_properties
@@ -80,6 +81,8 @@ class MessageStore(StoreReading):
         self._flushed_timestamp = opened.last_store_timestamp
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
+        self.on_visible: OnVisible | None = None
+        """Told of each run of new records, once it is visible."""
         """The B+trees beside the log, where tree_index_enable."""
         self.offsets.limit = self._synced_queue_end
 
@@ -335,7 +338,7 @@ class MessageStore(StoreReading):
         """
         sync = self.settings.flush_mode == "sync"
         try:
-            self._dispatcher.dispatch(self._log.flushed_offset if sync else self._log.end)
+            self._dispatcher.dispatch(self._log.flushed_offset if sync else self._log.end, self.on_visible)
         except StorageError:
             pass  # counted by the dispatcher; the batch stays at the head
         return self.consume_queues.take_grown()

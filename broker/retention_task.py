@@ -23,7 +23,15 @@ from typing import Final
 
 from broker.consumer_model import ConsumerModel
 from broker.delivery.carrying import CARRIED_TOPIC
-from broker.held_log import NOTHING_HELD, HeldLog, Subscribers, held_log, held_log_steps
+from broker.held_log import (
+    NOTHING_HELD,
+    HeldLog,
+    Subscribers,
+    TopicHold,
+    held_log,
+    held_log_steps,
+    topic_hold,
+)
 from broker.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
 from broker.log.segment_age import closed_segments
 from broker.message_store import MessageStore
@@ -202,6 +210,11 @@ class RetentionTask:
     def _look_what_is_held(self, now_ms: int) -> HeldLog:
         max_ms = self._policy.unacknowledged_max_ms
         return self._note_holders(held_log(self._store, self._model, max_ms, self._subscribers, now_ms))
+
+    def topic_hold(self, topic: str) -> TopicHold | None:
+        """Who keeps the log for this topic now. StorageError."""
+        max_ms = self._policy.unacknowledged_max_ms
+        return topic_hold(self._store, self._model, topic, max_ms, self._subscribers, self._clock_ms())
 
     def _note_holders(self, held: HeldLog) -> HeldLog:
         """Who keeps the log from going; told once for each topic and group that come to be the first."""

@@ -14,6 +14,7 @@ from broker.atomic.atomic_commits import AtomicCommits
 from broker.atomic.open_transactions import OpenTransactions
 from broker.consume.long_poll import LongPolls
 from broker.consume.offsets import OffsetKeeper
+from broker.consume.priority_counts import PriorityCounts
 from broker.consume.pull import Puller, PullSettings
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
@@ -118,6 +119,7 @@ class StoreServices:
             store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path
         )
         self.traffic = traffic or Traffic()
+        self.priorities = PriorityCounts(store)
         self.messages = self._message_service(settings)
         self.queries = QueryService(store, settings.queries_max, self.traffic)
         self.searches = SearchService(store, self.queries.one_more, self.traffic)
@@ -172,6 +174,7 @@ class StoreServices:
             timer_task=self.timer_task,
             clients=self.clients,
             retention=self.retention.counters,
+            priorities=self.priorities,
             deduplication=self.deduplication,
             atomic=self.atomic,
             store_service=self.store_service.counters,
@@ -193,6 +196,7 @@ class StoreServices:
 
     def _topic_deleted(self, topic: str) -> None:
         self.deduplication.forget_topic(topic)
+        self.priorities.forget(topic)
         now_ms = clock_ms()
         self.model.delivery.forget_topic(topic, now_ms)
         self.model.timers.forget_topic(topic, now_ms)

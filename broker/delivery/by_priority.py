@@ -8,26 +8,44 @@ Invariants
 - Everything below `waiting_from` was handed out or passed over, of whatever priority; it never passes a
   message that waits, and the group's committed offset never passes it.
 - Cursors and waiting_from go up only, but for go_on_at() and cut().
-- `came_back` and `passed_over` are of this process alone: after a start the first is made from the leases,
-  the second begins at 0.
+- Of what is open and has ended, each offset is once in `came_back` or `ended`, or in the state's `ready`
+  where it is loose.
+- `came_back`, `ended`, `passed_over` and `counted` are of this process alone: after a start the first two are
+  made from the leases, the others begin at 0.
 """
 
 from __future__ import annotations
 
+from array import array
+
+from broker.delivery.offset_heap import OffsetHeap
 from trovemq_proto.records.priorities import PRIORITY_COUNT
 
 
+class Counted:
+    """How many messages of one priority lie in the offsets [begin, end); see priority_waiting.py."""
+
+    __slots__ = ("begin", "count", "end")
+
+    def __init__(self) -> None:
+        self.begin = self.end = self.count = 0
+
+
 class ByPriority:
-    __slots__ = ("came_back", "cursors", "passed_over", "waiting_count", "waiting_from")
+    __slots__ = ("came_back", "counted", "cursors", "ended", "passed_over", "waiting_count", "waiting_from")
 
     def __init__(self, offset: int) -> None:
         self.cursors = [offset] * PRIORITY_COUNT
         self.waiting_from = offset
-        self.came_back: list[list[int]] = [[] for _ in range(PRIORITY_COUNT)]
-        """Heaps of offsets whose lease has ended (some are settled since)."""
+        self.came_back = [OffsetHeap() for _ in range(PRIORITY_COUNT)]
+        """Offsets whose lease has ended (some are settled since)."""
+        self.ended = array("q")
+        """Such offsets that are packed, and whose priority nobody has looked at."""
         self.passed_over = [0] * PRIORITY_COUNT
         """Messages of other priorities that were delivered since one of this priority was, while it
         waited."""
+        self.counted = [Counted() for _ in range(PRIORITY_COUNT)]
+        """What waits of each priority, as far as it was counted for the metric."""
         self.waiting_count: int | None = 0
         """Messages that wait below the state's next_offset; None where they must be counted again."""
 

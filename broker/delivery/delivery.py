@@ -13,6 +13,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from broker.consumer_settings import ConsumerSettings
@@ -25,7 +26,7 @@ from broker.delivery.orderly import OrderlyTaker
 from broker.delivery.pair import Pair
 from broker.delivery.pairs import Pairs
 from broker.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
-from broker.delivery.priority_taking import PriorityTaker, receive_in_log_order, waiting_of
+from broker.delivery.priority_taking import PriorityTaker, passed_over, receive_in_log_order, waiting_of
 from broker.delivery.queue_state import QueueState
 from broker.delivery.receipt_handle import (
     HandleHead,
@@ -284,6 +285,7 @@ class Delivery:
                 or head.lease <= state.ended_lease
                 or offset in state.held
                 or (not head.renewed and head.granted_until_ms <= now_ms)
+                or passed_over(self.context, state, offset)  # a crash has lost the lease
             ):
                 raise illegal_handle("is not valid any more")
             return None
@@ -435,15 +437,24 @@ class Delivery:
         return forgotten
 
     def forget_group(self, group: str, now_ms: int) -> None:
-        """The group was deleted; its stored offsets are not touched."""
+        """The group was deleted; its stored offsets are not touched. The log has that before the first
+        delivery to a group that is made again under its name, as in forget_topic()."""
         if self.pair_table.forget(group, None):
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
+            self._flush_events(now_ms)
 
     def forget_topic(self, topic: str, now_ms: int) -> None:
-        """The topic was deleted, for every group."""
-        for group in self.pair_table.groups():
-            if self.pair_table.forget(group, topic):
-                self.context.add(Event(EventKind.FORGOTTEN, now_ms, group, topic))
+        """The topic was deleted, for every group. The log has that before the first message of a topic that
+        is made again under its name: else a start would take those for messages that the groups had."""
+        forgotten = [group for group in self.pair_table.groups() if self.pair_table.forget(group, topic)]
+        for group in forgotten:
+            self.context.add(Event(EventKind.FORGOTTEN, now_ms, group, topic))
+        if forgotten:
+            self._flush_events(now_ms)
+
+    def _flush_events(self, now_ms: int) -> None:
+        with suppress(TroveError):  # they still wait then
+            self.context.events.flush(now_ms)
 
     def progress(self, group: str, topic: str) -> list[QueueProgress]:
         """Each queue of the topic (which may be a retry topic). TroveError TOPIC_NOT_FOUND."""

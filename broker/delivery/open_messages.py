@@ -58,6 +58,11 @@ class OpenMessages:
         taken = self.packed.take(offset)
         return None if taken is None else self._loosen(taken)
 
+    def has_ended(self, offset: int) -> bool:
+        """Whether it is open, and its lease has ended; a packed one stays packed."""
+        lease = self.loose.get(offset)
+        return lease.ended if lease is not None else self.packed.has_ended(offset)
+
     def pop(self, offset: int) -> Lease | None:
         """Its `live` is the caller's."""
         lease = self.get(offset)
@@ -113,9 +118,16 @@ class OpenMessages:
             return
         self.packed.add(rows)
         if any(lease.ended for lease, _ in rows):
-            self.state.ready = [offset for offset in self.state.ready if offset in loose]
-            heapify(self.state.ready)
+            self._forget_ready()
         self.push_clock()
+
+    def _forget_ready(self) -> None:
+        """What is packed is not in `ready`: `order`, or loosen_ended(), finds it."""
+        state = self.state
+        if state.order is not None:
+            state.order.ended.extend(offset for offset in state.ready if offset not in self.loose)
+        state.ready = [offset for offset in state.ready if offset in self.loose]
+        heapify(state.ready)
 
     def push_clock(self) -> None:
         """The heap knows when the first packed lease ends."""
@@ -135,7 +147,7 @@ class OpenMessages:
         lease, offsets = taken
         self.loose.update(dict.fromkeys(offsets, lease))
         if lease.ended:
-            for offset in offsets:
+            for offset in offsets if self.state.order is None else ():  # `order` knows it already
                 heappush(self.state.ready, offset)
         elif self.heap is not None:
             self.heap.push(lease, self.state)

@@ -22,6 +22,7 @@ Invariants
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -276,14 +277,17 @@ class PackedLeases:
         return not len(rows)
 
     # --- time ----------------------------------------------------------------------------------------
-    def end_until(self, now_ms: int) -> bool:
-        """The leases that end at or before now_ms have ended. True where there are some."""
+    def end_until(self, now_ms: int, ended: array[int] | None = None) -> bool:
+        """The leases that end at or before now_ms have ended; their offsets are added to `ended`. True where
+        there are some."""
         some = False
         for leaf in self._leaves:
             if leaf.until_ms <= now_ms:
                 due = (leaf.facts["until"] <= now_ms) & (leaf.masks != 0)
                 due &= leaf.facts["attempt"] & _ENDED == 0
                 leaf.facts["attempt"][due] |= _ENDED
+                if ended is not None:
+                    ended.frombytes(_offsets_of(leaf.blocks[due], leaf.masks[due]).tobytes())
                 some = some or bool(due.any())
                 leaf.look()
         self._set_clock()
@@ -322,6 +326,20 @@ class PackedLeases:
             starts = np.flatnonzero(np.diff(rows["block"], prepend=-1))
             masks = np.bitwise_or.reduceat(rows["mask"], starts)
             yield from zip(rows["block"][starts].tolist(), masks.tolist(), strict=True)
+
+    def ended_offsets(self) -> array[int]:
+        """Those whose leases have ended; end_until() says which."""
+        found = array("q")
+        for leaf in self._leaves:
+            if leaf.ended:
+                rows = leaf.facts["attempt"] & _ENDED != 0
+                found.frombytes(_offsets_of(leaf.blocks[rows], leaf.masks[rows]).tobytes())
+        return found
+
+    def has_ended(self, offset: int) -> bool:
+        """Whether it is here, and its lease has ended."""
+        found = self._find(offset)
+        return found is not None and bool(self._leaves[found[0]].facts["attempt"].item(found[1]) & _ENDED)
 
     def ended_count(self, now_ms: int) -> int:
         """How many messages could be handed out again."""
@@ -375,6 +393,13 @@ def _masks(offsets: Sequence[int]) -> list[tuple[int, int]]:
         mask |= 1 << (offset & BLOCK_SIZE - 1)
     found.append((block, mask))
     return found
+
+
+def _offsets_of(blocks: NDArray[np.int64], masks: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """All offsets of these rows."""
+    bits = np.unpackbits(masks.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+    rows, offsets = np.nonzero(bits)
+    return (blocks[rows] << BLOCK_BITS) + offsets
 
 
 def _offsets(block: int, mask: int) -> list[int]:

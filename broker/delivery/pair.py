@@ -19,7 +19,7 @@ from broker.delivery.sources import RETRY_KINDS, source_topic
 from broker.topics.topics import TopicConfig
 
 ATTEMPTS_KEPT_MAX: Final = 1_024
-LOOSE_PAIR_MAX: Final = 32_768
+LOOSE_PAIR_MAX: Final = 16_384
 """Messages of all its queues that are not packed, or LOOSE_MIN a queue where those are more."""
 LOOSE_MIN: Final = 64
 
@@ -68,7 +68,8 @@ class Pair:
         """The group is orderly no more."""
         for state in self.queues:
             state.keys.clear()
-            state.ready = sorted(offset for offset, lease in state.open.items() if lease.ended)
+            if state.order is None:  # else `order` knows them
+                state.ready = sorted(offset for offset, lease in state.open.items() if lease.ended)
         self.keyed = False
 
     def end_leases(self, now_ms: int) -> bool:

@@ -54,6 +54,9 @@ Priorities = NDArray[np.uint8]
 class PriorityOrder(Protocol):
     """Offsets of one queue by priority. Call catch_up() first: it says whether the answers are whole."""
 
+    units_read: int
+    """Since the start, by catch_up()."""
+
     def catch_up(self, topic: str, queue_id: int, from_offset: int, units_max: int) -> bool:
         """Whether everything visible from from_offset on is known; reads on in the queue, by about
         units_max."""
@@ -108,6 +111,7 @@ class PriorityQueues:
         self._store = store
         self._records = records
         self._tree = store.trees.order if store.trees is not None else None
+        self.units_read = 0
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._ranges: dict[tuple[str, int], _Range] = {}
 
@@ -202,6 +206,7 @@ class PriorityQueues:
         for priority in np.unique(found).tolist():
             known.arrays[priority].frombytes(offsets[found == priority].tobytes())
         known.end = begin + len(units)
+        self.units_read += len(units)
         return max(1, len(units))
 
     def _priorities(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities:

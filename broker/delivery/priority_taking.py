@@ -23,7 +23,8 @@ Invariants
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappush
+from itertools import chain
 from typing import Final
 
 from broker.delivery.by_priority import ByPriority
@@ -40,6 +41,8 @@ from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, p
 
 _NONE: Final = -1
 _STEP: Final = 1 << 20
+SORTED_MAX: Final = 2_048
+"""Of what came back, records of which one receive reads the priority."""
 _COUNTED_MAX: Final = 65_536
 """Offsets among which a receive counts what waits, where that is not known."""
 
@@ -69,7 +72,10 @@ class PriorityTaker(Taker):
     def take(self) -> None:
         """As much as the batch still wants."""
         batch, state = self._batch, self._state
-        self._sort_what_came_back()
+        if not self._sort_what_came_back():
+            batch.unfinished = True  # it is sorted on at the next call
+            self._finish()
+            return
         if state.held:
             self._take_held()
         lowest = self._order.waiting_from
@@ -85,7 +91,7 @@ class PriorityTaker(Taker):
         else:
             batch.unfinished = True  # it is read on at the next call
         for priority, offset in self._set_aside:
-            heappush(self._order.came_back[priority], offset)
+            self._order.came_back[priority].push(offset)
         self._finish()
 
     # --- whose turn it is -----------------------------------------------------------------------------
@@ -116,8 +122,8 @@ class PriorityTaker(Taker):
         back, new = self._order.came_back[priority], self._new[priority]
         self._batch.reads_left -= 1
         wanted = self._batch.wanted
-        if back and (new == _NONE or self._new_left <= 0 or back[0] < new):
-            self._take_back(priority, heappop(back))
+        if back and (new == _NONE or self._new_left <= 0 or back.first() < new):
+            self._take_back(priority, back.pop())
         else:
             self._take_new_one(priority, new)
         if self._batch.wanted != wanted:
@@ -162,15 +168,21 @@ class PriorityTaker(Taker):
         found = self._places.next_offset(state.topic, state.queue_id, priority, begin)
         self._new[priority] = _NONE if found is None else found
 
-    def _sort_what_came_back(self) -> None:
-        state = self._state
-        while state.ready:
-            offset = heappop(state.ready)
-            lease = state.open.get(offset)
-            if lease is not None and lease.ended:
+    def _sort_what_came_back(self) -> bool:
+        """False where there is too much of it for one receive."""
+        state, order = self._state, self._order
+        for _ in range(SORTED_MAX):
+            if state.ready:
+                offset = state.ready.pop()
+            elif order.ended:
+                offset = order.ended.pop()
+            else:
+                return True
+            if state.open.has_ended(offset):
                 record = self._context.record_of(state, offset)
                 priority = PRIORITY_DEFAULT if record is None else priority_of(properties_of(record))
-                heappush(self._order.came_back[priority], offset)
+                order.came_back[priority].push(offset)
+        return not state.ready and not order.ended
 
     # --- the end --------------------------------------------------------------------------------------
     def _finish(self) -> None:
@@ -202,8 +214,8 @@ class PriorityTaker(Taker):
 def _order_of(context: Context, state: QueueState, now_ms: int) -> ByPriority:
     """The state's order, begun now where the queue was not received by priority before."""
     if state.order is None:
-        state.open.loosen_all()
         state.order = ByPriority(state.next_offset)
+        state.order.ended = state.open.packed.ended_offsets()
         _tell_passed(context, state, 0, now_ms)
     return state.order
 
@@ -278,6 +290,6 @@ def receive_in_log_order(context: Context, state: QueueState, now_ms: int) -> No
     context.add(Event(EventKind.IN_LOG_ORDER, now_ms, state.group, state.topic, state.queue_id))
     state.order = None
     state.unblocked = True
-    for heap in order.came_back:
-        for offset in heap:
+    for offset in chain(order.ended, *order.came_back):
+        if offset in state.open.loose:  # loosen_ended() finds those that are packed
             heappush(state.ready, offset)

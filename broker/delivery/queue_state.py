@@ -20,7 +20,7 @@ Invariants
 
 In a queue that is received by priority, `order` says what waits (by_priority.py): of the offsets between
 order.waiting_from and next_offset, those too that are neither open nor held may wait. committed never passes
-waiting_from, and such a state is not packed.
+waiting_from. What is packed of such a state and has ended stays packed until its turn; `order` knows it.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class QueueState:
         if lease is not self.open.packed.clock:
             self.end_lease(lease)
             return True
-        some = self.open.packed.end_until(now_ms)
+        some = self.open.packed.end_until(now_ms, None if self.order is None else self.order.ended)
         self.open.push_clock()
         self.unblocked = self.unblocked or some
         return some
@@ -246,8 +246,6 @@ class QueueState:
         return found
 
     def _pack(self, kept: Lease | None = None) -> None:
-        if self.order is not None:
-            return  # what comes back is looked for by priority
         if not self.keys and self.kind is not SourceKind.CLASSIC_RETRY:  # those have keys, or will have
             self.open.pack(kept)
 

@@ -151,6 +151,9 @@ def _know_leases(context: Context, pairs: Pairs, state: QueueState) -> None:
         if state.open.packed.clock.live:
             state.open.push_clock()
             context.timed.add(pair)
+    if state.order is not None:
+        state.order.ended = state.open.packed.ended_offsets()
+    state.ready.clear()
     seen = {id(lease): (offset, lease) for offset, lease in _readable_first(state)}
     for offset, lease in seen.values():
         kind, topic = kind_of(state.group, state.topic)

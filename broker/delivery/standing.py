@@ -84,7 +84,7 @@ def _ahead(context: Context, state: QueueState, offset: int, priority: int) -> i
     end = queue.max_offset if queue is not None else 0
     ends = [offset, *[end] * (PRIORITY_COUNT - 1 - priority)]
     return sum(
-        places.count(state.topic, state.queue_id, other, order.cursors[other], until)
+        places.count(state.topic, state.queue_id, other, order.next_from(other), until)
         for other, until in enumerate(ends, priority)
     )
 

@@ -36,7 +36,8 @@ def take_over(
     then."""
     context, pairs = delivery.context, delivery.pair_table
     for group in pairs.groups():
-        delivery.forget_group(group, now_ms)
+        if pairs.forget(group, None):
+            context.add(Event(EventKind.FORGOTTEN, now_ms, group))
     for (group, topic, queue_id), info in load_order_info(files).items():
         if context.is_orderly(group):
             _take_order_info(context, pairs, group, topic, queue_id, info, now_ms)

@@ -27,6 +27,7 @@ from trovemq_proto.records.batch import RecordBatch
 
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
+OnVisible = Callable[[DispatchBatch], None]
 LogRuns = Callable[[int, int, int], Iterable[DispatchBatch]]
 """(begin, end, bytes_max of one run) -> the log's runs of [begin, end)."""
 
@@ -60,8 +61,8 @@ class Dispatcher:
         """Whether a batch that lies below still waits."""
         return bool(self._pending) and self._pending[0].physical_offset < physical_offset
 
-    def dispatch(self, visible_end: int) -> None:
-        """Applies every pending batch that ends at or before `visible_end`.
+    def dispatch(self, visible_end: int, on_visible: OnVisible | None = None) -> None:
+        """Applies every pending batch that ends at or before `visible_end`, and tells of each.
 
         StorageError where the consume queues could not take one: it stays, and is tried at the next call.
         """
@@ -70,6 +71,8 @@ class Dispatcher:
             self.apply(batch)
             self._pending.popleft()
             self.pending_bytes -= batch.records.nbytes
+            if on_visible is not None:
+                on_visible(batch)
 
     def apply(self, batch: DispatchBatch) -> None:
         """Applies one run at `position` to everything that is up to date."""

@@ -9,6 +9,7 @@ import grpc
 
 from broker.consume.long_poll import LongPolls
 from broker.consume.offsets import OffsetKeeper, ResetTarget
+from broker.held_log import TopicHold
 from broker.message_store import MessageStore
 from broker.queues import queue_ids, queue_range, topic_not_found
 from broker.server.traffic import Traffic
@@ -35,6 +36,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         long_polls: LongPolls,
         traffic: Traffic,
         *,
+        topic_hold: Callable[[str], TopicHold | None],
         broker_info: Callable[[], common_pb2.BrokerInfo],
         counters: Callable[[], dict[str, int]],
     ) -> None:
@@ -43,6 +45,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._offsets = offsets
         self._long_polls = long_polls
         self._traffic = traffic
+        self._topic_hold = topic_hold
         self._broker_info = broker_info
         self._counters = counters
 
@@ -75,7 +78,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         config = self._store.topics.get(request.topic)
         if config is None and not self._store.consume_queues.queues(request.topic):
             raise topic_not_found(request.topic)
-        return self._description(request.topic, config, with_queues=True)
+        description = self._description(request.topic, config, with_queues=True)
+        hold = self._topic_hold(request.topic)
+        if hold is not None:
+            description.hold.CopyFrom(_wire_hold(hold))
+        return description
 
     async def ListTopics(  # noqa: N802
         self, request: admin_pb2.ListTopicsRequest, _context: Context
@@ -162,6 +169,16 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, _request: admin_pb2.GetStatisticsRequest, _context: Context
     ) -> admin_pb2.Statistics:
         return admin_pb2.Statistics(broker=self._broker_info(), counters=self._counters())
+
+
+def _wire_hold(hold: TopicHold) -> admin_pb2.TopicHold:
+    return admin_pb2.TopicHold(
+        bytes=hold.byte_count,
+        group=hold.holder.group,
+        queue_id=hold.holder.queue_id,
+        queue_offset=hold.holder.queue_offset,
+        until=hold.until_ms,
+    )
 
 
 def _reset_target(request: admin_pb2.ResetOffsetRequest) -> ResetTarget:

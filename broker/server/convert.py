@@ -65,6 +65,10 @@ def append_reply(
             )
             for index, place in result.duplicates.items()
         ],
+        sequence_gaps=[
+            message_pb2.SequenceGap(index=index, first=gap.first, last=gap.last)
+            for index, gap in result.gaps.items()
+        ],
     )
 
 

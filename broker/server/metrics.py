@@ -178,6 +178,7 @@ class BrokerCollector(Collector):
             ("projection",),
             (((name,), 1) for name in store.lagging),
         )
+        yield from self._priorities()
         yield from self._trees()
         yield from self._searches()
         yield from self._damage()
@@ -201,6 +202,29 @@ class BrokerCollector(Collector):
             ("refused", "Commits refused."),
         ):
             yield families.counter(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
+
+    def _priorities(self) -> Iterator[Metric]:
+        """Of topics that are received by priority: ten series each, and of each of their groups."""
+        statistics, families = self._statistics, self._families
+        yield families.counters(
+            "trovemq_priority_messages",
+            "Messages stored in topics with order = priority.",
+            (*TOPIC_LABELS, "priority"),
+            (
+                ((*self._topic_values(topic), str(priority)), count)
+                for topic, priority, count in statistics.priorities.rows()
+            ),
+        )
+        yield families.gauges(
+            "trovemq_priority_waiting_messages",
+            "Messages that the group was not handed yet.",
+            (*GROUP_LABELS, "priority"),
+            (
+                ((*group_values(*key), str(priority)), count)
+                for key, counts in statistics.waiting_by_priority().items()
+                for priority, count in enumerate(counts)
+            ),
+        )
 
     def _searches(self) -> Iterator[Metric]:
         searches = self._statistics.searches

@@ -9,10 +9,12 @@ from typing import Final
 from broker.atomic.open_transactions import OpenTransactions
 from broker.consume.group_standing import GroupStanding, group_standings
 from broker.consume.long_poll import LongPolls
+from broker.consume.priority_counts import PriorityCounts
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
 from broker.deduplication import Deduplication
+from broker.delivery.priority_waiting import waiting_by_priority
 from broker.message_store import MessageStore
 from broker.produce.group_commit import GroupCommit
 from broker.retention_task import RetentionCounters
@@ -42,6 +44,7 @@ class StatisticsParts:
     timer_task: TimerTask
     clients: ClientRegistry
     retention: RetentionCounters
+    priorities: PriorityCounts
     deduplication: Deduplication
     atomic: OpenTransactions
     store_service: StoreCounters
@@ -64,6 +67,7 @@ class BrokerStatistics:
         self.timer_task: Final = parts.timer_task
         self.clients: Final = parts.clients
         self.retention: Final = parts.retention
+        self.priorities: Final = parts.priorities
         self.duplicates: Final = parts.deduplication.duplicates
         self.missing: Final = parts.deduplication.missing
         self.filled: Final = parts.deduplication.filled
@@ -91,6 +95,11 @@ class BrokerStatistics:
         """By (group, stored topic)."""
         states = self.model.delivery.pair_table.states()
         return group_standings(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
+
+    def waiting_by_priority(self) -> dict[tuple[str, str], list[int]]:
+        """By (group, topic): what waits of priority 0 … 9. What takes long to count comes at a later call."""
+        delivery = self.model.delivery
+        return waiting_by_priority(delivery.context, delivery.pair_table.states(), GROUP_ENTRIES_MAX)
 
     def redeliveries(self) -> dict[tuple[str, str], int]:
         """By (group, topic): messages handed out that had been delivered before."""

@@ -161,6 +161,33 @@ def test_topics_groups_cluster_and_statistics(trovemq: CommandLine) -> None:
     assert trovemq.error("topic", "describe", "admin")["error"] == "TOPIC_NOT_FOUND"
 
 
+def test_a_topic_that_is_kept_until_it_is_acknowledged_says_for_whom(trovemq: CommandLine) -> None:
+    options = ("--queues", "1", "--retention", "until_acknowledged", "--retention-age-max", "30d")
+    trovemq.answer("topic", "create", "kept", *options)
+    trovemq.answer("send", "kept", "first")
+    before = time.time() * 1000
+    trovemq.answer("send", "kept", "second")
+
+    def hold() -> Any:
+        (described,) = trovemq.answer("topic", "describe", "kept")
+        return described["hold"]
+
+    found = hold()
+    assert (found["group"], found["queueId"], found["queueOffset"]) == ("", 0, 0)
+    whole = found["bytes"]
+    trovemq.answer("group", "offset", "commit", "audit", "kept", "0", "1")
+    trovemq.answer("group", "offset", "commit", "billing", "kept", "0", "2")
+    found = hold()
+    assert (found["group"], found["queueOffset"]) == ("audit", 1)
+    assert 0 < found["bytes"] < whole
+    assert abs(found["until"] - before - 30 * 86_400_000) < 60_000
+    command = [sys.executable, "-m", "trovemq.cli", "--server", trovemq.server, "topic", "describe", "kept"]
+    shown = subprocess.run(command, capture_output=True, check=True, timeout=60, text=True).stdout
+    assert "group audit has not acknowledged queue 0 from offset 1 on" in " ".join(shown.split())
+    trovemq.answer("group", "offset", "commit", "audit", "kept", "0", "2")
+    assert hold() is None
+
+
 def test_tail_shows_what_arrives_and_ends_with_ctrl_c(trovemq: CommandLine) -> None:
     trovemq.answer("topic", "create", "live", "--queues", "2")
     command = [

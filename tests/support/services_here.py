@@ -307,6 +307,7 @@ class BrokerServices(Calls):
             services.offsets,
             services.long_polls,
             services.traffic,
+            topic_hold=services.retention.topic_hold,
             broker_info=lambda: broker_info(view),
             counters=services.statistics.counters,
         )

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         OffsetReset,
         QueueOffsets,
         TopicDescription,
+        TopicHold,
         TopicQueue,
         TopicRoute,
     )
@@ -106,6 +107,7 @@ __all__ = [
     "StoreFinding",
     "Subscription",
     "TopicDescription",
+    "TopicHold",
     "TopicQueue",
     "TopicRoute",
     "Transaction",
@@ -144,6 +146,7 @@ _MODULES: Final = {
         "OffsetReset",
         "QueueOffsets",
         "TopicDescription",
+        "TopicHold",
         "TopicQueue",
         "TopicRoute",
     ),

@@ -91,6 +91,25 @@ class TopicQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicHold:
+    """What a topic with `retention = until_acknowledged` keeps of a broker's log.
+
+    Attributes:
+        bytes: From the first message that it keeps to the end of the log.
+        group: The consumer group that is farthest behind; "" where no group reads the topic.
+        queue_id: The queue of that message.
+        queue_offset: Its queue offset.
+        until: Epoch ms at which the topic's age limit lets it go; 0 where its age is not known.
+    """
+
+    bytes: int
+    group: str
+    queue_id: int
+    queue_offset: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDescription:
     """A topic as one broker describes it; `queues` is empty in lists of topics."""
 
@@ -102,6 +121,8 @@ class TopicDescription:
     broker: str
     options: Mapping[str, str] = field(default_factory=dict)
     """Those that are set, by name: deduplicate, order, retention, retention_age_max, indexed_properties."""
+    hold: TopicHold | None = None
+    """Of describe_topic: what the topic keeps of the log until it is acknowledged; None for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,22 @@ class TopicQueue(_message.Message):
     last_store_timestamp: int
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_timestamp: _Optional[int] = ...) -> None: ...
 
+class TopicHold(_message.Message):
+    __slots__ = ("bytes", "group", "queue_id", "queue_offset", "until")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    group: str
+    queue_id: int
+    queue_offset: int
+    until: int
+    def __init__(self, bytes: _Optional[int] = ..., group: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., until: _Optional[int] = ...) -> None: ...
+
 class TopicDescription(_message.Message):
-    __slots__ = ("topic", "queue_count", "message_type", "system", "queues", "broker", "options")
+    __slots__ = ("topic", "queue_count", "message_type", "system", "queues", "broker", "options", "hold")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +93,7 @@ class TopicDescription(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     BROKER_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     message_type: str
@@ -86,7 +101,8 @@ class TopicDescription(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[TopicQueue]
     broker: str
     options: _containers.ScalarMap[str, str]
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., system: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., broker: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    hold: TopicHold
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., system: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., broker: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., hold: _Optional[_Union[TopicHold, _Mapping]] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("include_system",)

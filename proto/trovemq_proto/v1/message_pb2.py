@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etrovemq_proto/v1/message.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"b\n\x0b\x41ppendFrame\x12\x10\n\x08\x66rame_id\x18\x01 \x01(\x03\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0f\n\x07records\x18\x04 \x01(\x0c\x12\x0f\n\x07one_way\x18\x05 \x01(\x08\"\xf9\x02\n\x0b\x41ppendReply\x12\x10\n\x08\x66rame_id\x18\x01 \x01(\x03\x12,\n\x06status\x18\x02 \x01(\x0e\x32\x1c.trovemq.v1.PutMessageStatus\x12 \n\x05\x65rror\x18\x03 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x1a\n\x12\x66irst_queue_offset\x18\x04 \x01(\x03\x12\x17\n\x0fphysical_offset\x18\x05 \x01(\x03\x12\x14\n\x0crecord_count\x18\x06 \x01(\x05\x12\x17\n\x0fstore_timestamp\x18\x07 \x01(\x03\x12*\n\ndurability\x18\x08 \x01(\x0e\x32\x16.trovemq.v1.Durability\x12\x12\n\nstore_host\x18\t \x01(\x0c\x12\x16\n\x0e\x61ppend_time_us\x18\n \x01(\x05\x12\x0e\n\x06\x62roker\x18\x0b \x01(\t\x12\x11\n\tduplicate\x18\x0c \x01(\x08\x12)\n\nduplicates\x18\r \x03(\x0b\x32\x15.trovemq.v1.Duplicate\"8\n\x12GetProducerRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\t\")\n\x10GetProducerReply\x12\x15\n\rnext_sequence\x18\x01 \x01(\x03\"t\n\tDuplicate\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\x12\x17\n\x0fphysical_offset\x18\x04 \x01(\x03\x12\x17\n\x0fstore_timestamp\x18\x05 \x01(\x03\"]\n\x0bSendRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.trovemq.v1.OutgoingMessage\"\xe8\x01\n\x0fOutgoingMessage\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x0b\n\x03tag\x18\x02 \x01(\t\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x12\n\nunique_key\x18\x04 \x01(\t\x12?\n\nproperties\x18\x05 \x03(\x0b\x32+.trovemq.v1.OutgoingMessage.PropertiesEntry\x12\x0c\n\x04\x66lag\x18\x06 \x01(\x05\x12\x16\n\x0e\x62orn_timestamp\x18\x07 \x01(\x03\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x99\x01\n\x0c\x46\x65tchRequest\x12\x10\n\x08\x66\x65tch_id\x18\x01 \x01(\x03\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x14\n\x0cmessages_max\x18\x05 \x01(\x05\x12\x11\n\tbytes_max\x18\x06 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x07 \x01(\x03\x12\x0c\n\x04tags\x18\x08 \x03(\t\"\xbe\x01\n\nFetchReply\x12\x10\n\x08\x66\x65tch_id\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\x12\x15\n\rqueue_offsets\x18\x07 \x01(\x0c\x12\x17\n\x0f\x64\x61maged_offsets\x18\x08 \x03(\x03\x32\xd0\x02\n\x0eMessageService\x12>\n\x06\x41ppend\x12\x17.trovemq.v1.AppendFrame\x1a\x17.trovemq.v1.AppendReply(\x01\x30\x01\x12=\n\x05\x46\x65tch\x12\x18.trovemq.v1.FetchRequest\x1a\x16.trovemq.v1.FetchReply(\x01\x30\x01\x12\x38\n\x04Send\x12\x17.trovemq.v1.SendRequest\x1a\x17.trovemq.v1.AppendReply\x12\x38\n\x04Pull\x12\x18.trovemq.v1.FetchRequest\x1a\x16.trovemq.v1.FetchReply\x12K\n\x0bGetProducer\x12\x1e.trovemq.v1.GetProducerRequest\x1a\x1c.trovemq.v1.GetProducerReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etrovemq_proto/v1/message.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"b\n\x0b\x41ppendFrame\x12\x10\n\x08\x66rame_id\x18\x01 \x01(\x03\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0f\n\x07records\x18\x04 \x01(\x0c\x12\x0f\n\x07one_way\x18\x05 \x01(\x08\"\xa9\x03\n\x0b\x41ppendReply\x12\x10\n\x08\x66rame_id\x18\x01 \x01(\x03\x12,\n\x06status\x18\x02 \x01(\x0e\x32\x1c.trovemq.v1.PutMessageStatus\x12 \n\x05\x65rror\x18\x03 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x1a\n\x12\x66irst_queue_offset\x18\x04 \x01(\x03\x12\x17\n\x0fphysical_offset\x18\x05 \x01(\x03\x12\x14\n\x0crecord_count\x18\x06 \x01(\x05\x12\x17\n\x0fstore_timestamp\x18\x07 \x01(\x03\x12*\n\ndurability\x18\x08 \x01(\x0e\x32\x16.trovemq.v1.Durability\x12\x12\n\nstore_host\x18\t \x01(\x0c\x12\x16\n\x0e\x61ppend_time_us\x18\n \x01(\x05\x12\x0e\n\x06\x62roker\x18\x0b \x01(\t\x12\x11\n\tduplicate\x18\x0c \x01(\x08\x12)\n\nduplicates\x18\r \x03(\x0b\x32\x15.trovemq.v1.Duplicate\x12.\n\rsequence_gaps\x18\x0e \x03(\x0b\x32\x17.trovemq.v1.SequenceGap\"9\n\x0bSequenceGap\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05\x66irst\x18\x02 \x01(\x03\x12\x0c\n\x04last\x18\x03 \x01(\x03\"8\n\x12GetProducerRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\t\")\n\x10GetProducerReply\x12\x15\n\rnext_sequence\x18\x01 \x01(\x03\"t\n\tDuplicate\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\x12\x17\n\x0fphysical_offset\x18\x04 \x01(\x03\x12\x17\n\x0fstore_timestamp\x18\x05 \x01(\x03\"]\n\x0bSendRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.trovemq.v1.OutgoingMessage\"\xe8\x01\n\x0fOutgoingMessage\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x0b\n\x03tag\x18\x02 \x01(\t\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x12\n\nunique_key\x18\x04 \x01(\t\x12?\n\nproperties\x18\x05 \x03(\x0b\x32+.trovemq.v1.OutgoingMessage.PropertiesEntry\x12\x0c\n\x04\x66lag\x18\x06 \x01(\x05\x12\x16\n\x0e\x62orn_timestamp\x18\x07 \x01(\x03\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x99\x01\n\x0c\x46\x65tchRequest\x12\x10\n\x08\x66\x65tch_id\x18\x01 \x01(\x03\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x14\n\x0cmessages_max\x18\x05 \x01(\x05\x12\x11\n\tbytes_max\x18\x06 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x07 \x01(\x03\x12\x0c\n\x04tags\x18\x08 \x03(\t\"\xbe\x01\n\nFetchReply\x12\x10\n\x08\x66\x65tch_id\x18\x01 \x01(\x03\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\x12\x15\n\rqueue_offsets\x18\x07 \x01(\x0c\x12\x17\n\x0f\x64\x61maged_offsets\x18\x08 \x03(\x03\x32\xd0\x02\n\x0eMessageService\x12>\n\x06\x41ppend\x12\x17.trovemq.v1.AppendFrame\x1a\x17.trovemq.v1.AppendReply(\x01\x30\x01\x12=\n\x05\x46\x65tch\x12\x18.trovemq.v1.FetchRequest\x1a\x16.trovemq.v1.FetchReply(\x01\x30\x01\x12\x38\n\x04Send\x12\x17.trovemq.v1.SendRequest\x1a\x17.trovemq.v1.AppendReply\x12\x38\n\x04Pull\x12\x18.trovemq.v1.FetchRequest\x1a\x16.trovemq.v1.FetchReply\x12K\n\x0bGetProducer\x12\x1e.trovemq.v1.GetProducerRequest\x1a\x1c.trovemq.v1.GetProducerReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,23 +37,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDFRAME']._serialized_start=77
   _globals['_APPENDFRAME']._serialized_end=175
   _globals['_APPENDREPLY']._serialized_start=178
-  _globals['_APPENDREPLY']._serialized_end=555
-  _globals['_GETPRODUCERREQUEST']._serialized_start=557
-  _globals['_GETPRODUCERREQUEST']._serialized_end=613
-  _globals['_GETPRODUCERREPLY']._serialized_start=615
-  _globals['_GETPRODUCERREPLY']._serialized_end=656
-  _globals['_DUPLICATE']._serialized_start=658
-  _globals['_DUPLICATE']._serialized_end=774
-  _globals['_SENDREQUEST']._serialized_start=776
-  _globals['_SENDREQUEST']._serialized_end=869
-  _globals['_OUTGOINGMESSAGE']._serialized_start=872
-  _globals['_OUTGOINGMESSAGE']._serialized_end=1104
-  _globals['_OUTGOINGMESSAGE_PROPERTIESENTRY']._serialized_start=1055
-  _globals['_OUTGOINGMESSAGE_PROPERTIESENTRY']._serialized_end=1104
-  _globals['_FETCHREQUEST']._serialized_start=1107
-  _globals['_FETCHREQUEST']._serialized_end=1260
-  _globals['_FETCHREPLY']._serialized_start=1263
-  _globals['_FETCHREPLY']._serialized_end=1453
-  _globals['_MESSAGESERVICE']._serialized_start=1456
-  _globals['_MESSAGESERVICE']._serialized_end=1792
+  _globals['_APPENDREPLY']._serialized_end=603
+  _globals['_SEQUENCEGAP']._serialized_start=605
+  _globals['_SEQUENCEGAP']._serialized_end=662
+  _globals['_GETPRODUCERREQUEST']._serialized_start=664
+  _globals['_GETPRODUCERREQUEST']._serialized_end=720
+  _globals['_GETPRODUCERREPLY']._serialized_start=722
+  _globals['_GETPRODUCERREPLY']._serialized_end=763
+  _globals['_DUPLICATE']._serialized_start=765
+  _globals['_DUPLICATE']._serialized_end=881
+  _globals['_SENDREQUEST']._serialized_start=883
+  _globals['_SENDREQUEST']._serialized_end=976
+  _globals['_OUTGOINGMESSAGE']._serialized_start=979
+  _globals['_OUTGOINGMESSAGE']._serialized_end=1211
+  _globals['_OUTGOINGMESSAGE_PROPERTIESENTRY']._serialized_start=1162
+  _globals['_OUTGOINGMESSAGE_PROPERTIESENTRY']._serialized_end=1211
+  _globals['_FETCHREQUEST']._serialized_start=1214
+  _globals['_FETCHREQUEST']._serialized_end=1367
+  _globals['_FETCHREPLY']._serialized_start=1370
+  _globals['_FETCHREPLY']._serialized_end=1560
+  _globals['_MESSAGESERVICE']._serialized_start=1563
+  _globals['_MESSAGESERVICE']._serialized_end=1899
 # @@protoc_insertion_point(module_scope)

@@ -181,6 +181,17 @@ def test_by_priority_what_is_higher_is_ahead_whatever_its_offset(world: World) -
     assert world.verdict("p2").ahead == 0
 
 
+def test_by_priority_what_is_ahead_is_told_after_a_start_without_trees(world: World) -> None:
+    world.store.topics.alter("orders", options={"order": "priority"})
+    for number, priority in enumerate((1, 5, 9)):
+        world.send(f"p{number}", priority=priority)
+    world.ack(*world.receive())
+    world.stop()
+    for number, priority in enumerate((2, 7), 3):
+        world.send(f"p{number}", priority=priority)
+    assert [world.verdict(f"p{number}").ahead for number in (3, 4)] == [1, 0]
+
+
 def test_nobody_is_there(world: World) -> None:
     world.send("a")
     world.send("b")

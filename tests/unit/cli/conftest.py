@@ -22,6 +22,7 @@ from trovemq.model import (
     OffsetReset,
     QueueOffsets,
     TopicDescription,
+    TopicHold,
     TopicQueue,
     TopicRoute,
 )
@@ -72,6 +73,8 @@ class FakeClient:
     stored: int = 0
     groups: FakeGroups = field(default_factory=FakeGroups)
     message_types: dict[str, str] = field(default_factory=dict)
+    topic_options: dict[str, dict[str, str]] = field(default_factory=dict)
+    holds: dict[str, TopicHold] = field(default_factory=dict)
 
     @property
     def admin(self) -> FakeClient:
@@ -220,7 +223,9 @@ class FakeClient:
         lengths = [len(self.records.get((topic, q), [])) for q in range(self.topics[topic])]
         found = tuple(TopicQueue(q, 0, length, 0) for q, length in enumerate(lengths)) if queues else ()
         message_type = self.message_types.get(topic, "NORMAL")
-        return TopicDescription(topic, self.topics[topic], message_type, False, found, "broker-a")
+        options, hold = self.topic_options.get(topic, {}), self.holds.get(topic) if queues else None
+        count = self.topics[topic]
+        return TopicDescription(topic, count, message_type, False, found, "broker-a", options, hold)
 
     async def create_topic(self, name: str, **options: Any) -> list[TopicDescription]:
         self.calls.append(("create_topic", options))

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.cli.conftest import FakeClient
+from trovemq import TopicHold
 from trovemq.cli.render import body_preview, humane_size, printable
 
 
@@ -40,6 +42,20 @@ def test_every_verb_says_something_to_people(run: Any) -> None:
     assert b"billing" in run("group", "offset", "get", "billing", "orders", "0").out
     assert b"before" in run("group", "offset", "reset", "billing", "orders", "--to-min").out
     assert b"orders/0@0 [paid]" in run("tail", "orders", "--from-start", "--max", "1").out
+
+
+def test_describe_says_for_whom_a_topic_keeps_the_log(run: Any, client: FakeClient) -> None:
+    assert b"keeps" not in run("topic", "describe", "orders").out
+    client.topic_options["orders"] = {"retention": "until_acknowledged"}
+    assert b"orders keeps nothing of the log on broker-a" in run("topic", "describe", "orders").out
+    client.holds["orders"] = TopicHold(12_345, "billing", 0, 7, 1_000)
+    shown = run("topic", "describe", "orders").out.decode()
+    assert "keeps 12,345 bytes of the log on broker-a: group billing has not acknowledged queue 0" in shown
+    assert "offset 7 on; its age lets that go at 1970-01-01 00:00:01.000Z" in " ".join(shown.split())
+    client.holds["orders"] = TopicHold(12_345, "", 0, 7, 0)
+    shown = run("topic", "describe", "orders").out.decode()
+    assert "no group has read queue 0" in shown
+    assert "its age" not in shown
 
 
 def test_an_incomplete_query_says_how_to_go_on(run: Any) -> None:

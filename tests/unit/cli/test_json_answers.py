@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cli.conftest import FakeClient
+from trovemq import TopicHold
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 TIME_MAX = 9_223_372_036_854_775_807
 
@@ -216,7 +219,7 @@ def test_an_ambiguous_queue_is_an_error_that_lists_the_brokers(run: Any) -> None
     assert run("--json", "send", "orders", "x", "--queue", "0", "--broker", "broker-a").code == 0
 
 
-def test_topics_from_creation_to_deletion(run: Any) -> None:
+def test_topics_from_creation_to_deletion(run: Any, client: FakeClient) -> None:
     topic = {
         "topic": "new",
         "queueCount": 3,
@@ -231,6 +234,16 @@ def test_topics_from_creation_to_deletion(run: Any) -> None:
     assert topic | {"queueCount": 4} in run("--json", "topic", "list").objects
     (described,) = run("--json", "topic", "describe", "new").objects
     assert described["queues"][3] == {"queueId": 3, "minOffset": 0, "maxOffset": 0, "lastStoreTimestamp": 0}
+    assert described["hold"] is None
+    client.holds["new"] = TopicHold(12_345, "billing", 2, 7, 1_000)
+    (described,) = run("--json", "topic", "describe", "new").objects
+    assert described["hold"] == {
+        "bytes": 12_345,
+        "group": "billing",
+        "queueId": 2,
+        "queueOffset": 7,
+        "until": 1_000,
+    }
     assert run("--json", "topic", "delete", "new").objects == [
         {"topic": "new", "physicalOffset": 0, "broker": "broker-a"}
     ]

@@ -11,6 +11,7 @@ from broker.timers.wheel_records import WHEEL_TOPIC
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import flush
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
@@ -142,6 +143,48 @@ def test_a_deleted_topic_and_a_deleted_group_leave_nothing(engine: Engine) -> No
     assert bodies(engine.receive()) == ["new"]
     with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
         engine.ack(old[1])
+
+
+def test_messages_of_a_topic_made_again_just_before_a_kill_were_not_consumed(engine: Engine) -> None:
+    sent(engine, 3)
+    engine.ack(*engine.receive())
+    engine.events.flush(engine.now_ms)
+    engine.store.delete_topic("orders", engine.now_ms)
+    engine.delivery.forget_topic("orders", engine.now_ms)
+    engine.store.topics.create("orders", queue_count=1)
+    for number in range(4):
+        engine.send(f"new{number}")
+    engine.crash()
+    assert bodies(engine.receive()) == ["new0", "new1", "new2", "new3"]
+
+
+def test_what_a_group_consumed_before_it_was_deleted_is_owed_to_one_of_its_name(engine: Engine) -> None:
+    """A kill right after the group was deleted and had received again."""
+    sent(engine, 3)
+    engine.ack(*engine.receive())
+    engine.events.flush(engine.now_ms)
+    engine.delivery.forget_group("workers", engine.now_ms)
+    engine.store.offsets.delete_group("workers")
+    engine.crash()
+    assert bodies(engine.receive()) == ["m0", "m1", "m2"]
+
+
+def test_where_the_log_takes_no_more_a_deleted_topic_is_forgotten_all_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent(engine, 1)
+    engine.receive()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.store, "append", _full)
+        engine.delivery.forget_topic("orders", engine.now_ms)
+    assert engine.delivery.pairs() == []
+    assert engine.events.pending_count
+    engine.events.flush(engine.now_ms)
+    assert not engine.events.pending_count
+
+
+def _full(*_: object, **__: object) -> None:
+    raise TroveError(errors.DISK_FULL)
 
 
 def test_a_clean_stop_makes_retry_messages_of_what_is_in_flight(engine: Engine) -> None:

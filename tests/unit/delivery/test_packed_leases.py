@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from array import array
 from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from broker.consumer_settings import ConsumerSettings
-from broker.delivery import open_messages, packed_leases, pair
+from broker.delivery import open_messages, packed_leases, pair, priority_taking
+from broker.delivery.by_priority import ByPriority
 from broker.delivery.leases import Lease
 from broker.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
 from broker.delivery.pair import Pair
@@ -21,14 +23,16 @@ from broker.delivery.queue_state import QueueState
 from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS, Engine, bodies
-from tests.support.engine import NOW_MS
+from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_delivery_model import DeliveryMachine
+from tests.unit.delivery.test_priority_model import PriorityMachine
 from trovemq_proto.errors import TroveError
 
 MANY = 1_000_000
-STEP = 100_000
+STEP = 50_000
 """As much as is loose is there by then; from there on memory grows by rows."""
 BYTES_MAX = 64 << 20
+OFFSET_SIZE = 8
 
 
 @pytest.fixture
@@ -44,8 +48,20 @@ def small() -> Iterator[None]:
 
 
 # --- memory ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("pattern", ["one lease each", "every second", "all expired"])
-def test_a_million_unacknowledged_messages_of_a_group_take_less_than_64_mib(pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "by_priority"),
+    [
+        ("one lease each", False),
+        ("every second", False),
+        ("all expired", False),
+        ("each changed", False),
+        ("one lease each", True),
+        ("all expired", True),
+    ],
+)
+def test_a_million_unacknowledged_messages_of_a_group_take_less_than_64_mib(
+    pattern: str, by_priority: bool
+) -> None:
     """In the dearest ways: each message under a lease of its own, with an end of its own."""
     size = 2 if pattern == "every second" else 1
     tracemalloc.start(1)
@@ -54,6 +70,7 @@ def test_a_million_unacknowledged_messages_of_a_group_take_less_than_64_mib(patt
         states = [QueueState("workers", "orders", number, SourceKind.TOPIC, 0) for number in range(4)]
         for state in states:
             both.add(state)
+            state.order = ByPriority(0) if by_priority else None
         for number in range(STEP):
             state, now_ms = states[number % 4], NOW_MS + number
             first = state.next_offset
@@ -65,8 +82,11 @@ def test_a_million_unacknowledged_messages_of_a_group_take_less_than_64_mib(patt
             both.leases.push(lease, state)
             if size == 2:
                 state.settle(first + number // 4 % 2)
+            if pattern == "each changed":
+                change(both, state, first, now_ms)
             if pattern == "all expired" and number % 1_000 == 999:
                 both.end_leases(now_ms)
+                sort_what_ended(state)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -74,7 +94,29 @@ def test_a_million_unacknowledged_messages_of_a_group_take_less_than_64_mib(patt
     packed = sum(state.open.packed.count for state in states)
     rows = sum(state.open.packed.byte_count for state in states)
     assert rows <= ROW_DTYPE.itemsize * packed
-    assert peak + 1.2 * ROW_DTYPE.itemsize * (MANY - packed) < BYTES_MAX, "all further ones become rows"
+    each = ROW_DTYPE.itemsize + (OFFSET_SIZE if by_priority and pattern == "all expired" else 0)
+    assert peak + 1.2 * each * (MANY - packed) < BYTES_MAX, "all further ones become rows"
+
+
+def change(both: Pair, state: QueueState, offset: int, now_ms: int) -> None:
+    """As Delivery.change_invisible() does it."""
+    before = state.open.get(offset)
+    assert before is not None
+    number, until_ms = state.take_lease_number(), now_ms + 500
+    lease = Lease(
+        number, 1, offset, offset + 1, until_ms, before.received_ms, before.client_id, renewed=False
+    )
+    state.hand_out(lease, range(offset, offset + 1))
+    both.leases.push(lease, state)
+
+
+def sort_what_ended(state: QueueState) -> None:
+    """As PriorityTaker does it."""
+    if state.order is not None:
+        for offsets in (state.ready, state.order.ended):
+            while offsets:
+                offset = offsets.pop()
+                state.order.came_back[offset % 10].push(offset)
 
 
 # --- the same as objects --------------------------------------------------------------------------------
@@ -112,7 +154,9 @@ def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> N
             elif what == "end":
                 now_ms = data.draw(st.integers(0, 50))
                 due = [one for one in model.values() if not one.ended and one.until_ms <= now_ms]
-                assert packed.end_until(now_ms) == bool(due)
+                found_ended = array("q")
+                assert packed.end_until(now_ms, found_ended) == bool(due)
+                assert sorted(found_ended) == sorted(offset for offset in model if model[offset] in due)
                 for lease in due:
                     lease.ended = True
             elif what == "ended":
@@ -128,6 +172,9 @@ def test_packed_leases_are_the_leases_that_were_packed(data: st.DataObject) -> N
                 packed = PackedLeases()
                 packed.restore(*saved)
             assert list(packed.offsets()) == sorted(model)
+            is_over = [offset for offset in sorted(model) if model[offset].ended]
+            assert sorted(packed.ended_offsets()) == is_over
+            assert [offset for offset in range(-1, 480) if packed.has_ended(offset)] == is_over
             assert packed.count == len(model)
             assert packed.lowest() == min(model, default=None)
             open_ends = [lease.until_ms for lease in model.values() if not lease.ended]
@@ -251,6 +298,64 @@ def test_packed_messages_come_back_lowest_first_when_their_time_is_over() -> Non
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_came_back_is_received_once_when_the_topic_changes_its_order(restarted: bool) -> None:
+    engine = engine_with(60, queue_count=1)
+
+    def receive_all(attempt: int) -> None:
+        got = [one for _ in range(30) for one in engine.receive(count=2)]
+        assert [one.queue_offset for one in got] == list(range(60)), "of one priority: in their own order"
+        assert {one.attempt for one in got} == {attempt}
+        assert engine.receive() == []
+        (state,) = states_of(engine)
+        assert state.open.packed.count > 40
+        engine.now_ms += LEASE_MS
+        assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
+        if restarted:
+            engine.restart()
+
+    receive_all(1)
+    engine.store.topics.alter("orders", options={"order": "priority"})
+    receive_all(2)
+    receive_all(3)
+    engine.store.topics.alter("orders", options={"order": "log"})
+    receive_all(4)
+    engine.store.topics.alter("orders", options={"order": "priority"})
+    receive_all(5)
+
+
+def test_what_was_sorted_by_priority_comes_when_the_topic_goes_back_to_log_order() -> None:
+    engine = engine_with(6, queue_count=1)
+    engine.store.topics.alter("orders", options={"order": "priority"})
+    assert len(engine.receive()) == 6
+    engine.now_ms += LEASE_MS
+    assert [one.queue_offset for one in engine.receive(count=1)] == [0]
+    engine.store.topics.alter("orders", options={"order": "log"})
+    again = engine.receive()
+    assert [(one.queue_offset, one.attempt) for one in again] == [(offset, 2) for offset in range(1, 6)]
+    assert engine.receive() == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_receive_reads_the_priority_of_a_bounded_number_that_came_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(priority_taking, "SORTED_MAX", 25)
+    engine = engine_with(0, queue_count=1)
+    engine.store.topics.alter("orders", options={"order": "priority"})
+    for number in range(60):
+        properties = {"_SYS_MSG_PRIORITY_": str(number % 10)}
+        send(engine.store, b"x", engine.now_ms, properties=properties)
+    first = [one.queue_offset for _ in range(30) for one in engine.receive(count=2)]
+    assert first == [offset for priority in range(9, -1, -1) for offset in range(priority, 60, 10)]
+    engine.now_ms += LEASE_MS
+    for _ in range(2):
+        assert engine.receive(count=2) == [], "it is not sorted yet"
+        assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")], "ask again"
+    assert [one.queue_offset for _ in range(30) for one in engine.receive(count=2)] == first
+
+
+@pytest.mark.usefixtures("small")
 def test_packed_messages_can_be_changed_and_acknowledged_many_at_once() -> None:
     engine = engine_with(64, queue_count=1)
     got = [one for _ in range(32) for one in engine.receive(count=2)]
@@ -282,5 +387,8 @@ def test_a_reset_forgets_what_is_packed() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_engine_is_as_its_model_while_nearly_everything_is_packed() -> None:
-    run_state_machine_as_test(DeliveryMachine, settings=settings(max_examples=15, stateful_step_count=30))
+@pytest.mark.parametrize("machine", [DeliveryMachine, PriorityMachine])
+def test_the_engine_is_as_its_model_while_nearly_everything_is_packed(
+    machine: type[RuleBasedStateMachine],
+) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30))

@@ -13,6 +13,7 @@ from broker.filters.filter import parse_filter
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, attempts, bodies
 from tests.support.engine import flush, send
+from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 
 BASE = ConsumerSettings(new_group_start="begin")
@@ -47,6 +48,18 @@ def test_higher_ones_go_first_and_each_priority_in_the_order_of_sending(count: i
         put(target, f"{number}", priority)
     assert all_of(target, count) == ["1", "4", "6", "2", "3", "0", "5"]
     assert target.committed() == 7
+
+
+def test_a_handle_whose_lease_a_crash_has_lost_acknowledges_nothing_that_waits() -> None:
+    target = engine()
+    put(target, "low", 1)
+    lost = target.receive()
+    target.crash()
+    put(target, "high", 9)
+    assert bodies(target.receive(count=1)) == ["high"]
+    with pytest.raises(TroveError, match="RECEIPT_HANDLE_ILLEGAL"):
+        target.ack(*lost)
+    assert bodies(target.receive()) == ["low"]
 
 
 def test_a_high_one_that_comes_late_passes_those_that_wait() -> None:

@@ -91,6 +91,33 @@ def test_a_group_that_has_only_subscribed_holds() -> None:
     assert [(one.group, one.queue_offset) for one in found.holders] == [("orders-watchers", 0)]
 
 
+def test_a_topic_says_which_group_it_keeps_how_much_of_the_log_for_and_until_when() -> None:
+    broker = kept_broker(retention_age_max="2d")
+    assert broker.task.topic_hold("orders") is None, "it has nothing"
+    broker.send("first")
+    stored_ms = broker.now_ms
+    broker.now_ms += HOUR_MS
+    broker.send("second")
+    hold = broker.task.topic_hold("orders")
+    assert hold is not None
+    assert (hold.holder.group, hold.holder.queue_offset) == ("", 0)
+    assert hold.until_ms == stored_ms + 2 * DAY_MS
+    broker.ack(broker.receive(count=1))
+    broker.store.offsets.commit("others", "orders", 0, 2)
+    broker.fill(1)
+    hold = broker.task.topic_hold("orders")
+    assert hold is not None
+    assert (hold.holder.group, hold.holder.queue_id, hold.holder.queue_offset) == ("workers", 0, 1)
+    assert hold.byte_count == broker.store.end_offset - hold.holder.physical_offset > SEGMENT
+    assert hold.until_ms == stored_ms + HOUR_MS + 2 * DAY_MS
+    broker.now_ms = hold.until_ms - 1
+    assert broker.task.topic_hold("orders") == hold
+    broker.now_ms = hold.until_ms
+    assert broker.task.topic_hold("orders") is None, "its age has let it go"
+    assert broker.task.topic_hold("filler") is None, "kept by its age alone"
+    assert broker.task.topic_hold("absent") is None
+
+
 def test_a_topic_that_no_group_reads_is_kept_until_its_own_age() -> None:
     broker = kept_broker(retention_age_max="2d")
     broker.send("first")
@@ -265,6 +292,9 @@ def test_what_goes_is_what_a_plain_model_lets_go(seed: int) -> None:
             expected = broker.store.min_offset + SEGMENT * allowed(broker, records, acked, reading, is_kept)
             broker.clean()
             assert broker.store.min_offset == expected
+            first = broker.task.counters.held.first_of_each_topic(10)
+            hold = broker.task.topic_hold("orders")
+            assert [hold.holder] == first if hold is not None else not first
     assert broker.task.counters.dropped_unacknowledged == 0
 
 

@@ -17,6 +17,7 @@ from trovemq.model import (
     QueueOffsets,
     ServerInfo,
     TopicDescription,
+    TopicHold,
     TopicQueue,
     TopicRoute,
 )
@@ -109,6 +110,7 @@ def append_outcome(data: bytes) -> AppendOutcome:
             )
             for each in reply.duplicates
         ),
+        {each.index: range(each.first, each.last + 1) for each in reply.sequence_gaps},
     )
 
 
@@ -197,7 +199,12 @@ def topic_description(topic: admin_pb2.TopicDescription) -> TopicDescription:
         tuple(queues),
         topic.broker,
         dict(topic.options),
+        _topic_hold(topic.hold) if topic.HasField("hold") else None,
     )
+
+
+def _topic_hold(hold: admin_pb2.TopicHold) -> TopicHold:
+    return TopicHold(hold.bytes, hold.group, hold.queue_id, hold.queue_offset, hold.until)
 
 
 def offset_resets(reply: admin_pb2.ResetOffsetReply, broker: str) -> list[OffsetReset]:

@@ -177,13 +177,17 @@ async def list_(
 
 @verb(app, "describe")
 async def describe(session: Session, name: NameArgument, broker: BrokerOption = None) -> None:
-    """Show a topic with its queues' offsets, on every broker that has it."""
+    """Show a topic with its queues' offsets, and what it keeps of the log until it is acknowledged."""
     async with session.client() as client:
         descriptions = await session.call(client.admin.describe_topic(name, broker=broker))
     for description in descriptions:
-        session.output.item({**topic_fields(description), "queues": queue_fields(description)})
+        fields = topic_fields(description) | {"hold": hold_fields(description)}
+        session.output.item(fields | {"queues": queue_fields(description)})
     if not session.output.json:
         show_queues(session, descriptions)
+        for description in descriptions:
+            if description.options.get("retention") == "until_acknowledged":
+                session.output.show(hold_text(description))
 
 
 @verb(app, "delete")
@@ -218,6 +222,37 @@ def topic_fields(topic: TopicDescription) -> dict[str, object]:
 def options_text(topic: TopicDescription) -> str:
     """`deduplicate 1h, order priority`; a dash for none."""
     return ", ".join(f"{name} {value}" for name, value in topic.options.items()) or "-"
+
+
+def hold_fields(topic: TopicDescription) -> dict[str, object] | None:
+    """The JSON object of what the topic keeps of the log until it is acknowledged; None for nothing."""
+    hold = topic.hold
+    if hold is None:
+        return None
+    return {
+        "bytes": hold.bytes,
+        "group": hold.group,
+        "queueId": hold.queue_id,
+        "queueOffset": hold.queue_offset,
+        "until": hold.until,
+    }
+
+
+def hold_text(topic: TopicDescription) -> str:
+    """The same in words."""
+    from trovemq.cli.times import format_time
+
+    hold = topic.hold
+    if hold is None:
+        return (
+            f"{topic.topic} keeps nothing of the log on {topic.broker}: all of it is acknowledged, or too old"
+        )
+    whose = f"group {hold.group} has not acknowledged" if hold.group else "no group has read"
+    text = (
+        f"{topic.topic} keeps {hold.bytes:,} bytes of the log on {topic.broker}: "
+        f"{whose} queue {hold.queue_id} from offset {hold.queue_offset} on"
+    )
+    return f"{text}; its age lets that go at {format_time(hold.until)}" if hold.until else text
 
 
 def queue_fields(topic: TopicDescription) -> list[dict[str, object]]:

@@ -1,0 +1,43 @@
+"""How many messages of each priority came into the topics that are received by priority, since the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from broker.message_store import MessageStore
+from broker.projection import DispatchBatch
+from trovemq_proto.records.priorities import PRIORITY_COUNT, priorities_of
+
+
+class PriorityCounts:
+    """Told of every run of records that becomes visible. At most one row for each topic that there is."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._topics = store.topics
+        self._counts: dict[str, list[int]] = {}
+        store.on_visible = self.add
+
+    def add(self, batch: DispatchBatch) -> None:
+        """These records are visible now; costs nothing where no topic is received by priority."""
+        topics = self._topics.priority_topics()
+        if not topics or not len(batch.records):
+            return
+        priorities = None
+        for topic, records in batch.records.topic_groups():
+            if topic not in topics:
+                continue
+            if priorities is None:
+                priorities = priorities_of(batch.records)
+            more = np.bincount(priorities[records], minlength=PRIORITY_COUNT).tolist()
+            counts = self._counts.get(topic, [0] * PRIORITY_COUNT)
+            self._counts[topic] = [one + other for one, other in zip(counts, more, strict=True)]
+
+    def rows(self) -> Iterator[tuple[str, int, int]]:
+        """(topic, priority, messages)."""
+        for topic, counts in self._counts.items():
+            yield from ((topic, priority, count) for priority, count in enumerate(counts))
+
+    def forget(self, topic: str) -> None:
+        self._counts.pop(topic, None)
