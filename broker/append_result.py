@@ -5,16 +5,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.log.commit_log import AppendStatus
+from broker.trees.producers import Gap
 from broker.trees.unique_ids import Place
 from trovemq_proto.records.ids import encode_offset_msg_id
 
 _NO_PLACES: Final[Mapping[int, Place]] = {}
+_NO_GAPS: Final[Mapping[int, Gap]] = {}
+
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,8 @@ class AppendResult:
     Of a batch with `duplicates` (index in the batch -> where the message was stored before; rising) these
     were left out: everything else tells of the others, which are numbered without them. Where all of it were
     duplicates, physical_offset, first_queue_offset and store_timestamp are those of the first one's original.
-    `synced_at`: how far the log must be synced for the originals to be on disk.
+    `synced_at`: how far the log must be synced for the originals to be on disk. `gaps` (index in the batch,
+    rising): the numbers that the producer of the message left out just before it.
     """
 
     status: AppendStatus
@@ -37,6 +43,7 @@ class AppendResult:
     positions: NDArray[np.int64]
     duplicates: Mapping[int, Place] = field(default_factory=lambda: _NO_PLACES)
     synced_at: int = 0
+    gaps: Mapping[int, Gap] = field(default_factory=lambda: _NO_GAPS)
 
     @property
     def end(self) -> int:
@@ -61,25 +68,27 @@ class AppendResult:
 
     def part(self, first: int, count: int) -> AppendResult:
         """What became of messages first .. first + count - 1 of the batch."""
-        known = tuple(self.duplicates)
-        before = bisect_left(known, first)
-        return self._part(first, count, before, known[before : bisect_left(known, first + count)])
+        end = first + count
+        before, known = _shares(self.duplicates, (0, first, end))
+        (gaps,) = _shares(self.gaps, (first, end))
+        return self._part(first, count, len(before), known, gaps)
 
     def parts(self, counts: Iterable[int]) -> Iterator[AppendResult]:
         """What became of each send of so many messages, of which the batch was put together."""
-        known = tuple(self.duplicates)
-        first = before = 0
-        for count in counts:
-            behind = bisect_left(known, first + count, before)
-            yield self._part(first, count, before, known[before:behind])
-            first, before = first + count, behind
+        ends = list(accumulate(counts, initial=0))
+        shares = zip(pairwise(ends), _shares(self.duplicates, ends), _shares(self.gaps, ends), strict=True)
+        before = 0
+        for (first, end), known, gaps in shares:
+            yield self._part(first, end - first, before, known, gaps)
+            before += len(known)
 
-    def _part(self, first: int, count: int, before: int, known: Sequence[int]) -> AppendResult:
+    def _part(
+        self, first: int, count: int, before: int, known: Mapping[int, Place], gaps: Mapping[int, Gap]
+    ) -> AppendResult:
         """`before`: how many duplicates lie before it; `known`: those in it."""
-        mine = {index - first: self.duplicates[index] for index in known}
-        kept = count - len(mine)
+        kept = count - len(known)
         if not kept:
-            return only_duplicates(mine, self.synced_at, self.store_host)
+            return only_duplicates(known, self.synced_at, self.store_host)
         begin = first - before
         start = int(self.positions[begin])
         behind = begin + kept
@@ -91,8 +100,9 @@ class AppendResult:
             first_queue_offset=self.first_queue_offset + begin,
             record_count=kept,
             positions=self.positions[begin:behind] - start,
-            duplicates=mine,
-            synced_at=self.synced_at if mine else 0,
+            duplicates=known,
+            synced_at=self.synced_at if known else 0,
+            gaps=gaps,
         )
 
     def offset_msg_ids(self) -> list[str]:
@@ -101,6 +111,14 @@ class AppendResult:
             encode_offset_msg_id(self.store_host, self.physical_offset + int(position))
             for position in self.positions
         ]
+
+
+def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int, _Row]]:
+    """The rows of ends[0] .. ends[1] - 1, of ends[1] .. ends[2] - 1, …, each counted from its first one."""
+    indexes = tuple(rows)
+    for first, end in pairwise(ends):
+        own = indexes[bisect_left(indexes, first) : bisect_left(indexes, end)]
+        yield {index - first: rows[index] for index in own}
 
 
 def only_duplicates(duplicates: Mapping[int, Place], synced_at: int, store_host: bytes) -> AppendResult:

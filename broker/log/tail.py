@@ -26,7 +26,7 @@ from broker.log.segments import Segment
 from broker.storage.files import StorageError
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
-from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES
+from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES, MAGIC_V1_BYTES, MAGIC_V2_BYTES
 
 _CHUNK_MIN: Final = 1 << 12
 _CHUNK_MAX: Final = 1 << 20
@@ -106,9 +106,14 @@ def find_record(segment: Segment, physical_offset: int, end: int | None = None) 
 
 
 def _is_broken_blank(segment: Segment, position: int) -> bool:
-    """Whether a blank's eight bytes are all that was written in the rest of the segment."""
+    """Whether a blank's eight bytes are all that was written in the rest of the segment. The first bytes of a
+    record that lost the others are none."""
     view = segment.file.view()
-    if not any(view[position : position + BLANK_SIZE]):
+    head = bytes(view[position : position + BLANK_SIZE])
+    magic = head[_MAGIC_POSITION:].rstrip(b"\x00")
+    if not any(head) or any(magic and whole.startswith(magic) for whole in (MAGIC_V1_BYTES, MAGIC_V2_BYTES)):
+        return False
+    if not magic and int.from_bytes(head[:_MAGIC_POSITION]) != segment.file.size - position:
         return False
     for begin, end in segment.file.written_ranges(position + BLANK_SIZE):
         for chunk in range(begin, end, _CHUNK_MAX):

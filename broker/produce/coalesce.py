@@ -9,7 +9,8 @@ acknowledgements wait for the next one anyway.
 Invariants
 - A send waits for a bounded number of turns, and for the sync that runs, at most gather_max_ms.
 - Within a group the records lie in the order in which the sends came.
-- Every send's future is resolved exactly once, with its own part of the group's append or the group's error.
+- Every send's future is resolved exactly once, with its own part of the group's append, with the
+  group's error, or with the error of its own messages.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ from trovemq_proto.errors import TroveError
 GATHER_TURNS_MAX: Final = 64  # of the event loop
 QUIET_TURNS: Final = 4  # a call takes so many from its acceptance to here
 WAITING_BYTES_MAX: Final = 64 << 20  # of one gathering, all groups
+_OF_ONE_SEND: Final = (
+    errors.PRODUCER_SEQUENCE_ILLEGAL,
+    errors.PRODUCER_SEQUENCE_TOO_OLD,
+    errors.PRODUCER_SEQUENCE_CONFLICT,
+)
+"""What is wrong with one message refuses the whole append; the other senders' are stored all the same."""
 _FIRST: Final = np.zeros(1, np.int64)
 _FIRST.flags.writeable = False
 
@@ -168,6 +175,10 @@ class Coalescer:
         try:
             result = self._appender.append(topic, queue_id, data, None)
         except Exception as error:  # each sender must hear of it; none may wait for ever
+            if len(sends) > 1 and isinstance(error, TroveError) and error.spec in _OF_ONE_SEND:
+                for send in sends:
+                    self._append(topic, queue_id, [send])
+                return
             for send in sends:
                 if not send.done.done():
                     send.done.set_exception(error)
@@ -176,7 +187,7 @@ class Coalescer:
 
     def _share(self, sends: list[_Send], queue_id: int, result: AppendResult) -> None:
         first, begin = 0, 0
-        if result.duplicates:
+        if result.duplicates or result.gaps:
             self._share_parts(sends, queue_id, result)
             return
         for send in sends:

@@ -198,6 +198,22 @@ BUGS = (
         ),
     ),
     Planted(
+        "one acknowledgement of a transaction is not in its run",
+        "broker/atomic/atomic_commits.py",
+        "(acknowledgement.event(now_ms) for acknowledgement in prepared)",
+        "(acknowledgement.event(now_ms) for acknowledgement in prepared[1:] or prepared)",
+        (MODEL_WALK,),
+        {"TRIAL": "5"},
+    ),
+    Planted(
+        "a producer's number that is just too old is stored",
+        "broker/trees/producers.py",
+        "            if sequence <= highest - DEPTH:\n",
+        "            if sequence < highest - DEPTH:\n",
+        (MODEL_WALK,),
+        {"TRIAL": "0"},
+    ),
+    Planted(
         "a search forgets what the trees lack",
         "broker/search/search.py",
         "        return min(high, max(low, trees.search.position if trees is not None else 0))",

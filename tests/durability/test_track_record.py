@@ -346,6 +346,56 @@ FAULTS = (
             "test_an_unreadable_page_of_the_queue_of_delayed_messages_stopped_the_broker",
         ),
     ),
+    Planted(
+        "A topic was deleted and made again just before a kill: a group never got its first messages",
+        "broker/delivery/delivery.py",
+        "        if forgotten:\n            self._flush_events(now_ms)\n",
+        "",
+        (
+            "tests/unit/delivery/test_life_of_the_state.py::test_messages_of_a_topic_made_again_just_before_a_kill_were_not_consumed",
+        ),
+    ),
+    Planted(
+        "After a kill a transaction acknowledged what waited for its priority, and it was delivered again",
+        "broker/delivery/delivery.py",
+        "                or passed_over(self.context, state, offset)  # a crash has lost the lease\n",
+        "",
+        (
+            "tests/unit/delivery/test_priority_order.py::test_a_handle_whose_lease_a_crash_has_lost_acknowledges_nothing_that_waits",
+        ),
+    ),
+    Planted(
+        "The biography of a message failed in a topic by priority, after a start without trees",
+        "broker/delivery/standing.py",
+        "order.next_from(other), until)",
+        "order.cursors[other], until)",
+        (
+            "tests/unit/biography/test_biography.py::test_by_priority_what_is_ahead_is_told_after_a_start_without_trees",
+        ),
+    ),
+    Planted(
+        "After a power cut a lost message at a segment's end stayed as damage, with later ones behind it",
+        "broker/log/tail.py",
+        "    if not any(head) or any(magic and whole",
+        "    if not any(head) or any(False and whole",
+        ("tests/unit/engine/test_log_tail.py::test_the_first_bytes_of_a_lost_record_are_no_blank",),
+    ),
+    Planted(
+        "One producer's illegal or repeated number failed the sends of others that arrived with it",
+        "broker/produce/coalesce.py",
+        " and error.spec in _OF_ONE_SEND:",
+        " and False:",
+        ("tests/unit/produce/test_coalesce.py::test_a_number_that_is_refused_fails_its_own_send_alone",),
+    ),
+    Planted(
+        "A delayed message of an idempotent producer, in doubt, was sent to a second broker: stored on both",
+        "clients/python/trovemq/_rocketmq/sending.py",
+        "                    broker_name = broker.name\n",
+        "                    pass\n",
+        (
+            "tests/unit/sdk/test_transactions.py::test_a_delayed_message_that_may_be_stored_stays_at_its_broker_and_keeps_its_id",
+        ),
+    ),
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 
@@ -15,6 +16,7 @@ from tests.support.broker_process import running_broker
 from trovemq import Client, TroveError, errors
 from trovemq.testing import BrokerProcess, free_port
 from trovemq_proto.records import Message
+from trovemq_proto.v1 import message_pb2, message_pb2_grpc
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
@@ -102,6 +104,50 @@ async def test_gaps_and_replays_are_told_apart(client: Client) -> None:
     with pytest.raises(TroveError) as caught:
         await send(2)
     assert caught.value.spec is errors.PRODUCER_SEQUENCE_TOO_OLD
+
+
+async def test_receipts_tell_of_gaps_once(client: Client) -> None:
+    topic = await make(client, "gaps-told")
+
+    def properties(sequence: int) -> dict[str, str]:
+        return {"TROVEMQ_PRODUCER": "app", "TROVEMQ_SEQUENCE": str(sequence)}
+
+    async def send(sequence: int) -> range:
+        key = f"m-{sequence}"
+        receipt = await client.send(
+            topic, b"body", properties=properties(sequence), unique_key=key, queue_id=0
+        )
+        return receipt.sequence_gap
+
+    missing = [await send(sequence) for sequence in (0, 1, 5, 5, 2, 6)]
+    assert missing == [range(0), range(0), range(2, 5), range(0), range(0), range(0)]
+    async with client.producer(topic) as producer:
+        rows = [properties(sequence) for sequence in (5, 7, 10, 9, 12)]
+        keys = [f"m-{row['TROVEMQ_SEQUENCE']}" for row in rows]
+        batch = await producer.send_batch([b"body"] * 5, properties=rows, unique_keys=keys)
+    assert batch.sequence_gaps == {2: range(8, 10), 4: range(11, 12)}
+    assert batch.duplicates.tolist() == [True, False, False, False, False]
+    assert batch[4].sequence_gap == range(11, 12)
+
+
+async def test_a_unary_send_tells_of_gaps_too(client: Client, broker: BrokerProcess) -> None:
+    topic = await make(client, "gaps-unary")
+
+    def request(*sequences: int) -> message_pb2.SendRequest:
+        messages = [
+            message_pb2.OutgoingMessage(
+                body=b"x", properties={"TROVEMQ_PRODUCER": "app", "TROVEMQ_SEQUENCE": str(sequence)}
+            )
+            for sequence in sequences
+        ]
+        return message_pb2.SendRequest(topic=topic, queue_id=0, messages=messages)
+
+    async with grpc.aio.insecure_channel(broker.address) as channel:
+        service = message_pb2_grpc.MessageServiceStub(channel)
+        first = await service.Send(request(0))
+        second = await service.Send(request(1, 4))
+    assert not first.sequence_gaps
+    assert [(gap.index, gap.first, gap.last) for gap in second.sequence_gaps] == [(1, 2, 3)]
 
 
 @pytest.mark.parametrize(

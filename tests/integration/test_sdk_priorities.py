@@ -103,3 +103,19 @@ async def test_a_restart_goes_on_in_the_order_and_repeats_nothing(tmp_path: Path
             rest = await bodies(client, "urgent", 250, "readers")
     assert sorted(int(body) for body, _ in first + rest) == list(range(300))
     assert [body for body, _ in first] == [b"%d" % n for n in range(2, 152, 3)]
+
+
+async def test_messages_of_an_atomic_transaction_have_priorities_of_their_own(client: Client) -> None:
+    await client.admin.create_topic("together", queue_count=1, options={"order": "priority"})
+    await client.send("together", b"before")
+    async with client.transaction() as tx:
+        await tx.send("together", b"low", priority=1)
+        await tx.send("together", b"high", priority=9)
+        await tx.send_batch("together", [b"a", b"b"], priority=[None, 8])
+    assert await bodies(client, "together", 5, "readers") == [
+        (b"high", 9),
+        (b"b", 8),
+        (b"before", None),
+        (b"a", None),
+        (b"low", 1),
+    ]

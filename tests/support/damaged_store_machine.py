@@ -25,8 +25,10 @@ from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.repair import repair_files
 from broker.tools.store_view import StoreView
 from tests.support.damage import Files, contents_of, reported_in_log, scrub, try_open
-from tests.support.indexed_store_machine import DATA, HARMS, IDS, WINDOWS, IndexedStoreMachine
+from tests.support.indexed_store_machine import DATA, HARMS, WINDOWS, IndexedStoreMachine
+from tests.support.numbered_steps import ID_KINDS, NUMBER_STEPS, PRODUCERS
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent
+from tests.support.transaction_steps import IDS, LEASE_MS
 from trovemq_proto.errors import TroveError
 
 KEY_INDEX_NOTE: Final = "trovemq/key-index.json"
@@ -181,6 +183,9 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
     picks = [source.randrange(3 * IDS) for _ in range(source.randint(1, 5))]
     few = [source.randint(1, IDS) for _ in range(source.randint(1, 3))]
     parts = [(source.choice(TOPICS), source.randrange(QUEUES), pick) for pick in picks]
+    acknowledged = [source.randrange(100) for _ in range(source.randrange(4))]
+    producer = source.choice(PRODUCERS)
+    rows = [(source.choice(NUMBER_STEPS), source.choice(ID_KINDS)) for _ in range(source.randint(1, 6))]
     window, declared = source.choice(WINDOWS), source.random() < 0.5
     steps: list[tuple[int, Callable[[], None]]] = [
         (8, partial(machine.send, topic, queue, sizes, source.randrange(1500), source.choice(TAGS), -queue)),
@@ -200,9 +205,12 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
         (2, partial(machine.power_cut_while_starting, seed, odds)),
         (6, partial(machine.send_ids, topic, queue, picks, source.choice([0, 1, 3_000, 9_999]))),
         (4, partial(machine.send_ids_during_a_step, topic, queue, few, source.choice([1, 1 << 20]))),
-        (6, partial(machine.commit_transaction, parts, source.randrange(400))),
+        (6, partial(machine.commit_transaction, parts, source.randrange(400), acknowledged)),
+        (4, partial(machine.receive, topic, source.randint(1, 6), source.choice([0, 500, LEASE_MS]))),
+        (1, machine.flush_events),
+        (8, partial(machine.send_numbered, topic, queue, producer, rows, source.choice([0, 1, 3_000]))),
         (1, partial(machine.commit_again, seed)),
-        (2, partial(machine.power_cut_at_a_commit, parts, trees, seed, source.choice([0.5, 0.8]))),
+        (2, partial(machine.power_cut_at_a_commit, parts, acknowledged, trees, seed, max(0.5, odds))),
         (3, partial(machine.alter, topic, window, flip, declared)),
         (4, partial(machine.step_of_the_trees, source.choice([1, 600, 5_000, 1 << 20]), 2)),
         (2, machine.catch_up_trees),
@@ -230,3 +238,5 @@ def walk(source: random.Random, steps: int) -> None:
         machine.searches_equal_the_model()
         machine.priorities_come_in_order()
         machine.trees_are_not_ahead()
+        machine.the_group_consumed_what_transactions_say()
+        machine.producers_stand_where_the_list_says()

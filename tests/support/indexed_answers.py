@@ -43,6 +43,8 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
     AnyOf((Has(PROPERTY, b"DL", name="carrier"), Has(KEY, b"k0"))),
     AllOf((Has(PROPERTY, b"U", name="carrier"), AnyOf((Has(KEY, b"k2"), Has(TAG, b"BB"))))),
 )
+QueuePlace = tuple[str, int, int]
+"""Topic, queue, queue offset."""
 UNTIL: Final = 120_000
 """Searches of a time range end within so many ms of the first message."""
 
@@ -58,28 +60,36 @@ class Options:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Where it lies in the log, and its messages in the order of sending."""
+    """Where it lies in the log, its messages in the order of sending, and what it acknowledged."""
 
     begin: int
     end: int
     messages: tuple[StoredMessage, ...]
+    acknowledged_count: int
+    acknowledged: frozenset[QueuePlace]
+
+
+def place_of(message: Sent) -> QueuePlace:
+    return message.topic, message.queue_id, message.queue_offset
 
 
 class IndexedAnswers(StoreMachine):
     """`options` as they were set. `gone` has messages that retention removed: their ids may still be known.
-    `transactions`: the committed ones that a crash has not taken."""
+    `transactions`: the committed ones that a crash has not taken. `consumed`: what they acknowledged."""
 
     def __init__(self) -> None:
         super().__init__()
         self.options: dict[str, Options] = {}
         self.gone: list[Sent] = []
         self.transactions: dict[str, Transaction] = {}
+        self.consumed: set[QueuePlace] = set()
 
     def opened(self) -> None:
         """What stands on the store is opened as a broker opens it."""
         self.deduplication = Deduplication(self.store)
-        model = ConsumerModel.open(self.store, self.files, ConsumerSettings(), self.now)
-        self.commits = AtomicCommits(self.store, model, self.deduplication)
+        settings = ConsumerSettings(new_group_start="begin")
+        self.model = ConsumerModel.open(self.store, self.files, settings, self.now)
+        self.commits = AtomicCommits(self.store, self.model, self.deduplication)
         self.priorities = PriorityQueues(self.store, RecordReader(self.store))
         self.check_options()
         self.check_transactions()
@@ -98,6 +108,11 @@ class IndexedAnswers(StoreMachine):
             assert found.indexed_properties == (("carrier",) if wanted.declared else ())
 
     # --- ids ------------------------------------------------------------------------------------------
+    def any_hit(self, topic: str) -> bool:
+        """Whether a record of the topic was damaged: trees that read it then have it as it is now, under
+        another id, number or time perhaps."""
+        return any(m.hit and m.topic == topic for m in (*self.sent, *self.gone))
+
     def known(self, topic: str, unique_id: str, now_ms: int) -> tuple[list[Place], bool]:
         """Where a message of the id may be said to be, and whether it may not be stored again. The index may
         know a message that is damaged or that retention removed, and need not."""
@@ -122,10 +137,12 @@ class IndexedAnswers(StoreMachine):
             assert not one.begin < end < one.end, f"a part of {transaction_id} is in the log"
             if one.begin >= end:
                 del self.transactions[transaction_id]
+                self.consumed -= one.acknowledged
                 assert transaction_id not in self.commits.ends, f"{transaction_id} is gone and remembered"
             elif one.begin >= self.store.min_offset:
                 assert transaction_id in self.commits.ends, f"{transaction_id} is forgotten"
                 self.check_answer(transaction_id, one)
+        self.consumed &= {place_of(m) for m in self.sent}
 
     def check_answer(self, transaction_id: str, one: Transaction) -> None:
         """Who asks again what became of it is told the same."""
@@ -133,6 +150,7 @@ class IndexedAnswers(StoreMachine):
             return
         committed = self.commits.ends.committed(transaction_id)
         assert (committed.messages, committed.end) == (one.messages, one.end)
+        assert committed.acknowledged_count == one.acknowledged_count
 
     # --- searches and priorities ----------------------------------------------------------------------
     @invariant()

@@ -1,81 +1,37 @@
-"""StoreMachine with the steps of B+trees: known ids, atomic transactions, options, trees that come and go.
+"""StoreMachine with the steps of B+trees: known ids, options, trees that come and go; by transaction_steps.py
+and numbered_steps.py (beside this) transactions and numbered producers.
 
 What must hold after each step: tests/support/indexed_answers.py.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from broker.append_result import AppendResult
 from broker.storage.files import FileSystem
-from broker.storage.memory import SECTOR_SIZE
 from broker.storage.trees import TreeChange
 from broker.trees.layout import FORMAT_KEY, META, NUMBER
 from broker.trees.store_trees import TREE_NAMES
 from broker.trees.unique_ids import Place
 from tests.support.deduplicated import places_of, step
-from tests.support.engine import BORN_HOST, record, validated
-from tests.support.indexed_answers import IndexedAnswers, Options, Transaction
-from tests.support.store_answers import QUEUES, TAGS, TOPICS, Sent
+from tests.support.indexed_answers import Options, place_of
+from tests.support.numbered_steps import NumberedSteps
+from tests.support.store_answers import QUEUES, TOPICS
 from tests.support.store_machine import encoded
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
-from trovemq_proto.records import encode_offset_msg_id
-from trovemq_proto.records.hosts import pack_host
+from tests.support.transaction_steps import IDS
 
 DIRECTORY: Final = "trovemq/trees"
 DATA: Final = f"{DIRECTORY}/data.mdb"
 WINDOWS: Final = ("off", "5s", "20s", "10m")
-IDS: Final = 6
 HARMS: Final = ("lost", "damaged", "of another format")
 
 
-class IndexedStoreMachine(IndexedAnswers):
+class IndexedStoreMachine(NumberedSteps):
     """See the module's text."""
-
-    def append(self, records: list[bytes], topic: str, queue: int, now_ms: int) -> AppendResult:
-        """As a producer's send; where trees are off, as one to a topic that is not deduplicated."""
-        if self.trees is None:
-            return super().append(records, topic, queue, now_ms)
-        data, batch = validated(self.store, records, topic, queue)
-        return self.deduplication.append(
-            data, batch, topic=topic, queue_id=queue, now_ms=now_ms, born_host=BORN_HOST
-        )
-
-    def new_message(self, topic: str, queue: int, pick: int, size: int) -> Sent:
-        """Its id is one of a few, that of a message which is there, a new one, or none."""
-        body = self.next_body(size)
-        unique_key = f"id-{pick % IDS}" if pick else ""
-        if pick > 2 * IDS:
-            unique_key = f"u{self.counter}"
-        elif pick > IDS and self.sent:
-            unique_key = self.sent[-(self.counter * pick) % len(self.sent)].unique_key
-        return Sent(topic, queue, 0, 0, 0, "", body, f"k{pick % 4} all", TAGS[pick % 3], unique_key)
-
-    def placed(self, message: Sent, place: Place) -> Sent:
-        return replace(
-            message,
-            queue_offset=place.queue_offset,
-            physical_offset=place.physical_offset,
-            store_timestamp=place.store_timestamp,
-            offset_msg_id=encode_offset_msg_id(pack_host(self.settings.store_host), place.physical_offset),
-        )
-
-    def made(self, topic: str) -> None:
-        if self.store.topics.get(topic) is None:
-            self.store.topics.create(topic, queue_count=4)
-
-    def appended(self) -> None:
-        self.store.dispatch()
-        if self.settings.flush_mode == "async":
-            self.visible = len(self.sent)
 
     # --- ids ------------------------------------------------------------------------------------------
     @rule(
@@ -91,12 +47,7 @@ class IndexedStoreMachine(IndexedAnswers):
         records = [encoded(message) for message in messages]
         before = self.store.end_offset
         if self.trees is None and self.options_of(topic).window_ms:
-            data, batch = validated(self.store, records, topic, queue)
-            with pytest.raises(TroveError, match="INDEX_DISABLED"):
-                self.deduplication.append(
-                    data, batch, topic=topic, queue_id=queue, now_ms=self.now, born_host=BORN_HOST
-                )
-            assert self.store.end_offset == before
+            self.refused_without_trees(records, topic, queue)
             return
         judged = [self.known(topic, message.unique_key, self.now) for message in messages]
         next_offset = self.queue_end(topic, queue, len(self.sent))
@@ -106,7 +57,8 @@ class IndexedStoreMachine(IndexedAnswers):
         for index, (message, (places, certain), place) in enumerate(told):
             repeated = stored.get(message.unique_key) if self.options_of(topic).window_ms else None
             if index in result.duplicates:
-                assert place in places or place == repeated, f"{message.unique_key!r} is not at {place}"
+                told_before = place in places or place == repeated or place.physical_offset in self.hits
+                assert told_before, f"{message.unique_key!r} is not at {place}"
                 continue
             assert not certain, f"{message.unique_key!r} is stored twice"
             assert repeated is None, f"{message.unique_key!r} is stored twice of one batch"
@@ -134,98 +86,6 @@ class IndexedStoreMachine(IndexedAnswers):
             found.run()
             self.store.finish_trees(found)
         self.send_ids(topic, queue, picks[::-1], 1)
-
-    # --- transactions ---------------------------------------------------------------------------------
-    @rule(
-        parts=st.lists(
-            st.tuples(st.sampled_from(TOPICS), st.integers(0, QUEUES - 1), st.integers(0, 3 * IDS)),
-            min_size=1,
-            max_size=5,
-        ),
-        size=st.integers(0, 400),
-    )
-    def commit_transaction(self, parts: list[tuple[str, int, int]], size: int) -> None:
-        for topic, _, _ in parts:
-            self.made(topic)
-        messages = [self.new_message(topic, queue, pick, size) for topic, queue, pick in parts]
-        transaction_id, before = f"t{self.counter}", self.store.end_offset
-        may_refuse, must_refuse = self.judged(messages)
-        try:
-            run = self.commits.new_run(transaction_id)
-            for m in messages:
-                _, batch = validated(self.store, [encoded(m)], m.topic, m.queue_id)
-                run.add(batch, m.topic, m.queue_id)
-            committed = self.commits.commit(run, [], self.now)
-        except TroveError as error:
-            if error.spec not in (errors.TRANSACTION_SIZE_EXCEEDED, *may_refuse):
-                raise
-            assert self.store.end_offset == before, "nothing of it is stored"
-            assert transaction_id not in self.commits.ends
-            return
-        assert not must_refuse, "a known id is stored again"
-        ends = {(m.topic, m.queue_id): self.queue_end(m.topic, m.queue_id, len(self.sent)) for m in messages}
-        for m, told in zip(messages, committed.messages, strict=True):
-            assert (told.topic, told.queue_id) == (m.topic, m.queue_id)
-            assert told.queue_offset == ends[m.topic, m.queue_id]
-            ends[m.topic, m.queue_id] += 1
-            place = Place(told.physical_offset, m.queue_id, told.queue_offset, committed.store_timestamp)
-            self.sent.append(self.placed(m, place))
-        begin = committed.messages[0].physical_offset
-        self.transactions[transaction_id] = Transaction(begin, committed.end, committed.messages)
-        self.appended()
-
-    @rule(
-        parts=st.lists(
-            st.tuples(st.sampled_from(TOPICS), st.integers(0, QUEUES - 1), st.integers(0, 3 * IDS)),
-            min_size=2,
-            max_size=5,
-        ),
-        trees=st.booleans(),
-        seed=st.integers(0, 999),
-        odds=st.sampled_from([0.5, 0.8]),
-    )
-    def power_cut_at_a_commit(
-        self, parts: list[tuple[str, int, int]], trees: bool, seed: int, odds: float
-    ) -> None:
-        """Some sectors of it are on the disk, and some are not."""
-        self.commit_transaction(parts, 300)
-        self.power_cut(self.settings.message_index_enable, trees, seed, odds, SECTOR_SIZE)
-
-    def judged(self, messages: list[Sent]) -> tuple[list[errors.ErrorSpec], bool]:
-        """Errors with which it may be refused for its ids, and whether it must be."""
-        may: list[errors.ErrorSpec] = []
-        must = False
-        judged = [m for m in messages if self.options_of(m.topic).window_ms]
-        if judged and self.trees is None:
-            return [errors.INDEX_DISABLED], True
-        counts = Counter((m.topic, m.unique_key) for m in judged if m.unique_key)
-        for (topic, unique_key), count in counts.items():
-            places, certain = self.known(topic, unique_key, self.now)
-            must = must or certain or count > 1
-            if places or count > 1:
-                may = [errors.TRANSACTION_DUPLICATE]
-        return may, must
-
-    @rule(choice=st.integers(0, 999))
-    def commit_again(self, choice: int) -> None:
-        """Whoever did not get the answer asks again, with the messages or without, and nothing is stored."""
-        living = [
-            (name, one) for name, one in self.transactions.items() if one.begin >= self.store.min_offset
-        ]
-        if not living:
-            return
-        transaction_id, one = living[choice // 2 % len(living)]
-        before = self.store.end_offset
-        if not any(m.physical_offset in self.hits for m in one.messages):
-            run = self.commits.new_run(transaction_id)
-            for m in one.messages if choice % 2 else ():
-                _, batch = validated(
-                    self.store, [record(b"again", topic=m.topic, queue_id=m.queue_id)], m.topic, m.queue_id
-                )
-                run.add(batch, m.topic, m.queue_id)
-            assert self.commits.commit(run, [], self.now).repeated
-        self.check_answer(transaction_id, one)
-        assert self.store.end_offset == before
 
     # --- options --------------------------------------------------------------------------------------
     @rule(
@@ -260,6 +120,9 @@ class IndexedStoreMachine(IndexedAnswers):
         if there and self.store.topics.get(topic) is None:
             self.options.pop(topic, None)
             self.gone = [m for m in self.gone if m.topic != topic]
+            self.model.delivery.forget_topic(topic, self.now)
+            self.consumed = {place for place in self.consumed if place[0] != topic}
+            self.leases = {place: lease for place, lease in self.leases.items() if place[0] != topic}
 
     # --- trees ----------------------------------------------------------------------------------------
     @rule(bytes_max=st.sampled_from([1, 600, 5_000, 1 << 20]), count=st.integers(1, 4))
@@ -282,9 +145,18 @@ class IndexedStoreMachine(IndexedAnswers):
 
     @rule(count=st.integers(1, 2))
     def expire(self, count: int) -> None:
+        """What a start would read of the deliveries is in a snapshot first."""
         before = list(self.sent)
+        segments = self.store.closed_segments()[:count]
+        if segments and self.model.saved_log_end < segments[-1].end:
+            work = self.model.begin_snapshot(self.now, always=True)
+            assert work is not None
+            self.sync()
+            work.run()
         super().expire(count)
         self.gone += before[: len(before) - len(self.sent)]
+        there = {place_of(m) for m in self.sent}
+        self.leases = {place: lease for place, lease in self.leases.items() if place in there}
 
     @rule(how=st.sampled_from(HARMS), clean=st.booleans(), trees=st.booleans())
     def lose_trees(self, how: str, clean: bool, trees: bool) -> None:

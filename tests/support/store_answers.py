@@ -24,6 +24,7 @@ from tests.support.engine import NOW_MS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT, PROPERTY_PRIORITY
 
 TOPICS: Final = ("orders", "bills")
@@ -34,7 +35,8 @@ GROUPS: Final = ("billing", "audit")
 
 @dataclass(frozen=True)
 class Sent:
-    """One message as it was appended; in the list all stand in log order. `hit`: its record was damaged."""
+    """One message as it was appended; in the list all stand in log order. `hit`: its record was damaged.
+    `producer`, `sequence`: its number, where it has one."""
 
     topic: str
     queue_id: int
@@ -47,6 +49,8 @@ class Sent:
     tag: str
     unique_key: str
     hit: bool = False
+    producer: str = ""
+    sequence: int = -1
 
     @property
     def number(self) -> int:
@@ -65,6 +69,8 @@ class Sent:
     def properties(self) -> dict[str, str]:
         """Beside keys, tag and unique key."""
         given = {PROPERTY_PRIORITY: str(self.priority)} if self.number % 5 else {}
+        if self.producer:
+            given |= {PROPERTY_PRODUCER: self.producer, PROPERTY_SEQUENCE: str(self.sequence)}
         return {"carrier": self.carrier, **given}
 
     def has(self, key_type: KeyType, key: str) -> bool:

@@ -130,6 +130,7 @@ class StoreMachine(StoreAnswers):
     def delete_topic(self, topic: str, really: int) -> None:
         if really or self.store.topics.get(topic) is None:
             return  # seldom: the other steps need messages
+        self.sync_what_offsets_need()
         self.store.delete_topic(topic, self.now)
         self.visible -= sum(m.topic == topic for m in self.sent[: self.visible])
         self.durable -= sum(m.topic == topic for m in self.sent[: self.durable])
@@ -156,12 +157,14 @@ class StoreMachine(StoreAnswers):
     def reset_offsets(self, group: str, topic: str) -> None:
         """Back to the beginning; on disk when it returns."""
         begins = {queue: self.queue_begin(topic, queue) for queue in range(QUEUES)}
+        self.sync_what_offsets_need()
         self.store.offsets.reset(group, topic, begins)
         self.committed.update({(group, topic, queue): begin for queue, begin in begins.items()})
         self.note_stored_offsets()
 
     @rule()
     def persist_offsets(self) -> None:
+        self.sync_what_offsets_need()
         self.store.offsets.persist()
         self.note_stored_offsets()
 
@@ -182,6 +185,11 @@ class StoreMachine(StoreAnswers):
         self.visible -= len(gone)
         self.durable -= len(gone)
         assert self.durable >= 0, "what is not on disk stays"
+
+    def sync_what_offsets_need(self) -> None:
+        """Whoever stores offsets sees to it."""
+        if self.store.offsets.log_needed > self.store.flushed_offset:
+            self.sync()
 
     def note_stored_offsets(self) -> None:
         """What the file has: nothing beyond what the log has on disk."""
@@ -237,7 +245,8 @@ class StoreMachine(StoreAnswers):
         self.committed = {}
         for group, topic, queue_id, offset in self.store.offsets.entries():
             assert offset <= self.queue_end(topic, queue_id, self.visible)
-            self.committed[group, topic, queue_id] = offset
+            if group in GROUPS:
+                self.committed[group, topic, queue_id] = offset
         assert self.committed == self.stored
         self.opened()
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from trovemq._links import Links
-from trovemq._outgoing import RECORD_OVERHEAD, Keys, RecordForm, check_message_group
+from trovemq._outgoing import RECORD_OVERHEAD, Keys, RecordForm, check_message_group, check_priority
 from trovemq._routes import Slot
 from trovemq._unique_keys import next_unique_key
 from trovemq._wire import transactions as wire
@@ -36,6 +36,7 @@ from trovemq_proto.records import (
     encode_record,
 )
 from trovemq_proto.records.hashes import group_queue
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.properties import message_properties
 
 _log = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ class AtomicTransaction:
         broker: str | None = None,
         ordering_key: str | None = None,
         message_group: str | None = None,
+        priority: int | None = None,
     ) -> int:
         """Adds one message; arguments as `Client.send`. A delayed message can be no part of a transaction.
 
@@ -163,6 +165,8 @@ class AtomicTransaction:
         if message_group is not None:
             found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
             ordering_key = message_group if ordering_key is None else ordering_key
+        if priority is not None:
+            found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
         block = encode_properties(found)
         size = len(body) + len(block) + RECORD_OVERHEAD
         if self._size + size > BYTES_MAX:
@@ -187,8 +191,10 @@ class AtomicTransaction:
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
+        priority: Sequence[int | None] | int | None = None,
     ) -> range:
-        """Adds many messages of one topic, in their order; `tag` and `properties` are one for all.
+        """Adds many messages of one topic, in their order; `tag` and `properties` are one for all; of
+        `priority` there are as many as bodies, or one for all.
 
         Returns:
             Their numbers, as `send`.
@@ -196,6 +202,9 @@ class AtomicTransaction:
         Raises:
             TroveError: As `send`; those before the one refused belong to the transaction then.
         """
+        if isinstance(priority, Sequence) and len(priority) != len(bodies):
+            text = f"{len(priority)} priorities for {len(bodies)} bodies"
+            raise TroveError(errors.REQUEST_ILLEGAL, text)
         first = len(self._messages)
         for index, body in enumerate(bodies):
             await self.send(
@@ -207,6 +216,7 @@ class AtomicTransaction:
                 queue_id=queue_id,
                 broker=broker,
                 ordering_key=ordering_key,
+                priority=priority if priority is None or isinstance(priority, int) else priority[index],
             )
         return range(first, len(self._messages))
 

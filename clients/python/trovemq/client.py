@@ -238,7 +238,9 @@ class Client(Lookups):
                 earlier one: called with the message, returns (or awaits) a TransactionResolution.
             idempotent: Numbers the messages, for topics with the option deduplicate: what may have been
                 stored already is sent again (retry_in_doubt) and stored once, and the broker tells gaps
-                (metric trovemq_producer_missing, log). Delayed messages and transactions get no number.
+                (`SendReceipt.sequence_gap`, the metric trovemq_producer_missing, its log). Delayed messages
+                and those of `Producer.transaction` get no number: they are known by their unique keys. A
+                commit of `Client.transaction` is known by the transaction's id; its messages must have none.
             producer_id: The same, under an id that outlives the process: the numbers go on where each broker
                 says that they stand. One running producer an id: a second one's messages are refused with
                 PRODUCER_SEQUENCE_CONFLICT.

@@ -7,15 +7,18 @@ receipt computes it only when it is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import encode_offset_msg_id
+
+NO_GAP: Final = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,10 @@ class SendReceipt:
         transaction_id: Of a message in a transaction; else empty.
         duplicate: The topic had a message of this UNIQ_KEY within its window (option deduplicate): this one
         was not stored, and the receipt says where the other one is.
+        sequence_gap: Of a producer that numbers its messages: the numbers just before this message's that
+        the broker had not got when it stored this one, `range(5, 8)` for 5, 6 and 7; empty where none is
+        missing. Those messages were refused or lost on the way, or come later. It is told once: not again
+        with a duplicate.
 
     A delayed message, and one in a transaction, is put on a queue later: its queue_id, queue_offset and
     physical_offset are -1, its offset_msg_id is empty, and store_timestamp is when it was sent.
@@ -55,6 +62,7 @@ class SendReceipt:
     recall_handle: str = ""
     transaction_id: str = ""
     duplicate: bool = False
+    sequence_gap: range = NO_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,8 @@ class AppendOutcome:
     store_host: bytes
     broker: str
     duplicates: tuple[Duplicate, ...] = ()
+    sequence_gaps: Mapping[int, range] = field(default_factory=dict)
+    """Record of the frame -> the numbers that are missing just before its own."""
 
     @property
     def stored(self) -> bool:
@@ -175,6 +185,7 @@ class FrameReceipt:
             store_timestamp=outcome.store_timestamp,
             broker=outcome.broker,
             status=outcome.status,
+            sequence_gap=outcome.sequence_gaps.get(index, NO_GAP),
         )
 
     def _receipt_among_duplicates(self, index: int, physical_offset: int) -> SendReceipt:
@@ -195,6 +206,7 @@ class FrameReceipt:
             broker=outcome.broker,
             status=outcome.status,
             duplicate=original is not None,
+            sequence_gap=outcome.sequence_gaps.get(index, NO_GAP),
         )
 
     def receipts(self) -> list[SendReceipt]:
@@ -267,6 +279,16 @@ class BatchReceipt(Sequence[SendReceipt]):
         (`SendReceipt.duplicate`)."""
         arrays = [part.are_duplicates for part in self.parts]
         return np.concatenate(arrays) if arrays else np.empty(0, np.bool_)
+
+    @property
+    def sequence_gaps(self) -> dict[int, range]:
+        """Of those messages before whose numbers some are missing: message of the batch -> the numbers
+        (`SendReceipt.sequence_gap`)."""
+        return {
+            int(start) + index: gap
+            for start, part in zip(self._starts, self.parts, strict=False)
+            for index, gap in part.outcome.sequence_gaps.items()
+        }
 
     @property
     def unique_keys(self) -> list[str]:

@@ -111,6 +111,35 @@ def test_a_bad_blank_does_not_hide_the_next_segment() -> None:
     assert store.end_offset == places[-1]
 
 
+def last_of_the_first_segment() -> tuple[MemoryFileSystem, list[int], int]:
+    """`crashed`, and the index of the last message before the blank."""
+    files, places = crashed(40)
+    return files, places, max(index for index, place in enumerate(places) if place < SEGMENT)
+
+
+@pytest.mark.parametrize("kept", [4, 5, 6, 8])
+def test_the_first_bytes_of_a_lost_record_are_no_blank(kept: int) -> None:
+    """A power cut took the last sectors of a segment, and the next segment is on disk."""
+    files, places, last = last_of_the_first_segment()
+    begin = places[last] + kept
+    overwrite(files, begin, bytes(SEGMENT - begin))
+    store = reopened(files)
+    assert store.end_offset == places[last]
+    assert firsts(store) == list(range(1, last + 1))
+    assert not store.recovery.damages
+
+
+@pytest.mark.parametrize("kept", [4, 6])
+def test_a_blank_that_lost_a_sector_does_not_hide_the_next_segment(kept: int) -> None:
+    files, places, last = last_of_the_first_segment()
+    log = files.open(f"commitlog/{0:020d}").view()
+    blank = places[last] + int.from_bytes(log[places[last] : places[last] + 4])
+    overwrite(files, blank + kept, bytes(SEGMENT - blank - kept))
+    store = reopened(files)
+    assert firsts(store) == list(range(1, 41))
+    assert store.end_offset == places[-1]
+
+
 def test_stale_bytes_behind_the_end_are_cut() -> None:
     files, places = crashed(6)
     log = files.open(f"commitlog/{0:020d}").view()

@@ -19,8 +19,11 @@ from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from broker.storage.files import Buffer
 from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import FlushMode
+from broker.trees.producers import Gap
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 
 
 class SlowStore:
@@ -54,7 +57,7 @@ class SlowStore:
 
 class Bench:
     def __init__(self, mode: FlushMode = "async", gather_max_ms: int = 60_000) -> None:
-        settings = replace(SMALL, flush_mode=mode)
+        settings = replace(SMALL, flush_mode=mode, tree_index_enable=True)
         self.store = open_store(MemoryFileSystem(), settings, topics=("orders", "others"))
         self.may_sync = threading.Event()
         self._sync_begun = threading.Event()
@@ -84,6 +87,18 @@ class Bench:
         messages = [OutgoingMessage(body) for body in bodies]
         return await self.coalescer.send(topic, queue_id, messages, born_host=None, now_ms=NOW_MS)
 
+    async def send_numbered(self, *sequences: int, unique_key: str = "") -> SendOutcome:
+        """Of the producer "p" to the topic "numbered"."""
+        messages = [
+            OutgoingMessage(
+                b"x",
+                unique_key=unique_key or f"m-{sequence}",
+                properties={PROPERTY_PRODUCER: "p", PROPERTY_SEQUENCE: str(sequence)},
+            )
+            for sequence in sequences
+        ]
+        return await self.coalescer.send("numbered", 0, messages, born_host=None, now_ms=NOW_MS)
+
 
 @pytest.mark.asyncio
 async def test_sends_of_one_turn_are_one_append_per_queue() -> None:
@@ -102,6 +117,54 @@ async def test_sends_of_one_turn_are_one_append_per_queue() -> None:
         for text in outcome.result.offset_msg_ids()
     ]
     assert ids == [message.offset_msg_id for message in messages]
+
+
+@pytest.mark.asyncio
+async def test_each_send_is_told_what_is_missing_before_its_own_numbers() -> None:
+    bench = Bench()
+    bench.store.topics.create("numbered", 1, options={"deduplicate": "1h"})
+    await bench.send_numbered(0)
+    outcomes = await asyncio.gather(
+        *(bench.send_numbered(*own) for own in ((1, 2), (5, 6, 9), (7,), (9, 12)))
+    )
+    assert bench.appends == [("numbered", 0)] * 2
+    assert [outcome.result.gaps for outcome in outcomes] == [
+        {},
+        {0: Gap(b"p", 3, 4), 2: Gap(b"p", 7, 8)},
+        {},
+        {1: Gap(b"p", 10, 11)},
+    ]
+    assert list(outcomes[3].result.duplicates) == [0]
+
+
+@pytest.mark.asyncio
+async def test_a_number_that_is_refused_fails_its_own_send_alone() -> None:
+    bench = Bench()
+    bench.store.topics.create("numbered", 1, options={"deduplicate": "1h"})
+    await bench.send_numbered(3_000)
+    sends = (
+        bench.send_numbered(3_001),
+        bench.send_numbered(3_002, 5),
+        bench.send_numbered(3_000, unique_key="another"),
+        bench.send_numbered(-1),
+        bench.send_numbered(3_000, 3_003),
+    )
+    outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert [outcome.spec for outcome in outcomes if isinstance(outcome, TroveError)] == [
+        errors.PRODUCER_SEQUENCE_TOO_OLD,
+        errors.PRODUCER_SEQUENCE_CONFLICT,
+        errors.PRODUCER_SEQUENCE_ILLEGAL,
+    ]
+    first, last = outcomes[0], outcomes[4]
+    assert isinstance(first, SendOutcome)
+    assert isinstance(last, SendOutcome)
+    assert (first.result.first_queue_offset, last.result.queue_offset(0), last.result.queue_offset(1)) == (
+        1,
+        0,
+        2,
+    )
+    stored = [int(message.properties[PROPERTY_SEQUENCE]) for message in read_queue(bench.store, "numbered")]
+    assert stored == [3_000, 3_001, 3_003]
 
 
 @pytest.mark.asyncio

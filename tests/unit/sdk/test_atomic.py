@@ -15,6 +15,8 @@ from trovemq._wire.transactions import CommitReply
 from trovemq.atomic import MESSAGES_MAX
 from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, TopicRoute
 from trovemq.received import ReceivedMessage
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY
+from trovemq_proto.records.properties import parse_properties
 
 pytestmark = pytest.mark.asyncio
 
@@ -95,6 +97,21 @@ async def test_messages_of_an_ordering_key_go_where_a_producer_sends_them() -> N
         await tx.send("orders", b"x", ordering_key="k")
         places += (await tx._placed())[1]
     assert len(set(places)) == 1
+
+
+async def test_a_priority_is_stored_as_a_producer_stores_it() -> None:
+    tx = transaction()
+    await tx.send("orders", b"x", priority=9)
+    await tx.send("orders", b"x")
+    await tx.send_batch("orders", [b"x", b"x"], priority=0)
+    await tx.send_batch("orders", [b"x", b"x"], priority=[None, 7])
+    found = [parse_properties(message.block).get(PROPERTY_PRIORITY) for message in tx._messages]
+    assert found == ["9", None, "0", "0", None, "7"]
+    assert (await refused(tx.send("orders", b"x", priority=10))).spec is errors.PROPERTY_ILLEGAL
+    in_a_group = tx.send("orders", b"x", priority=1, message_group="g")
+    assert (await refused(in_a_group)).spec is errors.REQUEST_ILLEGAL
+    assert (await refused(tx.send_batch("orders", [b"x"], priority=[1, 2]))).spec is errors.REQUEST_ILLEGAL
+    assert len(tx._messages) == len(found)
 
 
 async def test_what_is_wrong_is_refused_before_anybody_is_asked() -> None:

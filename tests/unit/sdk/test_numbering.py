@@ -101,6 +101,32 @@ async def test_what_is_too_old_to_be_judged_is_sent_with_a_new_number(
     assert [number for _, number in stored] == [number + len(refused) for _, number in refused]
 
 
+@pytest.mark.parametrize("columns", [False, True])
+async def test_receipts_say_which_numbers_are_missing_before_a_message(
+    broker: FakeServer, connect: Connect, columns: bool
+) -> None:
+    client = await connect(broker)
+
+    async def hook(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
+        reply = broker.acknowledgement(frame)
+        reply.sequence_gaps.add(index=0, first=3, last=3)
+        reply.sequence_gaps.add(index=2, first=5, last=8)
+        reply.duplicates.add(index=1)
+        return reply
+
+    broker.on_frame = hook
+    async with client.producer("orders", idempotent=True) as producer:
+        if columns:
+            batch = await producer.send_batch([b"x"] * 4)
+            assert batch.sequence_gaps == {0: range(3, 4), 2: range(5, 9)}
+            receipts = list(batch)
+            assert batch[2] == receipts[2]
+        else:
+            receipts = await asyncio.gather(*(producer.send(b"x", queue_id=0) for _ in range(4)))
+    assert [receipt.sequence_gap for receipt in receipts] == [range(3, 4), range(0), range(5, 9), range(0)]
+    assert [receipt.duplicate for receipt in receipts] == [False, True, False, False]
+
+
 async def test_a_broker_that_does_not_say_where_the_producer_stands_is_asked_again(
     broker: FakeServer, connect: Connect
 ) -> None:

@@ -244,6 +244,25 @@ async def test_what_may_have_been_stored_is_sent_again_only_where_that_is_wanted
             assert failure.value.fields["in_doubt"] == "true"
 
 
+async def test_a_delayed_message_that_may_be_stored_stays_at_its_broker_and_keeps_its_id(
+    broker: FakeServer, other: FakeServer, nameserver: FakeServer, connect: Connect
+) -> None:
+    answers = [UNAVAILABLE] * 3
+    for server in (broker, other):
+        server.messaging.hooks["SendMessage"] = lambda request: answers.pop() if answers else None
+    client = await connect(nameserver)
+    async with client.producer("orders", idempotent=True) as producer:
+        receipt = await producer.send(b"a", deliver_after=5, unique_key="order-1")
+    requests = {
+        server.name: [request.messages[0] for request in server.messaging.requests("SendMessage")]
+        for server in (broker, other)
+    }
+    (sent,) = filter(None, requests.values())
+    assert len(requests[receipt.broker]) == len(sent) == 4
+    assert {message.system_properties.message_id for message in sent} == {"order-1"}
+    assert not any(dict(message.user_properties) for message in sent), "it has no number"
+
+
 async def test_a_send_waits_for_a_broker_that_is_away(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker, send_attempts_max=10_000)
     await broker.stop()

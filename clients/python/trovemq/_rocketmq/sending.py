@@ -1,7 +1,8 @@
 """Sends that need the v2 protocol: delayed messages and the halves of transactions.
 
 One message is one call. What was certainly not stored is tried again, at another broker if there is one;
-what may have been stored only if the producer was told to (retry_in_doubt), then with the same message id.
+what may have been stored only if the producer was told to (retry_in_doubt), then at the same one and with the
+same message id.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class MessagingSender:
                 if in_doubt and not self._retry_in_doubt:
                     text = f"{error.message}; the message may have been stored"
                     raise TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"}) from error
+                if in_doubt:  # a broker that deduplicates knows its own messages only: it stays there
+                    broker_name = broker.name
                 delay = options.backoff.seconds(attempts)
                 late = loop.time() + delay >= deadline or attempts >= options.send_attempts_max
                 if late or not error.retriable or self._links.closed:

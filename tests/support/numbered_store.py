@@ -1,0 +1,88 @@
+"""A store with a deduplicated topic, and messages that producers have numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from broker.append_result import AppendResult
+from broker.deduplication import Deduplication
+from broker.message_store import MessageStore
+from broker.storage.files import FileSystem
+from broker.trees.unique_ids import Place
+from tests.support.deduplicated import SETTINGS, TOPIC
+from tests.support.engine import NOW_MS, flush, open_store, sent_record
+from trovemq_proto.records.validate import validate_batch
+
+PRODUCERS_MAX = 3
+DEPTH = 6
+
+
+class Message(NamedTuple):
+    producer: str
+    sequence: int | str
+    unique_id: str = ""
+
+
+class Stored(NamedTuple):
+    message: Message
+    place: Place
+
+
+def opened(
+    files: FileSystem, window: str = "10s", producers_max: int = PRODUCERS_MAX
+) -> tuple[MessageStore, Deduplication]:
+    store = open_store(files, replace(SETTINGS, producers_max=producers_max), topics=())
+    if store.topics.get(TOPIC) is None:
+        store.topics.create(TOPIC, 4, options={"deduplicate": window})
+    return store, Deduplication(store)
+
+
+def send(
+    deduplication: Deduplication,
+    store: MessageStore,
+    messages: Sequence[Message],
+    *,
+    topic: str = TOPIC,
+    queue_id: int = 0,
+    now_ms: int = NOW_MS,
+) -> AppendResult:
+    data = bytearray()
+    for message in messages:
+        properties = {"TROVEMQ_PRODUCER": message.producer, "TROVEMQ_SEQUENCE": str(message.sequence)}
+        own = {name: value for name, value in properties.items() if value}
+        data += sent_record(
+            b"body", topic=topic, queue_id=queue_id, unique_key=message.unique_id, properties=own
+        )
+    batch = validate_batch(
+        data,
+        topic=topic,
+        queue_id=queue_id,
+        body_size_max=store.settings.body_size_max,
+        store_host_ipv6=False,
+        append_property_crc=True,
+    )
+    return deduplication.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None)
+
+
+def numbers(producer: str, *sequences: int) -> list[Message]:
+    return [Message(producer, sequence) for sequence in sequences]
+
+
+def in_log(store: MessageStore) -> list[Stored]:
+    flush(store)
+    found = []
+    for begin, records, _ in store.scan(store.min_offset, store.end_offset):
+        for index, message in enumerate(records.messages()):
+            if message.topic == TOPIC:
+                own = message.properties
+                place = Place(
+                    begin + int(records.positions[index]),
+                    message.queue_id,
+                    message.queue_offset,
+                    message.store_timestamp,
+                )
+                number = int(own["TROVEMQ_SEQUENCE"])
+                found.append(Stored(Message(own["TROVEMQ_PRODUCER"], number, own.get("UNIQ_KEY", "")), place))
+    return found
