@@ -31,6 +31,7 @@ from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, encode_events
 from broker.events.event_log import EVENTS_QUEUE_ID
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord
+from broker.storage.fault_points import fault_point
 from broker.transaction_run import QueueKey, TransactionRun, run_size_max
 from broker.trees.producer_sequences import has_numbers
 from broker.trees.unique_keys import ids_of
@@ -87,7 +88,9 @@ class AtomicCommits:
         body = encode_end(run.message_count, len(acknowledgements), now_ms)
         self._add_own(run, ENDS_TOPIC, ENDS_QUEUE_ID, body, now_ms)
         judged = self._judge(run, queues, now_ms)  # last: its views would keep the run from growing
+        fault_point("atomic.before_append")
         result = self._store.append_run(run, now_ms)
+        fault_point("atomic.after_append")
         for queue, ids in judged.items():
             places = result.physical_offset + run.part(queue).positions
             self._deduplication.remember(queue[0], ids, places.tolist(), result.end)
@@ -99,6 +102,7 @@ class AtomicCommits:
         committed = committed_run(run, result, len(acknowledgements))
         self.ends.add(committed, result.physical_offset)
         self._model.on_append()
+        fault_point("atomic.after_commit")
         return committed
 
     def _judge(

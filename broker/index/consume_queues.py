@@ -177,6 +177,7 @@ class ConsumeQueues:
             if not together:
                 queue.publish(offset, len(units))
             fault_point("queues.after_run")
+        fault_point("queues.before_showing")
         for queue, offset, units in runs:
             if together:
                 queue.publish(offset, len(units))

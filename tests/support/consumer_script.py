@@ -8,14 +8,15 @@ from typing import Final
 from broker.delivery.request import Delivered, ReceiveRequest
 from broker.record_writer import NewRecord
 from broker.topics.subscription_groups import SubscriptionGroup
-from tests.support.engine_script import STEPS, WORKERS, EngineScript
+from tests.support.engine_script import STEPS, WORKERS
+from tests.support.tree_script import TreeScript, void
 from trovemq_proto.records import decode_message
 
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 
 
-class ConsumerScript(EngineScript):
+class ConsumerScript(TreeScript):
     """run() goes through everything once; the ledger has what was promised until then."""
 
     def run(self) -> None:
@@ -26,6 +27,7 @@ class ConsumerScript(EngineScript):
         self.crash()
         self.tear_tail()
         self.opened()
+        self.use_keys(2)
         self.second_life()
         self.close()
         self.opened()
@@ -34,7 +36,10 @@ class ConsumerScript(EngineScript):
         self.flush_projections()
         self.crash()
         self.lose_queue()
+        self.spoil_trees()
         self.opened()
+        self.use_keys(2)
+        self.attempt(partial(self.transact, 1))
         self.fill(3)
         self.consume("lines", STEPS, acknowledged=0)
         self.attempt(self.sync)
@@ -56,6 +61,9 @@ class ConsumerScript(EngineScript):
         self.end_open("rolled")
         self.consume("tasks", WORKERS, acknowledged=2)
         self.consume("lines", STEPS, acknowledged=1)
+        self.use_keys(4)
+        self.attempt(partial(self.transact, 2, "tasks"))
+        self.grow_trees()
         self.flush_projections()
         self.attempt(self.commit_offset)
         self.attempt(self.persist_offsets)
@@ -79,6 +87,8 @@ class ConsumerScript(EngineScript):
         for _ in range(2):
             self.attempt(self.expire)
         self.fill(6)
+        self.use_keys(3)
+        self.attempt(partial(self.transact, 2, "tasks"))
         self.attempt(self.commit_offset)
         self.attempt(self.sync)
         self.attempt(self.persist_offsets)
@@ -156,7 +166,3 @@ class ConsumerScript(EngineScript):
 
             self.attempt(die)
         self.attempt(self.sync)
-
-
-def void(_result: object) -> None:
-    """A step gives nothing."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
@@ -36,12 +36,15 @@ SETTINGS: Final = replace(
     index_item_count=64,
     undispatched_bytes_max=1 << 20,
     flush_mode="sync",
+    tree_index_enable=True,
 )
 CONSUMERS: Final = ConsumerSettings(
     new_group_start="begin", transaction_check_max=1, timer_log_file_size=52 * 64, timer_batch_max=4
 )
 PLAIN: Final = ("orders", "bills", "tasks", "lines")
-TOPICS: Final = (*PLAIN, "later", "deals")
+TOPICS: Final = (*PLAIN, "later", "deals", "left")
+UNIQUE: Final = ("once", "right")
+"""Deduplicated."""
 QUEUES: Final = 2
 WORKERS: Final = SubscriptionGroup("workers", retry_policy=RetryPolicy("customized", (1_000,)), retry_max=2)
 STEPS: Final = SubscriptionGroup("steps", orderly=True, retry_max=2)
@@ -62,14 +65,31 @@ class Sent:
     keys: str
 
 
+class Run(NamedTuple):
+    """An atomic transaction: what it sends to which topic and queue, and bodies of what it acknowledges."""
+
+    messages: list[tuple[str, int, bytes]]
+    acknowledged: list[bytes]
+
+
+class Synced(NamedTuple):
+    """How much of the ledger a sync covers, or has covered."""
+
+    sent: int = 0
+    once: int = 0
+    committed: int = 0
+
+
 @dataclass
 class Ledger:
-    """What was promised. `durable`: so many of `sent` were acknowledged; `doubt`: bodies of an append under
-    way. status and on_disk: what became of each timer, transaction and delivery, by its body; on_disk as the
-    last acknowledged sync has it. offsets: values that the one watched consumer offset may have."""
+    """What was promised. `durable`: so much of `sent`, `once` and `committed` was acknowledged; `doubt`:
+    bodies of an append under way. `once`: unique key -> place; `committed`: transaction -> place; `tried` and
+    `once_tried` have those of both that may be there. status and on_disk: what became of each timer,
+    transaction and delivery, by its body; on_disk as the last acknowledged sync has it. offsets: values that
+    the one watched consumer offset may have."""
 
     sent: list[Sent] = field(default_factory=list)
-    durable: int = 0
+    durable: Synced = field(default_factory=Synced)
     doubt: list[bytes] = field(default_factory=list)
     trimmed: int = 0
     status: dict[bytes, str] = field(default_factory=dict)
@@ -78,6 +98,10 @@ class Ledger:
     due_ms: dict[bytes, int] = field(default_factory=dict)
     offsets: list[int | None] = field(default_factory=lambda: [None])
     topics: dict[str, set[bool]] = field(default_factory=dict)
+    once_tried: list[str] = field(default_factory=list)
+    once: dict[str, int] = field(default_factory=dict)
+    tried: dict[str, Run] = field(default_factory=dict)
+    committed: dict[str, int] = field(default_factory=dict)
     deleted: list[bytes] = field(default_factory=list)
     """Bodies of the topic `temp` while it lives."""
 
@@ -162,7 +186,7 @@ class EngineScript:
         stored = self.store.offsets.get("audit", "orders", 0)
         assert stored in self.ledger.offsets
         self.ledger.offsets = [stored]
-        for topic in (*TOPICS, "temp"):
+        for topic in (*TOPICS, *UNIQUE, "temp"):
             self.attempt(partial(self.create, topic))
         for group in (WORKERS, STEPS):
             if self.model.groups.get(group.name) is None:
@@ -172,7 +196,9 @@ class EngineScript:
         if self.store.topics.get(topic) is None:
             possible = self.ledger.topics.setdefault(topic, {False})
             possible.add(True)
-            change = self.store.topics.begin_create(topic, QUEUES, "NORMAL", now_ms=self.now_ms)
+            change = self.store.topics.begin_create(
+                topic, QUEUES, options={"deduplicate": "30d"} if topic in UNIQUE else {}, now_ms=self.now_ms
+            )
             try:
                 self.work(change.run)
             finally:
@@ -199,7 +225,7 @@ class EngineScript:
                 self.is_open = False
                 self.store.close(self.now_ms)
             return
-        self.note_synced(len(self.ledger.sent), dict(self.ledger.status))
+        self.note_synced(self.written(), dict(self.ledger.status))
         self.ledger.offsets = self.ledger.offsets[-1:]
 
     def crash(self) -> None:
@@ -265,19 +291,22 @@ class EngineScript:
     def sync(self) -> None:
         """One group commit. A failed one ends the engine."""
         self.model.events.flush(self.now_ms)
-        sent, status = len(self.ledger.sent), dict(self.ledger.status)
+        written, status = self.written(), dict(self.ledger.status)
         work = self.store.begin_flush()
         if work is None:
             self.model.grown(self.store.dispatch())
             return
         self.work(work.run)
         grown = self.store.finish_flush(work)
-        self.note_synced(sent, status)
+        self.note_synced(written, status)
         self.model.grown(grown)
         self.model.grown(self.store.dispatch())
 
-    def note_synced(self, sent: int, status: dict[bytes, str]) -> None:
-        self.ledger.durable = max(self.ledger.durable, sent)
+    def written(self) -> Synced:
+        return Synced(len(self.ledger.sent), len(self.ledger.once), len(self.ledger.committed))
+
+    def note_synced(self, written: Synced, status: dict[bytes, str]) -> None:
+        self.ledger.durable = Synced(*map(max, self.ledger.durable, written))
         self.ledger.on_disk = status
 
     def spare(self) -> None:
@@ -391,5 +420,5 @@ class EngineScript:
                 messages = read_queue(self.store, topic, queue_id)
                 offsets = [message.queue_offset for message in messages]
                 assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if offsets else True
-        assert self.ledger.durable <= known
+        assert self.ledger.durable.sent <= known
         self.in_work = True

@@ -25,7 +25,7 @@ class Acknowledged:
     """What the broker said that it has: it must have it after a power cut, and nothing that nobody sent."""
 
     def __init__(self) -> None:
-        self._placed: list[tuple[str, int, list[bytes]]] = []
+        self._placed: list[tuple[str, int, tuple[bytes, ...]]] = []
         """(topic, physical offset of the first, stored bodies in their order)"""
         self._bodies: dict[bytes, str] = {}
         """Of messages whose place no reply names, with their topics."""
@@ -33,6 +33,15 @@ class Acknowledged:
 
     def __len__(self) -> int:
         return len(self._bodies) + sum(len(bodies) for _, _, bodies in self._placed)
+
+    @property
+    def blocks(self) -> int:
+        """Memory blocks of what it keeps, its few large tables left out."""
+        kept = {*map(id, self._attempted), *map(id, self._bodies)}
+        for entry in self._placed:
+            topic, physical_offset, bodies = entry
+            kept.update((id(entry), id(topic), id(physical_offset), id(bodies), *map(id, bodies)))
+        return len(kept)
 
     # --- from the outcomes of calls ---------------------------------------------------------------------
     def learn(self, name: str, outcome: Outcome, replies: Sequence[Any]) -> None:
@@ -60,13 +69,13 @@ class Acknowledged:
                 acknowledged = by_id[reply.frame_id]
                 bodies = _bodies_of(acknowledged)
                 assert len(bodies) == reply.record_count, "every record of a frame is acknowledged"
-                self._placed.append((acknowledged.topic, reply.physical_offset, bodies))
+                self._placed.append((acknowledged.topic, reply.physical_offset, tuple(bodies)))
 
     def _sent(self, request: message_pb2.SendRequest, replies: Sequence[message_pb2.AppendReply]) -> None:
         bodies = [message.body for message in request.messages]
         self._attempted.update(bodies)
         if replies and not replies[0].HasField("error"):
-            self._placed.append((request.topic, replies[0].physical_offset, bodies))
+            self._placed.append((request.topic, replies[0].physical_offset, tuple(bodies)))
 
     def _sent_to_rocketmq(self, request: Any, replies: Sequence[Any]) -> None:
         messages = getattr(request, "messages", ())  # none where the bytes were no request

@@ -23,6 +23,7 @@ from broker.message_store import MessageStore
 from broker.services import open_consumer_model
 from broker.settings import BrokerSettings
 from broker.storage.files import FileSystem
+from broker.trees.store_trees import TREE_NAMES
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
 from tests.support.fuzzing import MessageMaker, Values, request_bytes
 from tests.support.rocketmq_parts import message, receive_request
@@ -51,6 +52,11 @@ PROCESSOR_S_MAX: Final = 1.0
 FED_EVERY: Final = 50  # inputs
 PAUSES_S: Final = (0, 0, 0, 0.1, 0.1, 1, 1, 15)
 """Between them: some leases end in the longest."""
+
+PAIR_BLOCKS: Final = 36
+QUEUE_STATE_BLOCKS: Final = 15
+GROUP_BLOCKS: Final = 8
+"""Memory blocks that the broker keeps of a (group, topic), of each of its queues, and of a group."""
 
 FAULT_SYMBOLS: Final = frozenset(
     [
@@ -306,6 +312,30 @@ class FuzzedBroker:
 
     async def _do(self, name: str, request: Message) -> Outcome:
         return await self.call(name, [request.SerializeToString()], CLIENT_METADATA)
+
+    def accounted_blocks(self) -> int:
+        """Memory blocks of what is kept with good reason, and has its limits elsewhere: what lies on the disk
+        (trees are dictionaries here), what is acknowledged, and what consumers have come to. These are groups
+        (GROUP_COUNT_MAX of them: a receive makes the group that it names), and a state of each queue that one
+        receives from: as many as stored offsets, until the group or the topic is deleted."""
+        pairs = self.calls.model.delivery.pair_table
+        return (
+            self._blocks_on_disk()
+            + self.acknowledged.blocks
+            + PAIR_BLOCKS * len(pairs.names())
+            + QUEUE_STATE_BLOCKS * sum(1 for _ in pairs.states())
+            + GROUP_BLOCKS * len(self.calls.model.groups)
+        )
+
+    def _blocks_on_disk(self) -> int:
+        trees = self.calls.store.trees
+        assert trees is not None
+        found: set[int] = set()
+        with trees.trees.read() as reader:
+            for name in TREE_NAMES:
+                for entry in reader.items(name, b""):
+                    found.update(id(part) for part in entry if len(part) > 1)  # shorter ones are Python's own
+        return len(found)
 
     # --- the end ----------------------------------------------------------------------------------------
     def check_tables(self) -> None:

@@ -13,9 +13,10 @@ from broker.query.query_by_key import query_pages
 from broker.storage.files import FileSystem, StorageError
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import GIVEN_UP_TOPIC
-from tests.support.consumer_script import HOUR_MS
+from tests.support.consumer_script import HOUR_MS, ConsumerScript
 from tests.support.engine import read_queue
 from tests.support.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, EngineScript, Ledger
+from tests.support.tree_check import check_transactions_whole, check_unique
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
@@ -23,18 +24,20 @@ from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_T
 ROUNDS_MAX = 40
 
 
-def check_files(files: FileSystem, ledger: Ledger, now_ms: int, *, killed: bool) -> EngineScript:
+def check_files(files: FileSystem, ledger: Ledger, now_ms: int, *, killed: bool) -> ConsumerScript:
     """Opens the files as the next process does. killed: what was written is all there, synced or not.
 
     Returns the script that now has them open.
     """
-    script = EngineScript(files, 0)
+    script = ConsumerScript(files, 0)
     script.now_ms = now_ms
     script.ledger.offsets = ledger.offsets
     try:
         script.open()
         check_store(script.store, ledger, killed=killed)
-        check_consumers(script, ledger)
+        there = check_transactions_whole(script, ledger, killed=killed)
+        check_consumers(script, ledger, there)
+        check_unique(script, ledger, killed=killed)
         check_store(script.store, ledger, killed=killed)
     except (TroveError, StorageError) as error:  # not one that the script may take for its own
         raise AssertionError(f"what was left is refused: {error}") from error
@@ -70,7 +73,7 @@ def check_messages(
     found = [(at, m.topic, m.queue_id, m.queue_offset, m.body) for at, m in messages if m.topic in PLAIN]
     kept = [s for s in ledger.sent if s.physical_offset >= store.min_offset]
     sent = [(s.physical_offset, s.topic, s.queue_id, s.queue_offset, s.body) for s in kept]
-    durable = sum(s.physical_offset >= store.min_offset for s in ledger.sent[: ledger.durable])
+    durable = sum(s.physical_offset >= store.min_offset for s in ledger.sent[: ledger.durable.sent])
     assert found[:durable] == sent[:durable], "acknowledged messages are there, in their places"
     if killed:
         assert found[: len(sent)] == sent, "a killed process has lost nothing that was written"
@@ -113,7 +116,7 @@ def check_look_ups(store: MessageStore, messages: list[tuple[int, Message]]) -> 
 
 
 # --- what is owed -------------------------------------------------------------------------------------
-def check_consumers(script: EngineScript, ledger: Ledger) -> None:
+def check_consumers(script: EngineScript, ledger: Ledger, transactions: set[str]) -> None:
     """Hours later everything owed is handed out, and nothing that was settled for good."""
     script.tick(HOUR_MS)
     begin = {at for at, _ in scan(script.store)}
@@ -132,6 +135,9 @@ def check_consumers(script: EngineScript, ledger: Ledger) -> None:
         raise AssertionError("everything is handed out at last")
     check_timers(script, ledger)
     check_transactions(script, ledger, given_up)
+    for body in {body for name in transactions for body in ledger.tried[name].acknowledged}:
+        assert received[body] == 0, "what a transaction acknowledged does not come back"
+        ledger.status[body] = "acknowledged"
     check_deliveries(script, ledger, received, min(begin, default=0))
 
 
@@ -195,7 +201,7 @@ def check_deliveries(script: EngineScript, ledger: Ledger, received: Counter[byt
             assert received[sent.body] == 0, "and is received no more"
         elif (
             sent.body not in ledger.status
-            and number < ledger.durable
+            and number < ledger.durable.sent
             and (sent.physical_offset >= begin or sent.body in ledger.in_flight)
         ):
             assert received[sent.body] + dead[sent.body] >= 1, f"what is owed is handed out: {sent}"
