@@ -81,9 +81,9 @@ class MessageStore(StoreReading):
         self._flushed_timestamp = opened.last_store_timestamp
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
+        """The B+trees beside the log, where tree_index_enable."""
         self.on_visible: OnVisible | None = None
         """Told of each run of new records, once it is visible."""
-        """The B+trees beside the log, where tree_index_enable."""
         self.offsets.limit = self._synced_queue_end
 
     @classmethod
