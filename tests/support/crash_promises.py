@@ -80,10 +80,11 @@ class Promises:
         """The log ends there now; what was behind it, and what was not in it, may be forgotten."""
         self.durable_end = end
         self.copying = False
-        self.plain = {body: plain for body, plain in self.plain.items() if plain.end <= end}
+        self.plain = {body: plain for body, plain in self.plain.items() if plain.physical_offset < end}
         self.delayed = {body: delayed for body, delayed in self.delayed.items() if delayed.end <= end}
         self.halves = {body: half for body, half in self.halves.items() if half.end <= end}
         for plain in self.plain.values():
+            plain.end = min(plain.end, end)  # of a batch that nobody was told of, a beginning may be there
             plain.repeats |= plain.copied
             plain.received = plain.received_end is not None and plain.received_end <= end
             plain.received_end = plain.received_end if plain.received else None
