@@ -39,7 +39,7 @@ from broker.timers.lookups import (
 )
 from broker.timers.sources import WHEEL_SOURCE, queue_of, source_of
 from broker.timers.waiting_table import TimersState, WaitingTable
-from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record, delete_marker
+from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record, delete_marker, read_waiting
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
@@ -156,6 +156,13 @@ class Timers:
         withdraw(self._store, topic, unique_key, result)
         self.recalled_count += 1
         return result
+
+    def due_ms_at(self, physical_offset: int) -> int | None:
+        """When the message is to be delivered that waits (or has waited) in the record there, which may not
+        be synced yet; None where no such record is. StorageError."""
+        size = int.from_bytes(self._store.read(physical_offset, 4))
+        waiting = read_waiting(self._store.read(physical_offset, size))
+        return None if waiting is None else waiting.deliver_ms
 
     # --- delivering -----------------------------------------------------------------------------------
     def catch_up(self) -> None:

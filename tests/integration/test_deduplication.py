@@ -139,6 +139,27 @@ async def test_rocketmqs_clients_are_answered_with_the_original(
     assert await stored_ids(client, topic) == ["plain"]
 
 
+async def test_the_handle_of_a_delayed_duplicate_recalls_the_original_and_frees_its_id(
+    client: Client,
+) -> None:
+    topic = await make(client, "recalled", "MIXED")
+    due = datetime.now(UTC) + timedelta(minutes=10)
+    async with client.producer(topic) as producer:
+        first = await producer.send(b"1", unique_key="late", deliver_at=due)
+        again = await producer.send(b"2", unique_key="late", deliver_at=due + timedelta(minutes=1))
+        assert again.recall_handle == first.recall_handle
+        assert await client.recall(topic, again.recall_handle or "") == "late"
+        with pytest.raises(TroveError) as caught:
+            await producer.send(b"3", unique_key="late", deliver_at=due)
+        assert caught.value.spec is errors.DELIVERY_TIME_ILLEGAL
+        other = await producer.send(b"4", unique_key="late", deliver_at=due + timedelta(minutes=1))
+        assert other.recall_handle != first.recall_handle
+        await producer.send(b"plain", unique_key="here")
+        assert (await producer.send(b"5", unique_key="here", deliver_at=due)).recall_handle in (None, "")
+    assert (await client.send(topic, b"6", unique_key="late")).duplicate
+    assert await stored_ids(client, topic) == ["here"]
+
+
 async def test_ids_stored_before_the_option_count_when_it_is_switched_on(client: Client) -> None:
     await client.admin.create_topic("later", 2)
     first = await client.send("later", b"1", unique_key="a")

@@ -243,8 +243,18 @@ class _Send:
         record = self._record(ready, queue_id)
         timers = self._parts.timers
         result = self._written(ready.unique_key, lambda: timers.schedule(record, deliver_ms, self._now_ms))
-        handle = encode_recall_handle(self._topic, self._parts.broker, deliver_ms, ready.unique_key)
+        due_ms = self._due_ms_of_original(result) if result.duplicates else deliver_ms
+        if due_ms is None:
+            return Stored(result)
+        handle = encode_recall_handle(self._topic, self._parts.broker, due_ms, ready.unique_key)
         return Stored(result, recall_handle=handle)
+
+    def _due_ms_of_original(self, result: AppendResult) -> int | None:
+        """Of a duplicate: its original is what can be recalled. None where that was not delayed."""
+        try:
+            return self._parts.timers.due_ms_at(result.physical_offset)
+        except StorageError as error:
+            raise TroveError(errors.UNKNOWN_ERROR, f"the original cannot be read: {error}") from error
 
     def _record(self, ready: OutgoingMessage, queue_id: int) -> NewRecord:
         return NewRecord(
