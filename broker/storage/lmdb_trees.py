@@ -220,8 +220,6 @@ class LmdbTrees:
         with self._environment.begin(write=True) as transaction:
             for change in changes:
                 handle = self._handles[change.tree]
-                if change.cleared:
-                    transaction.drop(handle, delete=False)
                 for key in change.removals:
                     transaction.delete(key, db=handle)
                 with transaction.cursor(handle) as cursor:

@@ -104,7 +104,7 @@ class MemoryTrees:
     def commit(self, changes: Sequence[TreeChange]) -> None:
         maps = dict(self._content.maps)
         for change in changes:
-            entries = {} if change.cleared else dict(maps[change.tree])
+            entries = dict(maps[change.tree])
             for key in change.removals:
                 entries.pop(key, None)
             for key, value in chain(change.puts, change.entries()):

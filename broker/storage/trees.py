@@ -36,13 +36,11 @@ class ByteRows(Protocol):
 @dataclass(slots=True)
 class TreeChange:
     """What a commit does to one tree: first the removals, then the puts (sorted by key; a key that is there
-    gets the new value), then `keys` (sorted) with their `values`: as many, or none, where all are empty.
-    `cleared`: the tree is emptied before."""
+    gets the new value), then `keys` (sorted) with their `values`: as many, or none, where all are empty."""
 
     tree: str
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
     removals: list[bytes] = field(default_factory=list)
-    cleared: bool = False
     keys: ByteRows = ()
     values: ByteRows = ()
 

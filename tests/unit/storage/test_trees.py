@@ -24,13 +24,10 @@ from broker.tools.read_only import ReadOnlyFileSystem
 NAMES = ("a", "b")
 KEYS = st.binary(min_size=1, max_size=4)
 CHANGES = st.builds(
-    lambda tree, puts, removals, cleared, keys: TreeChange(
-        tree, sorted(puts.items()), removals, cleared, sorted(keys)
-    ),
+    lambda tree, puts, removals, keys: TreeChange(tree, sorted(puts.items()), removals, sorted(keys)),
     st.sampled_from(NAMES),
     st.dictionaries(KEYS, st.binary(max_size=3), max_size=6),
     st.lists(KEYS, max_size=4),
-    st.integers(0, 9).map(lambda n: n == 0),
     st.lists(KEYS, max_size=4),
 )
 
@@ -66,8 +63,6 @@ def test_both_kinds_of_trees_answer_as_a_dictionary_does(
                 trees.commit(changes)
             for change in changes:
                 entries = model[change.tree]
-                if change.cleared:
-                    entries.clear()
                 for key in change.removals:
                     entries.pop(key, None)
                 entries.update(change.puts)

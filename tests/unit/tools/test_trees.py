@@ -171,7 +171,9 @@ def test_trees_of_another_store_are_a_note(root: Path, tmp_path: Path) -> None:
     assert code == 0
     assert [finding["note"] for finding in findings] == [True]
     trees = trees_of(root)
-    trees.commit([TreeChange(META, cleared=True)])
+    with trees.read() as reader:
+        keys = [key for key, _ in reader.items(META, b"")]
+    trees.commit([TreeChange(META, removals=keys)])
     trees.close()
     code, findings, _ = verify(root)
     assert (code, [finding["what"] for finding in findings]) == (
