@@ -38,7 +38,7 @@ LEFT_BLOCKS_MAX_OF = {
     "trovemq.v1.MessageService.Append": 2.0,
     "trovemq.v1.MessageService.Fetch": 1.5,
     "trovemq.rocketmq.v2.MessagingService.Telemetry": 1.5,
-    "trovemq.v1.TransactionService.Transact": 1.0,  # committed ones are remembered, up to a limit
+    "trovemq.v1.TransactionService.Transact": 0.75,  # committed ones are remembered, up to a limit
 }
 """Streams, which are so few calls that chance counts for more."""
 METHODS = sorted(methods_of(ROCKETMQ))

@@ -10,6 +10,8 @@ from broker.append_result import AppendResult
 from broker.deduplication import Deduplication
 from broker.message_store import MessageStore
 from broker.storage.files import FileSystem
+from broker.storage.memory import MemoryFileSystem
+from broker.store_settings import StoreSettings
 from broker.trees.unique_ids import Place
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, sent_record
 from trovemq_proto.records.validate import validate_batch
@@ -18,11 +20,14 @@ SETTINGS: Final = replace(SMALL_SYNC, tree_index_enable=True)
 WINDOW: Final = "10s"
 WINDOW_MS: Final = 10_000
 TOPIC: Final = "orders"
+ENDS: Final = ("stopped", "killed", "power", "trees lost")
 
 
-def opened(files: FileSystem, options: str = WINDOW) -> tuple[MessageStore, Deduplication]:
+def opened(
+    files: FileSystem, options: str = WINDOW, settings: StoreSettings = SETTINGS
+) -> tuple[MessageStore, Deduplication]:
     """The store with the topic, made where it is missing."""
-    store = open_store(files, SETTINGS, topics=())
+    store = open_store(files, settings, topics=())
     if store.topics.get(TOPIC) is None:
         store.topics.create(TOPIC, 4, options={"deduplicate": options})
     return store, Deduplication(store)
@@ -42,6 +47,19 @@ def send(
     data = bytearray().join(
         sent_record(body, topic=topic, queue_id=queue_id, unique_key=unique_id) for unique_id in ids
     )
+    return append_records(deduplication, store, data, topic=topic, queue_id=queue_id, now_ms=now_ms)
+
+
+def append_records(
+    deduplication: Deduplication,
+    store: MessageStore,
+    data: bytearray,
+    *,
+    topic: str,
+    queue_id: int,
+    now_ms: int,
+) -> AppendResult:
+    """Records that were sent together, checked as the broker does it."""
     batch = validate_batch(
         data,
         topic=topic,
@@ -51,6 +69,23 @@ def send(
         append_property_crc=True,
     )
     return deduplication.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None)
+
+
+def ended(files: MemoryFileSystem, store: MessageStore, how: str, now_ms: int) -> MemoryFileSystem:
+    """What the next start finds; `how` is one of ENDS."""
+    if how == "stopped":
+        store.close(now_ms)
+    else:
+        files = files.after_process_kill() if how == "killed" else files.after_power_cut()
+    if how == "trees lost":
+        files.remove("trovemq/trees/data.mdb")
+    return files
+
+
+def sweep_a_little(store: MessageStore) -> None:
+    assert store.trees is not None
+    store.trees.sweep(2)
+    store.trees.sweep_ids(store.last_store_timestamp, 2)
 
 
 def step(store: MessageStore, bytes_max: int = 1 << 20) -> bool:

@@ -11,9 +11,9 @@ from broker.deduplication import Deduplication
 from broker.message_store import MessageStore
 from broker.storage.files import FileSystem
 from broker.trees.unique_ids import Place
-from tests.support.deduplicated import SETTINGS, TOPIC
-from tests.support.engine import NOW_MS, flush, open_store, sent_record
-from trovemq_proto.records.validate import validate_batch
+from tests.support import deduplicated
+from tests.support.deduplicated import SETTINGS, TOPIC, append_records
+from tests.support.engine import NOW_MS, flush, sent_record
 
 PRODUCERS_MAX = 3
 DEPTH = 6
@@ -33,10 +33,7 @@ class Stored(NamedTuple):
 def opened(
     files: FileSystem, window: str = "10s", producers_max: int = PRODUCERS_MAX
 ) -> tuple[MessageStore, Deduplication]:
-    store = open_store(files, replace(SETTINGS, producers_max=producers_max), topics=())
-    if store.topics.get(TOPIC) is None:
-        store.topics.create(TOPIC, 4, options={"deduplicate": window})
-    return store, Deduplication(store)
+    return deduplicated.opened(files, window, replace(SETTINGS, producers_max=producers_max))
 
 
 def send(
@@ -55,15 +52,7 @@ def send(
         data += sent_record(
             b"body", topic=topic, queue_id=queue_id, unique_key=message.unique_id, properties=own
         )
-    batch = validate_batch(
-        data,
-        topic=topic,
-        queue_id=queue_id,
-        body_size_max=store.settings.body_size_max,
-        store_host_ipv6=False,
-        append_property_crc=True,
-    )
-    return deduplication.append(data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=None)
+    return append_records(deduplication, store, data, topic=topic, queue_id=queue_id, now_ms=now_ms)
 
 
 def numbers(producer: str, *sequences: int) -> list[Message]:

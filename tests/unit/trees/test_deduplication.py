@@ -25,14 +25,17 @@ from broker.trees.layout import UNIQUE_ID
 from broker.trees.unique_ids import Place
 from broker.trees.unique_keys import ids_of, stored_id
 from tests.support.deduplicated import (
+    ENDS,
     SETTINGS,
     TOPIC,
     WINDOW_MS,
+    ended,
     opened,
     places_of,
     send,
     step,
     stored,
+    sweep_a_little,
 )
 from tests.support.engine import NOW_MS, append, flush, open_store, record
 from trovemq_proto import errors
@@ -93,21 +96,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        trees = self.store.trees
-        assert trees is not None
-        trees.sweep(2)
-        trees.sweep_ids(self.store.last_store_timestamp, 2)
+        sweep_a_little(self.store)
 
-    @rule(how=st.sampled_from(["stopped", "killed", "power", "trees lost"]))
+    @rule(how=st.sampled_from(ENDS))
     def restart(self, how: str) -> None:
-        if how == "stopped":
-            self.store.close(self.now_ms)
-        elif how == "killed":
-            self.files = self.files.after_process_kill()
-        else:
-            self.files = self.files.after_power_cut()
-        if how == "trees lost":
-            self.files.remove("trovemq/trees/data.mdb")
+        self.files = ended(self.files, self.store, how, self.now_ms)
         self.store, self.deduplication = opened(self.files)
         self._read_model()
 

@@ -16,7 +16,7 @@ from broker.trees import producer_entries, producers
 from broker.trees.layout import PRODUCER, SEQUENCE
 from broker.trees.producers import Gap
 from broker.trees.unique_ids import Place
-from tests.support.deduplicated import TOPIC, WINDOW_MS, places_of, step
+from tests.support.deduplicated import ENDS, TOPIC, WINDOW_MS, ended, places_of, step, sweep_a_little
 from tests.support.engine import NOW_MS, flush
 from tests.support.numbered_store import DEPTH, PRODUCERS_MAX, Message, Stored, in_log, opened, send
 from trovemq_proto import errors
@@ -234,21 +234,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        trees = self.store.trees
-        assert trees is not None
-        trees.sweep(2)
-        trees.sweep_ids(self.store.last_store_timestamp, 2)
+        sweep_a_little(self.store)
 
-    @rule(how=st.sampled_from(["stopped", "killed", "power", "trees lost"]))
+    @rule(how=st.sampled_from(ENDS))
     def restart(self, how: str) -> None:
-        if how == "stopped":
-            self.store.close(self.now_ms)
-        elif how == "killed":
-            self.files = self.files.after_process_kill()
-        else:
-            self.files = self.files.after_power_cut()
-        if how == "trees lost":
-            self.files.remove("trovemq/trees/data.mdb")
+        self.files = ended(self.files, self.store, how, self.now_ms)
         self.store, self.deduplication = opened(self.files)
         self.model = Model()
         for each in in_log(self.store):
