@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import typer
 
@@ -72,10 +73,16 @@ def run(arguments: Sequence[str]) -> int:
     if _wants_json(arguments):
         return _run_json(arguments)
     try:
-        app(args=list(arguments), prog_name="trovemq")
+        _command_tree()(args=list(arguments), prog_name="trovemq")
     except SystemExit as stop:
         return _exit_code(stop.code)
     return 0
+
+
+@cache
+def _command_tree() -> Callable[..., object]:
+    """What `app(…)` would build anew for each command line."""
+    return typer.main.get_command(app)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
@@ -91,7 +98,8 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _run_json(arguments: Sequence[str]) -> int:
     """As `run`, with wrong usage as a JSON object instead of the parser's own text."""
     try:
-        return _exit_code(app(args=list(arguments), prog_name="trovemq", standalone_mode=False))
+        command_line = _command_tree()
+        return _exit_code(command_line(args=list(arguments), prog_name="trovemq", standalone_mode=False))
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "trovemq")
         output = Output.open(json=True)
