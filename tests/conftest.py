@@ -1,4 +1,5 @@
-"""For all tests: uvloop is the event loop, Hypothesis draws the same each time, trials are counted."""
+"""For all tests: uvloop is the event loop, Hypothesis draws the same each time, trials are counted, and
+daemons are forked from a process that has their imports done."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ from collections.abc import Callable
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests.support.fork_server import popen
 from tests.support.trials import (
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_terminal_summary,
     trials,
 )
+from trovemq.testing import DaemonProcess
 
 __all__ = ["pytest_runtest_logreport", "pytest_sessionfinish", "pytest_terminal_summary", "trials"]
 
@@ -21,6 +24,8 @@ settings.register_profile(
     "tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+DaemonProcess._popen = staticmethod(popen)
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -20,6 +20,7 @@ import pytest
 
 from broker.events.codec import EVENTS_TOPIC
 from tests.support.command_line import run_here
+from tests.support.fork_server import popen, run
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, unpack
 from trovemq.testing import BrokerProcess
 
@@ -164,7 +165,7 @@ def run_tool(verb: str, store: Path, *arguments: str) -> subprocess.CompletedPro
     """`python -m broker.tools VERB` on a stopped store; its files are the same before and after."""
     before = digests(store)
     command = [sys.executable, "-m", "broker.tools", verb, "--store", str(store), *arguments]
-    ran = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    ran = run(command)
     assert digests(store) == before, "a tool wrote to the store"
     return ran
 
@@ -211,7 +212,7 @@ def test_a_reader_that_stops_reading_is_no_fault_of_a_tool(tmp_path: Path) -> No
     """`… export | head -1`"""
     store = unpack("rollover", tmp_path)
     command = [sys.executable, "-m", "broker.tools", "export", "--store", str(store)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["commitLogOffset"] == 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fork_server import popen, run
 from trovemq.testing import BrokerProcess, NameserverProcess
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ class CommandLine:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "trovemq.cli", "--server", self.server, "--json", *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60)
+        return run(command, input=stdin)
 
     def answer(self, *arguments: str, stdin: bytes = b"") -> list[dict[str, Any]]:
         ran = self.run(*arguments, stdin=stdin)
@@ -182,7 +183,7 @@ def test_a_topic_that_is_kept_until_it_is_acknowledged_says_for_whom(trovemq: Co
     assert 0 < found["bytes"] < whole
     assert abs(found["until"] - before - 30 * 86_400_000) < 60_000
     command = [sys.executable, "-m", "trovemq.cli", "--server", trovemq.server, "topic", "describe", "kept"]
-    shown = subprocess.run(command, capture_output=True, check=True, timeout=60, text=True).stdout
+    shown = run(command, check=True).stdout.decode()
     assert "group audit has not acknowledged queue 0 from offset 1 on" in " ".join(shown.split())
     trovemq.answer("group", "offset", "commit", "audit", "kept", "0", "2")
     assert hold() is None
@@ -201,7 +202,7 @@ def test_tail_shows_what_arrives_and_ends_with_ctrl_c(trovemq: CommandLine) -> N
         "live",
         "--from-start",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
+    with popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
         try:
             assert tail.stdout is not None
             for body in ("one", "two"):

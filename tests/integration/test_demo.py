@@ -21,6 +21,7 @@ import pytest
 
 import trovemq
 from deploy.demo import flights
+from tests.support.fork_server import run
 from trovemq.testing import BrokerProcess, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -178,7 +179,7 @@ def test_the_printed_commands_give_the_printed_answers(loaded_store: Path, table
     ) as broker:
         command = [sys.executable, "-m", "trovemq.cli", "--server", broker.address, "--json"]
         command += ["query", "flights", "N14228", "--max", "1000"]
-        ran = subprocess.run(command, capture_output=True, check=True, timeout=60)
+        ran = run(command, check=True)
     assert len(ran.stdout.splitlines()) == int((table["tailnum"] == "N14228").sum())
     assert json.loads(ran.stderr)["complete"] is True
 

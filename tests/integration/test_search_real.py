@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
@@ -14,6 +13,7 @@ import pytest_asyncio
 
 import trovemq
 from deploy.demo.flights import FlightMessage, flight_messages
+from tests.support.fork_server import run
 from trovemq import Client, TroveError, Where, errors
 from trovemq.testing import BrokerProcess
 
@@ -126,7 +126,7 @@ async def test_a_property_declared_later_finds_what_was_there(
 
 def _command(broker: BrokerProcess, *arguments: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     command = [sys.executable, "-m", "trovemq.cli", "--server", broker.address, "--json", "search", "flights"]
-    ran = subprocess.run([*command, *arguments], capture_output=True, check=True, timeout=60)
+    ran = run([*command, *arguments], check=True)
     return [json.loads(line) for line in ran.stdout.splitlines()], json.loads(ran.stderr)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fork_server import popen, run
 from trovemq._verify.content import RunContent
 from trovemq._verify.ledger import ACKNOWLEDGED, LedgerEntry, LedgerReader
 from trovemq.testing import BrokerProcess
@@ -49,7 +50,7 @@ def a_run(
     started = command(
         broker, "produce", "orders", "--ledger", str(ledger), "--producers", "4", "--seed", "5", *arguments
     )
-    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    with popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         try:
             yield running
         finally:
@@ -66,12 +67,7 @@ def finished(running: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def check(broker: BrokerProcess, ledger: Path, *arguments: str) -> dict[str, Any]:
     """The report; its exit code must agree with it."""
-    ran = subprocess.run(
-        command(broker, "check", "--ledger", str(ledger), *arguments),
-        capture_output=True,
-        check=False,
-        timeout=RUN_SECONDS_MAX,
-    )
+    ran = run(command(broker, "check", "--ledger", str(ledger), *arguments), timeout=RUN_SECONDS_MAX)
     assert ran.stderr == b""
     report = json.loads(ran.stdout)
     assert isinstance(report, dict)

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.support.fork_server import popen
 from trovemq_proto.errors import TroveError, from_wire
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
@@ -50,7 +51,7 @@ class BrokerProcess:
         small_files: bool = True,
     ) -> None:
         options = [f"--set={setting}" for setting in (*(SMALL_FILES if small_files else ()), *settings)]
-        self.process = subprocess.Popen(
+        self.process = popen(
             [
                 *(sys.executable, "-m", "broker", "--store", str(store), "--log-format", "json"),
                 *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.fork_server import popen
 from trovemq.testing import BrokerProcess
 
 RATE: Final = 800
@@ -25,7 +26,7 @@ SMALL_FILES: Final[dict[str, Any]] = {
 
 def verify(broker: BrokerProcess, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "trovemq.cli", "--server", broker.address, "--json", "verify"]
-    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @contextmanager

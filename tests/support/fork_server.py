@@ -1,0 +1,227 @@
+"""Starts `python -m MODULE` as a fork of a server process that has MODULE's imports done.
+
+A new interpreter takes 0.6 s of processor time to import the broker, a fork none. What runs is the same: a
+process of its own, a child of the test's process, with its own arguments, environment, working directory and
+standard streams, reached by signals and ended by its exit code.
+
+    with popen([sys.executable, "-m", "broker", "--store", directory], stderr=subprocess.PIPE) as broker:
+        ...
+
+| step | who does it                                                                                         |
+|------|-----------------------------------------------------------------------------------------------------|
+| 1    | the test sends arguments, environment, directory and three descriptors over a socket to the server  |
+| 2    | the server imports what MODULE needs, once, and forks an intermediate process                       |
+| 3    | the intermediate process forks the child and exits                                                  |
+| 4    | the kernel gives the orphan to the nearest "subreaper", which the test's process is for that moment |
+| 5    | the server answers with the child's process id                                                      |
+
+Commands other than those of PRELOADED start as usual.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+REQUEST_SIZE_MAX: Final = 1 << 17
+PID_SIZE: Final = 8
+PR_SET_CHILD_SUBREAPER: Final = 36
+DAEMON: Final = ("trovemq_daemon.cli", "typer._adapters", "uvicorn.protocols.http.h11_impl", "uvloop")
+PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
+    "broker": ("broker.app", "broker.rocketmq_keys", *DAEMON),
+    "nameserver": ("nameserver.app", *DAEMON),
+    "trovemq.cli": ("trovemq.cli.app", "trovemq.client", "typer._adapters"),
+    "broker.tools": (
+        "broker.backup.restore",
+        "broker.message_store",
+        "broker.tools.repair",
+        "broker.tools.stopped_trees",
+        "broker.tools.tree_dump",
+        "broker.tools.verify",
+        "typer._adapters",
+    ),
+}
+"""MODULE -> what is imported for it. Not MODULE's `__main__`: that runs anew in each child."""
+INTERPRETER_OPTIONS: Final = ("-u", "-P")
+
+
+# --- the test's side ----------------------------------------------------------------------------------
+
+
+class ForkedProcess(subprocess.Popen[Any]):
+    """A Popen whose child the server forks. Everything but the start is Popen's own."""
+
+    def _execute_child(self, *arguments: Any) -> None:
+        # CPython's own seam between the pipes, which are made here, and the start of the process.
+        names = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
+        given = dict(zip(names, arguments, strict=True))
+        streams = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+        descriptors = [own if stream == -1 else stream for own, stream in enumerate(streams)]
+        command = _without_options(given["args"])
+        request = {
+            "module": command[1],
+            "arguments": command[2:],
+            "environment": dict(os.environ if given["env"] is None else given["env"]),
+            "directory": str(given["cwd"] or Path.cwd()),
+        }
+        self.pid = _server().fork(request, descriptors)
+        self._child_created = True
+        self._close_pipe_fds(  # type: ignore[attr-defined]
+            *(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
+        )
+
+
+def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """As subprocess.Popen, which it is where the server cannot start this command."""
+    words = _without_options(command)
+    known = words[:1] == ["-m"] and words[1] in PRELOADED
+    return (ForkedProcess if known and sys.platform == "linux" else subprocess.Popen)(command, **options)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    input: bytes | None = None,  # noqa: A002  as subprocess.run
+    check: bool = False,
+    timeout: float = 60.0,
+) -> subprocess.CompletedProcess[bytes]:
+    """As subprocess.run with captured output, started by `popen`."""
+    stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+    with popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(list(command), process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _without_options(command: Sequence[str]) -> list[str]:
+    """`-m MODULE ARGUMENT…` of a command line of this interpreter; else nothing."""
+    words = [str(word) for word in command]
+    if words[0] != sys.executable:
+        return []
+    while words[1:] and words[1] in INTERPRETER_OPTIONS:
+        del words[1]
+    return words[1:]
+
+
+class _Server:
+    """The server's process and the socket to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+        atexit.register(self.close)
+
+    def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        """The new process's id. It is a child of this process."""
+        with self._lock:
+            _set_subreaper(True)
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+                answer = self._socket.recv(PID_SIZE)
+            finally:
+                _set_subreaper(False)
+        if not answer:
+            raise RuntimeError(f"the fork server ended with {self._process.wait()}")
+        return int.from_bytes(answer)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@cache
+def _server() -> _Server:
+    return _Server()
+
+
+def _set_subreaper(on: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+# --- the server's side --------------------------------------------------------------------------------
+
+
+def serve(requests: socket.socket) -> dict[str, Any]:
+    """Answers requests until their sender has gone. In a child it returns what the child shall run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the tests
+    loaded: set[str] = set()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_SIZE_MAX, 3)
+        if not data:
+            return {}
+        request: dict[str, Any] = json.loads(data)
+        if request["module"] not in loaded:
+            loaded.add(request["module"])
+            for name in PRELOADED[request["module"]]:
+                importlib.import_module(name)
+            gc.collect()
+            gc.freeze()  # a child's collections leave the shared pages alone
+        told, tell = os.pipe()
+        intermediate = os.fork()
+        if intermediate == 0:
+            child = os.fork()
+            if child != 0:
+                os.write(tell, child.to_bytes(PID_SIZE))
+                os._exit(0)
+            for number, descriptor in enumerate(descriptors):
+                os.dup2(descriptor, number)
+            os.closerange(3, 1 << 16)
+            requests.detach()
+            return request
+        os.close(tell)
+        child = int.from_bytes(os.read(told, PID_SIZE))
+        os.waitpid(intermediate, 0)  # by now the child is its new parent's
+        for descriptor in (told, *descriptors):
+            os.close(descriptor)
+        requests.send(child.to_bytes(PID_SIZE))
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """Goes on as `python -m MODULE` would."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    if os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+    sys.argv = [request["module"], *request["arguments"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    found = serve(socket.socket(fileno=int(sys.argv[1])))
+    if found:
+        become(found)

@@ -1,0 +1,75 @@
+"""A forked process is what a started one would be: arguments, streams, environment, signals, exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.fork_server import ForkedProcess, popen, run
+
+pytestmark = pytest.mark.slow
+
+CLI = [sys.executable, "-m", "trovemq.cli"]
+BROKER = [sys.executable, "-P", "-m", "broker"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--no-such-option"], ["query"], ["--server", "127.0.0.1:1", "topic", "list"]]
+)
+def test_output_and_exit_code_are_those_of_a_new_interpreter(arguments: list[str]) -> None:
+    started = subprocess.run([*CLI, *arguments], capture_output=True, check=False, timeout=60)
+    forked = run([*CLI, *arguments])
+    assert (forked.returncode, forked.stdout, forked.stderr) == (
+        started.returncode,
+        started.stdout,
+        started.stderr,
+    )
+
+
+def test_environment_and_directory_are_the_callers(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('name = "from-the-file"\n')
+    environment = {**os.environ, "TROVEMQ_BROKER_CLUSTER": "from-the-environment"}
+    command = [*BROKER, "--config", "own.toml", "--print-config"]
+    with popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        shown = process.stdout.read()
+    assert isinstance(process, ForkedProcess)
+    assert process.returncode == 0
+    assert "from-the-file" in shown
+    assert "from-the-environment" in shown
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)])
+def test_a_signal_reaches_the_process_and_its_parent_reads_the_end(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    arguments = ["--store", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "off", "--log-format", "json"]
+    with popen([*BROKER, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if json.loads(line)["event"] == "broker.started":
+                break
+        assert process.poll() is None
+        assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
+        process.send_signal(number)
+        process.stderr.read()
+    assert process.returncode == code
+
+
+def test_input_is_read_to_its_end() -> None:
+    ran = run([*CLI, "apply", "-", "--dry-run", "--server", "127.0.0.1:1"], input=b"topics: [")
+    assert ran.returncode != 0
+    assert ran.stderr
+
+
+def test_other_commands_start_as_usual() -> None:
+    with popen([sys.executable, "-c", "raise SystemExit(7)"]) as process:
+        pass
+    assert not isinstance(process, ForkedProcess)
+    assert process.returncode == 7
