@@ -8,7 +8,8 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONOPTIMIZE
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+SEED ?= 1
 ARGS ?=
 
 VENV := .venv
@@ -16,7 +17,7 @@ RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
-PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
+PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
 PACKAGES := broker nameserver trovemq_daemon proto clients/python pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
 PROJECTS := pyproject.toml proto/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
@@ -99,8 +100,21 @@ else
 	@$(PYTEST) $(ARGS)
 endif
 
+# Order is chance's: modules, and tests within them. `make repeat` is 20 such runs, every second beside two busy loops.
+.PHONY: test-random
+test-random: setup ## Every test in random order (SEED=n)
+	@WHOLE=1 $(PYTEST) -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
+
+.PHONY: repeat
+repeat: setup ## 20 runs in random order, goes on where it stopped (ARGS="--runs 5"); writes docs/repeat.md
+	@$(RUN) -m tests.support.repeat $(ARGS)
+
+.PHONY: durations
+durations: setup ## Record how long the tests of the last `make test` took: docs/tests.md, tests/durations.json
+	@$(RUN) -m tests.support.durations
+
 .PHONY: quick
-quick: setup ## The fast tests, under 2 minutes
+quick: setup ## The fast tests, under a minute
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: soak

@@ -1,24 +1,24 @@
-"""For all tests: uvloop is the event loop, Hypothesis draws the same each time, trials are counted, and
-daemons are forked from a process that has their imports done."""
+"""For all tests: uvloop is the event loop, Hypothesis draws the same each time, trials and durations are
+kept, and daemons are forked from a process that has their imports done."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
+import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests.support import trials as trials_run
+from tests.support.durations import Recorder
 from tests.support.fork_server import popen
-from tests.support.trials import (
-    pytest_runtest_logreport,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-    trials,
-)
+from tests.support.trials import pytest_terminal_summary, trials
 from trovemq.testing import DaemonProcess
 
-__all__ = ["pytest_runtest_logreport", "pytest_sessionfinish", "pytest_terminal_summary", "trials"]
+__all__ = ["pytest_terminal_summary", "trials"]
+
+_DURATIONS = Recorder()
 
 settings.register_profile(
     "tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -31,3 +31,14 @@ DaemonProcess._popen = staticmethod(popen)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """pytest-asyncio's hook: every async test runs on uvloop, as the daemons do."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    trials_run.TALLY.add(report)
+    _DURATIONS.add(report)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        trials_run.fail_where_short(session)
+        _DURATIONS.write(whole=trials_run.WHOLE)

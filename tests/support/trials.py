@@ -179,14 +179,9 @@ class Tally:
 TALLY: Final = Tally()
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    TALLY.add(report)
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+def fail_where_short(session: pytest.Session) -> None:
     """A run of everything that ran too little has not passed."""
-    is_worker = hasattr(session.config, "workerinput")
-    if WHOLE and exitstatus == 0 and not is_worker and any(TALLY.is_short(goal) for goal in GOALS):
+    if WHOLE and session.exitstatus == 0 and any(TALLY.is_short(goal) for goal in GOALS):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

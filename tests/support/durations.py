@@ -1,0 +1,139 @@
+"""How long each test took: recorded in every run, shown in docs/tests.md, and bounded by a budget a file.
+
+A run of pytest writes build/durations.json: seconds of set-up, call and teardown together, by test,
+slowest first. `make durations` makes the last whole run the recorded one: tests/durations.json (seconds
+by file) and the section of docs/tests.md. tests/unit/project/test_durations.py holds the recorded run
+within the budgets, so that a check never depends on how busy a machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+RUN_PATH: Final = Path("build/durations.json")
+RECORD_PATH: Final = Path("tests/durations.json")
+PAGE_PATH: Final = Path("docs/tests.md")
+BEGIN: Final = "<!-- durations: begin -->"
+END: Final = "<!-- durations: end -->"
+
+# Of all tests together, over all workers: two cores need eight minutes.
+TOTAL_S_MAX: Final = 960.0
+# Of one file; a file whose tests have to be slow has a budget of its own, with the reason.
+FILE_S_MAX: Final = 20.0
+FILES_S_MAX: Final[Mapping[str, float]] = {}
+SLOWEST_SHOWN: Final = 30
+
+
+class Recorder:
+    """Collects the durations of one run, in the process that reports (not in xdist's workers)."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._begin = time.monotonic()
+
+    def add(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+    def write(self, *, whole: bool) -> None:
+        """Writes build/durations.json, slowest first."""
+        RUN_PATH.parent.mkdir(parents=True, exist_ok=True)
+        tests = dict(sorted(self.seconds.items(), key=lambda item: -item[1]))
+        document = {"whole": whole, "wall_s": round(time.monotonic() - self._begin, 1), "tests": tests}
+        RUN_PATH.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def files_of(tests: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by file."""
+    files: dict[str, float] = defaultdict(float)
+    for node, seconds in tests.items():
+        files[node.partition("::")[0]] += seconds
+    return dict(files)
+
+
+def folders_of(files: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by folder, slowest first."""
+    folders: dict[str, float] = defaultdict(float)
+    for path, seconds in files.items():
+        folders[str(Path(path).parent)] += seconds
+    return dict(sorted(folders.items(), key=lambda item: -item[1]))
+
+
+def over_budget(files: Mapping[str, float]) -> list[str]:
+    """A line for each file, and one for the whole, that took longer than its budget."""
+    lines = [
+        f"{path}: {seconds:.1f} s, its budget is {FILES_S_MAX.get(path, FILE_S_MAX):g} s"
+        for path, seconds in sorted(files.items())
+        if seconds > FILES_S_MAX.get(path, FILE_S_MAX)
+    ]
+    total = sum(files.values())
+    return lines if total <= TOTAL_S_MAX else [*lines, f"together: {total:.0f} s of {TOTAL_S_MAX:g} s"]
+
+
+def page(run: Mapping[str, Any]) -> str:
+    """The section of docs/tests.md."""
+    tests: dict[str, float] = run["tests"]
+    folders = folders_of(files_of(tests))
+    rows = [f"| `{folder}` | {seconds:.0f} |" for folder, seconds in folders.items()]
+    slowest = [
+        f"| {seconds:.1f} | `{node}` |"
+        for node, seconds in sorted(tests.items(), key=lambda item: -item[1])[:SLOWEST_SHOWN]
+    ]
+    return "\n".join(
+        [
+            BEGIN,
+            f"`make test`, commit {run['commit']}, {run['machine']}: {run['wall_s'] / 60:.1f} minutes,"
+            f" {len(tests):,} tests, {sum(tests.values()):.0f} s over all workers.",
+            "",
+            "| folder | seconds |",
+            "|---|---|",
+            *rows,
+            "",
+            "| seconds | the slowest tests |",
+            "|---|---|",
+            *slowest,
+            END,
+        ]
+    )
+
+
+def with_section(text: str, section: str) -> str:
+    """The page with this section in the place of the old one."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    assert begin, f"{PAGE_PATH} has no section of durations"
+    assert end, "the section of durations has no end"
+    return head + section + tail
+
+
+def main() -> None:
+    """Makes the last run the recorded one."""
+    run = json.loads(RUN_PATH.read_text(encoding="utf-8"))
+    if not run["whole"]:
+        sys.exit(f"{RUN_PATH} is of a run of some tests; run `make test` first")
+    run["commit"] = _commit()
+    run["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    files = {path: round(seconds, 1) for path, seconds in sorted(files_of(run["tests"]).items())}
+    RECORD_PATH.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
+    PAGE_PATH.write_text(with_section(PAGE_PATH.read_text(encoding="utf-8"), page(run)), encoding="utf-8")
+    print("recorded", *over_budget(files), sep="\n  ")
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

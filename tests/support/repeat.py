@@ -1,0 +1,145 @@
+"""The whole suite many times, in random order: `python -m tests.support.repeat` (`make repeat`).
+
+Run n has seed n, which orders modules and tests (pytest-randomly); every second run has two busy loops
+beside it. Each result is added to build/repeat.jsonl at once, and a later call continues with the first
+run that is missing there. When all runs are there, docs/repeat.md is written. Exit code 1: some run had a
+failure.
+
+    --runs 20        how many
+    --first 1        the seed of the first
+    --fresh          begin again, without the results so far
+
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+LEDGER: Final = Path("build/repeat.jsonl")
+PAGE: Final = Path("docs/repeat.md")
+BUSY_LOOPS: Final = 2
+RUN_S_MAX: Final = 3600
+_COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_BUSY: Final = "import os\np = os.getppid()\nwhile os.getppid() == p:\n    for _ in range(100000): pass\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what is missing; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.fresh:
+        LEDGER.unlink(missing_ok=True)
+    seeds = range(options.first, options.first + options.runs)
+    for seed in seeds:
+        if seed not in _ledger():
+            _add(_run(seed))
+    results = _ledger()
+    PAGE.write_text(_page([results[seed] for seed in seeds]), encoding="utf-8")
+    return 1 if any(results[seed]["failed"] for seed in seeds) else 0
+
+
+def _run(seed: int) -> dict[str, Any]:
+    """One run of everything; a line of the ledger."""
+    busy = BUSY_LOOPS if seed % 2 == 0 else 0
+    command = ["make", "test-random", f"SEED={seed}"]
+    begin = time.monotonic()
+    with _busy_loops(busy):
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_S_MAX,
+            env={**os.environ, "ARGS": ""},
+        )
+    log = LEDGER.parent / f"repeat-{seed}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    counts = {kind.removesuffix("s"): int(count) for count, kind in _COUNT.findall(done.stdout[-2000:])}
+    failed = sorted(set(_FAILED.findall(done.stdout)))
+    if done.returncode != 0 and not failed:
+        failed = [f"exit code {done.returncode}, see {log}"]
+    result = {
+        "seed": seed,
+        "busy_loops": busy,
+        "commit": _commit(),
+        "seconds": round(time.monotonic() - begin),
+        "passed": counts.get("passed", 0),
+        "skipped": counts.get("skipped", 0),
+        "failed": failed,
+    }
+    print(json.dumps(result), flush=True)
+    return result
+
+
+@contextmanager
+def _busy_loops(count: int) -> Iterator[None]:
+    """So many processes that do nothing but take a core; they end with this one."""
+    loops = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def _ledger() -> dict[int, dict[str, Any]]:
+    if not LEDGER.exists():
+        return {}
+    lines = LEDGER.read_text(encoding="utf-8").splitlines()
+    return {row["seed"]: row for row in map(json.loads, lines)}
+
+
+def _add(result: dict[str, Any]) -> None:
+    with LEDGER.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(result) + "\n")
+
+
+def _page(results: Sequence[dict[str, Any]]) -> str:
+    failures = sum(len(row["failed"]) for row in results)
+    lines = [
+        "# The suite in random order",
+        "",
+        f"`make repeat` on {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({platform.machine()},"
+        f" Python {platform.python_version()}): {len(results)} runs, {failures} failures."
+        " One of them again: `make test-random SEED=n`.",
+        "",
+        "| seed | busy loops beside | commit | seconds | passed | skipped | failed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in results:
+        failed = "<br>".join(f"`{name}`" for name in row["failed"]) or "0"
+        lines.append(
+            f"| {row['seed']} | {row['busy_loops']} | {row['commit']} | {row['seconds']} | {row['passed']:,}"
+            f" | {row['skipped']} | {failed} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
