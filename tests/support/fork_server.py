@@ -42,11 +42,11 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 REQUEST_SIZE_MAX: Final = 1 << 17
 PID_SIZE: Final = 8
 PR_SET_CHILD_SUBREAPER: Final = 36
-DAEMON: Final = ("trovemq_daemon.cli", "typer._adapters", "uvicorn.protocols.http.h11_impl", "uvloop")
+DAEMON: Final = ("trovemq_daemon.cli", "uvicorn.protocols.http.h11_impl", "uvloop")
 PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
     "broker": ("broker.app", "broker.rocketmq_keys", *DAEMON),
     "nameserver": ("nameserver.app", *DAEMON),
-    "trovemq.cli": ("trovemq.cli.app", "trovemq.client", "typer._adapters"),
+    "trovemq.cli": ("trovemq.cli.app", "trovemq.client"),
     "broker.tools": (
         "broker.backup.restore",
         "broker.message_store",
@@ -54,7 +54,6 @@ PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
         "broker.tools.stopped_trees",
         "broker.tools.tree_dump",
         "broker.tools.verify",
-        "typer._adapters",
     ),
 }
 """MODULE -> what is imported for it. Not MODULE's `__main__`: that runs anew in each child."""
