@@ -16,12 +16,13 @@ import typer
 from broker.rocketmq_keys import IGNORED_KEYS
 from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from trovemq_daemon.cli import EXIT_CODES_HELP, command_line, run_cli
+from trovemq_daemon.settings import Loaded
 
 
-def _run(settings: BrokerSettings) -> int:
+def _run(loaded: Loaded[BrokerSettings]) -> int:
     from broker import app  # late: --help and --print-config need none of it
 
-    return app.run(settings)
+    return app.run(loaded.settings, loaded.written)
 
 
 def broker(

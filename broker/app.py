@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -30,6 +31,7 @@ from broker.settings import BrokerSettings
 from broker.storage.files import StorageError
 from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
+from broker.tools.store_view import SIZES, with_sizes_of_store
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
@@ -68,8 +70,10 @@ SERVICE_NAMES: Final = tuple(
 class BrokerApp:
     """One broker in the running event loop."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, written: Collection[str] = SIZES) -> None:
+        """`written`: names of the settings that somebody chose. A size that nobody chose is the store's."""
         self._settings = settings
+        self._written = written
         self._version = installed_version()
         self._registry = new_registry(self._version)
         self._rpc_metrics = RpcMetrics(
@@ -94,7 +98,8 @@ class BrokerApp:
         try:
             advertised = settings.advertised(address)
             self._problem = "recovering the store"
-            store = await asyncio.to_thread(open_store, settings, settings.store_settings(advertised))
+            store_settings = settings.store_settings(advertised)
+            store = await asyncio.to_thread(open_store, settings, store_settings, self._written)
             model: ConsumerModel | None = None
             try:
                 model = await asyncio.to_thread(open_consumer_model, store, settings)
@@ -229,10 +234,13 @@ class Listening:
     tls: Address | None = None
 
 
-def open_store(settings: BrokerSettings, store_settings: StoreSettings) -> MessageStore:
+def open_store(
+    settings: BrokerSettings, store_settings: StoreSettings, written: Collection[str]
+) -> MessageStore:
     """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
     started = time.perf_counter()
     try:
+        store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
         files = RealFileSystem(settings.store_path)
         store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
     except StorageError as error:
@@ -305,8 +313,8 @@ def _registration_settings(settings: BrokerSettings) -> RegistrationSettings:
     )
 
 
-def run(settings: BrokerSettings) -> int:
-    """Runs the daemon to its end; the exit code."""
+def run(settings: BrokerSettings, written: Collection[str]) -> int:
+    """Runs the daemon to its end; the exit code. `written`: names of the settings that are no defaults."""
     keep_freed_memory()
     raise_descriptor_limit()
-    return run_daemon(lambda stop: BrokerApp(settings).run(stop))
+    return run_daemon(lambda stop: BrokerApp(settings, written).run(stop))

@@ -121,10 +121,11 @@ class NodeSettings:
         maximum=8_000,
     )
 
-    # --- files of the store (must equal what the store was written with) --------------------------------
+    # --- files of the store (of one that is there, its own count where nothing is written here) -----------
     commit_log_file_size: int = setting(
         GIB,
-        "Size of one commit-log segment.",
+        "Size of one commit-log segment. Of a store that is there, this and the next three are read from it "
+        "where nobody writes them.",
         unit="bytes",
         minimum=4_096,
         maximum=JAVA_INT_MAX,

@@ -15,12 +15,13 @@ import typer
 
 from nameserver.settings import ENVIRONMENT_PREFIX, IGNORED_KEYS, NameserverSettings
 from trovemq_daemon.cli import EXIT_CODES_HELP, command_line, run_cli
+from trovemq_daemon.settings import Loaded
 
 
-def _run(settings: NameserverSettings) -> int:
+def _run(loaded: Loaded[NameserverSettings]) -> int:
     from nameserver import app  # late: --help and --print-config need none of it
 
-    return app.run(settings)
+    return app.run(loaded.settings)
 
 
 def nameserver(

@@ -41,7 +41,7 @@ def command_line(command: Callable[..., int], *, name: str, epilog: str) -> NoRe
 
 def run_cli(
     cls: type[S],
-    run: Callable[[S], int],
+    run: Callable[[Loaded[S]], int],
     *,
     environment_prefix: str,
     config: Path | None,
@@ -58,7 +58,7 @@ def run_cli(
         sys.stderr.write("error: assertions state the store's invariants: start Python without -O\n")
         return ExitCode.USAGE
     try:
-        loaded: Loaded[Any] = load_settings(
+        loaded: Loaded[S] = load_settings(
             cls,
             environment_prefix=environment_prefix,
             environment=os.environ,
@@ -74,7 +74,8 @@ def run_cli(
         sys.stdout.write(format_config(loaded) + "\n")
         sys.stderr.writelines(f"warning: {warning}\n" for warning in loaded.warnings)
         return ExitCode.CLEAN
-    configure_logging(loaded.settings.log_level, loaded.settings.log_format)
+    settings: Any = loaded.settings
+    configure_logging(settings.log_level, settings.log_format)
     for warning in loaded.warnings:
         get_logger().warning("settings.ignored", message=warning)
-    return run(loaded.settings)
+    return run(loaded)

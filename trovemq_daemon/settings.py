@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast, get_type_hints
+from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_type_hints
 
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.setting_sources import (
@@ -36,6 +36,7 @@ Convert = Callable[[str, Any], str]
 """Makes the text of our setting of a RocketMQ key's text and our setting's present value."""
 
 _METADATA_KEY = "trovemq_setting"
+DEFAULT_SOURCE: Final = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,11 @@ class Loaded(Generic[S]):
     sources: dict[str, str]
     warnings: tuple[str, ...]
 
+    @property
+    def written(self) -> frozenset[str]:
+        """The settings that somebody wrote, in a file, the environment or the command line."""
+        return frozenset(name for name, source in self.sources.items() if source != DEFAULT_SOURCE)
+
 
 class _Loader(Generic[S]):
     """Applies one layer after the other; collects problems."""
@@ -124,7 +130,7 @@ class _Loader(Generic[S]):
             **{name.casefold(): name for name in self._settings},
         }
         self._values: dict[str, Any] = {name: s.default for name, s in self._settings.items()}
-        self._sources = dict.fromkeys(self._settings, "default")
+        self._sources = dict.fromkeys(self._settings, DEFAULT_SOURCE)
         self._problems: list[str] = []
         self._warnings: dict[str, str] = {}
 

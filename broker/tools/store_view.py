@@ -8,7 +8,7 @@ the same table.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RECORD_SIZE_MIN, Message, RecordState, check_record, scan_run
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
+SEGMENT_SIZE_UNIT: Final = 4096
 STORE_DIRECTORIES: Final = (COMMIT_LOG_DIRECTORY, ROOT_DIRECTORY, "config", "trovemq")
 SIZES: Final = ("commit_log_file_size", "consume_queue_file_size", "index_slot_count", "index_item_count")
 """The sizes that a store cannot be read without, by their names in StoreSettings."""
@@ -136,11 +137,15 @@ class StoreView:
 
 def infer_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> StoreSettings:
     """The settings for a store, its sizes as given or else as its files have them."""
+    return StoreSettings(**known_sizes(files, given))  # type: ignore[arg-type]  # only integer members
+
+
+def known_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that are given, and those that the store's files have."""
     sizes = dict(given)
     if (saved := state.load(files)) is not None:
         sizes = {name: getattr(saved, name) for name in SIZES} | sizes
-    log_size = _first_file_size(files, COMMIT_LOG_DIRECTORY)
-    if log_size:
+    if log_size := _segment_size(files):
         sizes.setdefault("commit_log_file_size", log_size)
     if queue_size := _queue_file_size(files):
         sizes.setdefault("consume_queue_file_size", queue_size)
@@ -149,12 +154,30 @@ def infer_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> StoreSet
     for name, size in sizes.items():
         if size <= 0 or (name == "consume_queue_file_size" and size % CONSUME_QUEUE_UNIT_SIZE):
             raise TroveError(errors.STORE_SETTINGS_MISMATCH, f"{name} cannot be {size}")
-    return StoreSettings(**sizes)  # type: ignore[arg-type]  # only integer members
+    return sizes
 
 
-def _first_file_size(files: ReadOnlyFileSystem, directory: str) -> int:
-    paths = [f"{directory}/{name}" for name in files.list(directory)]
-    return next((files.file_size(path) for path in paths if not files.is_directory(path)), 0)
+def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection[str]) -> StoreSettings:
+    """The same settings; sizes that nobody wrote are those of the store in `root`, where it has them.
+
+    TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER; StorageError.
+    """
+    given = {name: getattr(settings, name) for name in SIZES if name in written}
+    return replace(settings, **known_sizes(ReadOnlyFileSystem(root), given))  # type: ignore[arg-type]
+
+
+def _segment_size(files: ReadOnlyFileSystem) -> int:
+    """Of the log's files; 0 where they do not agree: one that somebody cut short is no size of a store."""
+    paths = [
+        f"{COMMIT_LOG_DIRECTORY}/{name}" for name in files.list(COMMIT_LOG_DIRECTORY) if name.isdecimal()
+    ]
+    size = max((files.file_size(path) for path in paths), default=0)
+    follow = (
+        size > 0
+        and size % SEGMENT_SIZE_UNIT == 0
+        and all(int(path.rpartition("/")[2]) % size == 0 for path in paths)
+    )
+    return size if follow else 0
 
 
 def _queue_file_size(files: ReadOnlyFileSystem) -> int:

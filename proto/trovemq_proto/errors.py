@@ -336,8 +336,8 @@ STORE_LOCKED = _add(
 )  # fmt: skip
 STORE_SETTINGS_MISMATCH = _add(
     "STORE_SETTINGS_MISMATCH", 306, "FAILED_PRECONDITION", False,
-    "The files of the store have other sizes than the settings say.",
-    "Start with the sizes that the message names (--set mappedFileSizeCommitLog=…).",
+    "The files of the store have other sizes than the settings say, or do not fit each other.",
+    "Leave the sizes out of flags, files and environment: a broker reads them from the store.",
 )  # fmt: skip
 STORE_NEWER = _add(
     "STORE_NEWER", 307, "FAILED_PRECONDITION", False,

@@ -199,6 +199,16 @@ def test_other_sizes_than_the_stores_are_refused(tmp_path: Path) -> None:
     assert "STORE_SETTINGS_MISMATCH" in json.dumps(second.lines)
 
 
+@pytest.mark.parametrize("ended", ["cleanly", "killed"])
+def test_a_store_of_other_sizes_did_not_open_without_flags(tmp_path: Path, ended: str) -> None:
+    with running_broker(tmp_path) as broker:
+        if ended == "killed":
+            broker.kill()
+    again = BrokerProcess(tmp_path, small_files=False)
+    assert again.stop() == 0
+    assert (tmp_path / "commitlog" / f"{0:020d}").stat().st_size == 1_048_576
+
+
 def test_an_address_in_use_is_said(tmp_path: Path) -> None:
     with running_broker(tmp_path / "a") as broker:
         second = BrokerProcess(tmp_path / "b", arguments=["--listen", broker.address])
