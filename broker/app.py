@@ -140,6 +140,7 @@ class BrokerApp:
         rocketmq.add_to(self._grpc.server)
         self._readiness.add("nameservers", registrations.problem)
         self._readiness.add("store", lambda: _store_problem(services))
+        self._readiness.add_warning("retention", lambda: _retention_warning(services))
         try:
             async with asyncio.TaskGroup() as group:
                 commit = group.create_task(services.group_commit.run(), name="group-commit")
@@ -303,6 +304,15 @@ def _store_problem(services: StoreServices) -> str:
     if index is not None and index.create_failures and index.name in store.lagging:
         return f"no index file can be made ({index.create_failures} failures)"
     return ""
+
+
+def _retention_warning(services: StoreServices) -> str:
+    """What of the disk somebody should look at, or an empty text."""
+    counters, removed = services.retention.counters, services.store.early_removal.removed
+    texts = [str(removed)] if removed else []
+    if counters.disk_full:
+        texts.append(f"{counters.disk_used_percent:.1f} % of the disk is used: new messages are refused")
+    return "; ".join(texts)
 
 
 def _registration_settings(settings: BrokerSettings) -> RegistrationSettings:

@@ -18,6 +18,7 @@ from typing import Final
 
 from broker.append_result import AppendResult
 from broker.dispatch.dispatcher import OnVisible
+from broker.early_removal import NOTHING, EarlyRemoval
 from broker.log.commit_log import AppendStatus, FlushWork
 from broker.log.damage_counts import DamageCounts
 from broker.log.sectors import check_properties
@@ -82,6 +83,8 @@ class MessageStore(StoreReading):
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
         """The B+trees beside the log, where tree_index_enable."""
+        self.early_removal = EarlyRemoval(files, NOTHING)
+        """What went before its time."""
         self.on_visible: OnVisible | None = None
         """Told of each run of new records, once it is visible."""
         self.offsets.limit = self._synced_queue_end
@@ -109,6 +112,7 @@ class MessageStore(StoreReading):
         return store
 
     def _start(self) -> None:
+        self.early_removal = EarlyRemoval.load(self.files)
         if self._log.segments.at(self._log.end) is None:
             self._log.segments.add(internal=True)
             self.files.sync_directory(DIRECTORY)

@@ -65,7 +65,8 @@ class RetentionSettings(NodeSettings):
     )
     disk_forcible_percent: int = setting(
         85,
-        "Where more of the disk is used, the oldest segments go however young they are.",
+        "Where more of the disk is used, the oldest segments go however young they are, if "
+        "clean_forcibly_enable is on; else the log warns.",
         unit="%",
         minimum=1,
         maximum=100,
@@ -73,7 +74,10 @@ class RetentionSettings(NodeSettings):
         convert=_between(30, 85),
     )
     clean_forcibly_enable: bool = setting(
-        True, "Whether segments go before their time to free the disk.", rocketmq="cleanFileForciblyEnable"
+        False,
+        "Whether segments go before their time to free the disk, as RocketMQ does it. Off: new messages are "
+        "refused from disk_warning_percent on, and nothing goes that retention keeps.",
+        rocketmq="cleanFileForciblyEnable",
     )
     disk_warning_percent: int = setting(
         90,

@@ -3,6 +3,8 @@
 What may block runs in a thread; the engine is only touched on the event loop, between awaits.
 
 Invariants
+- Nothing that retention keeps goes, unless clean_forcibly_enable says so; then it is told loudly, and up to
+  which store time that reached is on disk before anything of it is taken from the readers.
 - A segment goes only when everything that was owed of it lies further on in the log, and that is on disk. The
   exception: the disk forces it and there is no room for that; each such message is counted.
 - Nothing that another request was handed in the meantime is forgotten: what is owed is carried once more in
@@ -72,6 +74,7 @@ class RetentionCounters:
     failures: int = 0
     disk_used_percent: float = 0.0
     disk_full: bool = False
+    disk_filling: bool = False
     held: HeldLog = NOTHING_HELD
     """As the last run found it: who keeps the log from going."""
     held_bytes: int = 0
@@ -134,7 +137,20 @@ class RetentionTask:
             used = round(disk.used_percent, 1)
             get_logger().warning("retention.disk_full" if full else "retention.disk_has_room", used=used)
             self._hold(self._refusal(disk) if full else None)
+        self._warn_of_filling(disk)
         return disk
+
+    def _warn_of_filling(self, disk: DiskUse) -> None:
+        """Once each time: nothing goes for the disk's sake, so somebody must make room."""
+        filling = disk.above(self._policy.forcible_percent) > 0
+        if filling and not self.counters.disk_filling and not self._policy.forcible_enable:
+            get_logger().warning(
+                "retention.disk_filling",
+                used=round(disk.used_percent, 1),
+                refused_above=self._policy.warning_percent,
+                what_to_do="free or add space, or keep messages for less long (reserved_time_ms)",
+            )
+        self.counters.disk_filling = filling
 
     def _refusal(self, disk: DiskUse) -> TroveError:
         return TroveError(
@@ -148,6 +164,7 @@ class RetentionTask:
         if self._leaving is not None:
             async with self._topic_changes.changing:
                 await self._remove(self._leaving)
+        await self._forget_early()
         decision = await self._decide(disk)
         if not decision.count or self._store.removals_held():
             return 0
@@ -155,15 +172,45 @@ class RetentionTask:
         async with self._topic_changes.changing:
             if self._store.removals_held():
                 return 0  # a backup began meanwhile, and copies these segments
+            if decision.forced:
+                await self._note_early(decision.newest_early_ms)
             trim = await self._detach(end, carry=carried, pressed=decision.pressed)
             if trim is None:
                 return 0
             count = self._count(trim, decision)
             await self._remove(trim)
-        get_logger().info(
-            "retention.removed", segments=count, log_begins=end, for_the_disk=decision.forced > 0
-        )
+        self._tell_removed(count, end, decision)
         return count
+
+    async def _note_early(self, newest_ms: int) -> None:
+        """On disk when it returns. TroveError."""
+        early, until_ms = self._store.early_removal, newest_ms + self._kept_max_ms()
+        await run_in_thread(lambda: early.note(newest_ms, until_ms))
+
+    async def _forget_early(self) -> None:
+        """Where retention would have removed it all by now. StorageError."""
+        early, now_ms = self._store.early_removal, self._clock_ms()
+        if early.removed:
+            await run_in_thread(lambda: early.forget_at(now_ms))
+
+    def _kept_max_ms(self) -> int:
+        """How long retention keeps a message at most."""
+        options, policy = self._store.topics.options, self._policy
+        held = (options(one.topic).retention_age_max_ms for one in self.counters.held.holders)
+        ages = [age_ms or policy.unacknowledged_max_ms for age_ms in held]
+        return max([policy.reserved_ms, *ages])
+
+    def _tell_removed(self, count: int, log_begins: int, decision: Decision) -> None:
+        if not decision.forced:
+            get_logger().info("retention.removed", segments=count, log_begins=log_begins)
+            return
+        get_logger().warning(
+            "retention.removed_early",
+            segments=count,
+            log_begins=log_begins,
+            newest_stored_ms=decision.newest_early_ms,
+            reason="the disk is filling and clean_forcibly_enable is on",
+        )
 
     def _count(self, trim: StoreTrim, decision: Decision) -> int:
         """How many segments that are."""

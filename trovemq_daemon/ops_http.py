@@ -1,7 +1,8 @@
 """Operations HTTP in the daemon's own event loop: `/metrics`, `/healthz`, `/readyz`.
 
 `/healthz` is 200 as long as the loop turns. `/readyz` is 200 where every named check is fine, else 503;
-its JSON names each: `{"ready": false, "checks": {"store": {"ok": true, "detail": ""}, …}}`.
+its JSON names each: `{"ready": false, "checks": {"store": {"ok": true, "detail": ""}, …}, "warnings": {}}`.
+A warning is worth somebody's look and hinders no request: `{"retention": "…"}`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,18 @@ class Readiness:
 
     def __init__(self) -> None:
         self._checks: dict[str, ReadyCheck] = {}
+        self._warnings: dict[str, ReadyCheck] = {}
 
     def add(self, name: str, check: ReadyCheck) -> None:
         self._checks[name] = check
+
+    def add_warning(self, name: str, check: ReadyCheck) -> None:
+        """What it says is shown beside the checks, and the daemon stays ready."""
+        self._warnings[name] = check
+
+    def warnings(self) -> dict[str, str]:
+        """Those that say something, by their names."""
+        return {name: text for name, check in self._warnings.items() if (text := check())}
 
     def problems(self) -> dict[str, str]:
         """Every check's answer by its name; an empty text is fine."""
@@ -106,7 +116,8 @@ class OpsHttp:
         problems = self._readiness.problems()
         ready = not any(problems.values())
         checks = {name: {"ok": not detail, "detail": detail} for name, detail in problems.items()}
-        return JSONResponse({"ready": ready, "checks": checks}, status_code=200 if ready else 503)
+        answer = {"ready": ready, "checks": checks, "warnings": self._readiness.warnings()}
+        return JSONResponse(answer, status_code=200 if ready else 503)
 
 
 def _bind(address: Address) -> socket.socket:

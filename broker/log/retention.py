@@ -5,7 +5,7 @@
 | age  | it is an hour of `deleteWhen`, or more of the disk than | segments whose last record is older than  |
 |      | `diskMaxUsedSpaceRatio` is used                         | `fileReservedTime`                        |
 | disk | more than `diskSpaceCleanForciblyRatio` is used, and    | the oldest segments, however young, as    |
-|      | `cleanFileForciblyEnable`                               | many as bring the disk below it           |
+|      | `cleanFileForciblyEnable` (off unless it is given)      | many as bring the disk below it           |
 | free | at any time                                             | segments below `free_to` (held_log.py)    |
 
 Only the disk takes a segment that reaches beyond `held_from`.
@@ -36,7 +36,7 @@ class RetentionPolicy:
     used_percent_max: int = 75  # diskMaxUsedSpaceRatio
     forcible_percent: int = 85  # diskSpaceCleanForciblyRatio
     warning_percent: int = 90  # diskSpaceWarningLevelRatio
-    forcible_enable: bool = True  # cleanFileForciblyEnable
+    forcible_enable: bool = False  # cleanFileForciblyEnable
     files_max: int = 10  # deleteFileBatchMax
     unacknowledged_max_ms: int = 720 * HOUR_MS
     """Of topics that are kept until they are acknowledged and say no age of their own."""
@@ -74,12 +74,14 @@ class ClosedSegment:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`end`: the log may begin there (its present minimum: nothing goes). forced: how many of the `count`
-    segments go for the disk's sake alone. pressed: the disk forces what goes, even what is still owed."""
+    segments go for the disk's sake alone, newest_early_ms: the newest store time in these. pressed: the disk
+    forces what goes, even what is still owed."""
 
     end: int
     count: int = 0
     forced: int = 0
     pressed: bool = False
+    newest_early_ms: int = 0
 
 
 def is_disk_full(policy: RetentionPolicy, disk: DiskUse) -> bool:
@@ -104,7 +106,7 @@ def decide(
     to_free = 0
     if policy.forcible_enable:
         to_free = disk.above(min(policy.forcible_percent, policy.warning_percent))
-    end, count, forced, freed = min_offset, 0, 0, 0
+    end, count, forced, freed, newest_early_ms = min_offset, 0, 0, 0, 0
     if not due and not to_free and free_to <= min_offset:
         return Decision(end)
     for segment in closed:
@@ -115,7 +117,9 @@ def decide(
             break
         end, count, forced = segment.end, count + 1, forced + (not expired)
         freed += segment.end - segment.start
-    return Decision(end, count, forced, to_free > 0)
+        if not expired:
+            newest_early_ms = max(newest_early_ms, segment.last_stored_ms)
+    return Decision(end, count, forced, to_free > 0, newest_early_ms)
 
 
 def parse_hours(text: str) -> frozenset[int]:

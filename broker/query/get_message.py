@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
+from broker.query.lacking import lacking_note
 from broker.query.located import queue_offset_of
 from broker.query.query_by_key import query_pages
 from broker.queues import find_queue
@@ -136,4 +137,6 @@ def _by_unique_key(store: MessageStore, identifier: str, topic: str) -> FoundMes
             errors.LIMIT_EXCEEDED,
             f"{identifier} was not found within {PAGES_MAX} pages of work; query by unique key",
         )
-    raise TroveError(errors.MESSAGE_NOT_FOUND, f"no visible message has the identifier {identifier}")
+    lacks = lacking_note(store, topic, begin_ms=0)
+    what = f"no visible message has the identifier {identifier}"
+    raise TroveError(errors.MESSAGE_NOT_FOUND, f"{what}; {lacks}" if lacks else what)

@@ -18,6 +18,7 @@ from broker.biography.verdicts import CONSUMED_REASONS, Members, Verdict
 from broker.consumer_model import ConsumerModel
 from broker.filters.filter import Filter, parse_filter
 from broker.message_store import MessageStore
+from broker.query.lacking import lacking_note
 from broker.server.rocketmq.clients import ClientRegistry
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -61,7 +62,7 @@ class BiographyService(biography_pb2_grpc.BiographyServiceServicer):
                     next(steps)
                 except StopIteration as stop:
                     found: Biography = stop.value
-                    return _to_wire(found)
+                    return _to_wire(found, lacking_note(self._parts.store, "", _first_ms(found)))
                 if time.perf_counter() >= turn_ends:
                     await asyncio.sleep(0)  # others go on
                     turn_ends = time.perf_counter() + TURN_S
@@ -106,8 +107,15 @@ def _identifier(request: biography_pb2.BiographyRequest) -> str | Location:
             raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
 
 
-def _to_wire(found: Biography) -> biography_pb2.BiographyReply:
-    reply = biography_pb2.BiographyReply(complete=found.complete, notes=found.notes)
+def _first_ms(found: Biography) -> int:
+    """No copy was stored before it."""
+    return min(min(copy.born_ms, copy.store_ms) for life in found.lives for copy in life.copies)
+
+
+def _to_wire(found: Biography, lacks: str) -> biography_pb2.BiographyReply:
+    """`lacks`: why something of it may be missing; "" where nothing is."""
+    notes = [*found.notes, lacks] if lacks else found.notes
+    reply = biography_pb2.BiographyReply(complete=found.complete and not lacks, notes=notes)
     for number, life in enumerate(found.lives, 1):
         reply.copies.extend(_copy(number, copy) for copy in life.copies)
         reply.events.extend(_event(number, event) for event in life.events)

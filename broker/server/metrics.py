@@ -308,6 +308,11 @@ class BrokerCollector(Collector):
                 for one in retention.held.first_of_each_topic(GROUP_ENTRIES_MAX)
             ),
         )
+        yield families.gauge(
+            "trovemq_retention_early_until_timestamp_seconds",
+            "Until when answers may lack what was removed before its time; 0 where nothing was.",
+            self._statistics.store.early_removal.removed.until_ms / 1000,
+        )
         yield families.gauge("trovemq_disk_used_percent", "Of the store's disk.", retention.disk_used_percent)
         yield families.gauge(
             "trovemq_disk_full", "1 where new messages are refused for it.", int(self._statistics.disk_full)

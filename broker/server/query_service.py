@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -14,6 +15,7 @@ import numpy as np
 from broker.message_store import MessageStore
 from broker.query.get_message import FoundMessages, IdentifierKind, get_message, get_message_at
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
+from broker.query.lacking import lacking_note
 from broker.query.query_by_key import QueryPage, query_pages
 from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
@@ -97,9 +99,19 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
                 notes += page.notes[: NOTES_MAX - len(notes)]
                 left -= len(page.records)
                 last = page.complete or left <= 0
+                if last and page.complete:
+                    page = self._told_of_lack(page, query, notes)  # noqa: PLW2901
                 if page.records or last:
                     yield _page(page, notes if last else None)
                 await asyncio.sleep(0)  # others go on between two pages
+
+    def _told_of_lack(self, page: QueryPage, query: KeyQuery, notes: list[str]) -> QueryPage:
+        """Nothing older is found; where it may have gone before its time, the answer is not complete."""
+        note = lacking_note(self._store, query.topic, query.begin)
+        if not note:
+            return page
+        notes.append(note)
+        return replace(page, complete=False)
 
     async def SearchOffset(  # noqa: N802
         self, request: query_pb2.SearchOffsetRequest, _context: Context

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import grpc
 import numpy as np
 
 from broker.message_store import MessageStore
+from broker.query.lacking import lacking_note
 from broker.search.conditions import (
     DEPTH_MAX,
     EVERYTHING,
@@ -98,6 +99,9 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
                 self.counters.search_scanned_bytes += page.scanned_bytes
                 left -= len(page.records)
                 if page.complete or left <= 0:
+                    if page.complete and (note := lacking_note(self._store, query.topic, query.begin)):
+                        totals.notes.append(note)
+                        page = replace(page, complete=False)  # noqa: PLW2901
                     yield _last(page, totals)
                     return
                 if page.records:

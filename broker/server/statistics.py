@@ -183,6 +183,8 @@ class BrokerStatistics:
             "retention_segments": retention.removed_segments,
             "retention_bytes": retention.removed_bytes,
             "retention_forced_segments": retention.forced_segments,
+            "retention_early_newest_ms": self.store.early_removal.removed.newest_ms,
+            "retention_early_until_ms": self.store.early_removal.removed.until_ms,
             "retention_carried_messages": retention.carried_messages,
             "retention_dropped_messages": retention.dropped_messages,
             "retention_dropped_unacknowledged": retention.dropped_unacknowledged,

@@ -134,8 +134,7 @@ class MemoryFileSystem:
         return survivor
 
     def _reserve(self, path: str, size: int) -> None:
-        used = sum(len(content.data) for content in self._files.values())
-        if self.capacity is not None and used + size > self.capacity:
+        if self.capacity is not None and self.used_bytes() + size > self.capacity:
             raise StorageError("create", path, errno.ENOSPC)
 
     def _content(self, operation: str, path: str) -> _Content:
@@ -223,8 +222,10 @@ class MemoryFileSystem:
         self._locked.discard(path)
 
     def free_bytes(self) -> int:
-        used = sum(len(content.data) for content in self._files.values())
-        return UNBOUNDED_SIZE if self.capacity is None else max(0, self.capacity - used)
+        return UNBOUNDED_SIZE if self.capacity is None else max(0, self.capacity - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        return sum(len(content.data) for content in self._files.values())
 
     def total_bytes(self) -> int:
         return UNBOUNDED_SIZE if self.capacity is None else self.capacity

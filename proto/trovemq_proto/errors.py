@@ -302,6 +302,11 @@ TRANSACTION_NOT_FOUND = _add(
     "This broker knows no committed atomic transaction of that id, or does not remember it any more.",
     "It was not committed here, unless longer than remembered_ms ago: send it again, with a new id.",
 )  # fmt: skip
+MESSAGES_REMOVED_EARLY = _add(
+    "MESSAGES_REMOVED_EARLY", 212, "DATA_LOSS", False,
+    "Messages were removed before their time, to free the disk: the answer may lack some of them.",
+    "Ask for times after the one that the message names; turn clean_forcibly_enable off, or give the store room.",
+)  # fmt: skip
 
 # --- 3xx: the store's state -------------------------------------------------------------------------
 INDEX_DISABLED = _add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +11,26 @@ from typing import Any
 import grpc
 import pytest
 
+from broker.backup.restore import restore
 from tests.support.broker_process import error_of, running_broker
 from tests.support.rocketmq_client import RawClient, create_topics
 from trovemq_proto.records import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_proto.v1 import message_pb2, message_pb2_grpc, query_pb2, query_pb2_grpc
+from trovemq_proto.v1 import (
+    message_pb2,
+    message_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
+    store_pb2,
+    store_pb2_grpc,
+)
 
 pytestmark = pytest.mark.slow
 
 EVERY_HOUR = f"deleteWhen={';'.join(map(str, range(24)))}"
 OFTEN = "cleanResourceInterval=100"
 NEVER_FULL = ("disk_warning_percent=100", "disk_forcible_percent=100")
+FORCED = ("disk_forcible_percent=1", "disk_warning_percent=100", "cleanFileForciblyEnable=true", OFTEN)
 SEGMENT_SIZE = 1 << 20  # see broker_process.SMALL_FILES
 FILLER_SIZE = 250_000
 
@@ -67,6 +77,17 @@ class Plain:
             self.pull(offset)
         error = error_of(caught.value)
         return error.symbol, int(error.fields["min_offset"])
+
+    def ask(self, begin: int = 0) -> Any:
+        """The last page of a query for that key."""
+        request = query_pb2.QueryByKeyRequest(topic="filler", key="all", messages_max=10_000, begin=begin)
+        *_, last = self._queries.QueryByKey(request, timeout=30)
+        return last
+
+    def back_up(self, target: Path) -> None:
+        request = store_pb2.BackupRequest(directory=str(target))
+        *_, last = store_pb2_grpc.StoreServiceStub(self._channel).Backup(request, timeout=60)
+        assert last.done
 
     def query(self) -> int:
         """How many messages the key of all fillers has."""
@@ -151,7 +172,7 @@ def test_a_disk_over_its_warning_level_takes_no_message_and_serves_the_rest(tmp_
         with RawClient(broker.address) as client:
             client.send("orders", b"one", b"two")
         assert broker.stop() == 0
-    full = ("disk_warning_percent=1", "clean_forcibly_enable=false", OFTEN)
+    full = ("disk_warning_percent=1", OFTEN)
     with running_broker(tmp_path, *full) as broker:
         with RawClient(broker.address) as client, Plain(broker.address) as plain:
             wait_until(lambda: plain.refusal() == "DISK_FULL")
@@ -174,7 +195,7 @@ def test_a_disk_over_its_warning_level_takes_no_message_and_serves_the_rest(tmp_
 
 
 def test_a_filling_disk_takes_segments_before_their_time(tmp_path: Path) -> None:
-    with running_broker(tmp_path, "disk_forcible_percent=1", "disk_warning_percent=100", OFTEN) as broker:
+    with running_broker(tmp_path, *FORCED) as broker:
         create_topics(broker.address, {"filler": "NORMAL"})
         with Plain(broker.address) as plain:
             plain.fill(4)
@@ -184,3 +205,24 @@ def test_a_filling_disk_takes_segments_before_their_time(tmp_path: Path) -> None
     with running_broker(tmp_path, *NEVER_FULL) as broker, Plain(broker.address) as plain:
         _, low = plain.pull_refused(0)
         assert plain.send(b"next").first_queue_offset == plain.pull(low).max_offset - 1
+
+
+def test_a_query_was_called_complete_after_the_disk_took_fresh_messages(tmp_path: Path) -> None:
+    store, backup, restored = tmp_path / "store", tmp_path / "backup", tmp_path / "restored"
+    with running_broker(store, *FORCED, f"backup_root={tmp_path}") as broker:
+        create_topics(broker.address, {"filler": "NORMAL"})
+        with Plain(broker.address) as plain:
+            plain.fill(4)
+            wait_until(lambda: len(names(store)) == 1)
+            found = plain.ask()
+            assert (found.complete, found.cursor) == (False, "")
+            assert "removed before their time" in found.notes[0]
+            assert plain.ask(begin=int(time.time() * 1000) + 1).complete, "it does not reach behind it"
+            plain.back_up(backup)
+        assert "removed before their time" in json.loads(broker.get("/readyz")[1])["warnings"]["retention"]
+        assert broker.stop() == 0
+    restore(backup, restored, lambda _path: None)
+    for path in (store, restored):
+        with running_broker(path, *NEVER_FULL) as broker, Plain(broker.address) as plain:
+            assert not plain.ask().complete
+            assert broker.stop() == 0

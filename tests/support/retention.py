@@ -28,7 +28,7 @@ SETTINGS: Final = replace(
 CONSUMERS: Final = ConsumerSettings(new_group_start="begin", timer_log_file_size=1 << 16)
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
-AT_ONCE: Final = RetentionPolicy(reserved_ms=HOUR_MS, hours=frozenset(range(24)))
+AT_ONCE: Final = RetentionPolicy(reserved_ms=HOUR_MS, hours=frozenset(range(24)), forcible_enable=True)
 ROOM: Final = DiskUse(1_000, 900)
 PRESSED: Final = DiskUse(1_000_000, 100)
 WORKERS: Final = SubscriptionGroup("workers", retry_policy=RetryPolicy("customized", (1_000,)), retry_max=2)

@@ -30,7 +30,8 @@ def connections_to_ask(
 async def all_messages(
     ask: Callable[[str | None], Awaitable[QueryAnswer | SearchAnswer]],
 ) -> AsyncGenerator[Message, None]:
-    """Of all pages; `ask` answers from a cursor on. TroveError BROKER_UNREACHABLE behind what was found."""
+    """Of all pages; `ask` answers from a cursor on. TroveError BROKER_UNREACHABLE, MESSAGES_REMOVED_EARLY
+    behind what was found."""
     cursor: str | None = None
     while True:
         answer = await ask(cursor)
@@ -42,4 +43,6 @@ async def all_messages(
             raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
         if answer.complete:
             return
+        if answer.cursor is None:
+            raise TroveError(errors.MESSAGES_REMOVED_EARLY, "; ".join(answer.notes))
         cursor = answer.cursor

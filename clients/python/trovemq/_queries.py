@@ -86,12 +86,13 @@ class Queries:
         if all(missing) and missing[0] is not None:
             raise missing[0]
         unreachable = tuple(source.name for source in sources if source.unreachable)
-        complete = all(source.place.done for source in sources)
+        done = all(source.place.done for source in sources)
+        complete = done and not any(source.place.lacking for source in sources)
         timestamp, physical_offset = _oldest_update(sources)
         return QueryAnswer(
             tuple(messages),
             complete,
-            None if complete else encode_cursor(digest, {source.name: source.place for source in sources}),
+            None if done else encode_cursor(digest, {source.name: source.place for source in sources}),
             timestamp,
             physical_offset,
             unreachable,

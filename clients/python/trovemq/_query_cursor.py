@@ -1,10 +1,10 @@
 """The cursor of a query over several brokers: one text that holds each broker's place.
 
 Form: URL-safe base64 without padding of `version byte 1 | CRC-32 of the rest, u32 | UTF-8 JSON`, the JSON
-being `{"query": digest, "brokers": {name: [cursor, last, page_size, done]}}`. A broker's place is the cursor
-with which its current call begins and the physical offset of the last message that was handed out of that
-call: the messages of one broker come by falling physical offset, so that a page that is asked for again
-after newer messages came still goes on at the right one.
+being `{"query": digest, "brokers": {name: [cursor, last, page_size, done, lacking]}}`; `lacking` is left out
+where it is false. A broker's place is the cursor with which its current call begins and the physical offset
+of the last message that was handed out of that call: the messages of one broker come by falling physical
+offset, so that a page that is asked for again after newer messages came still goes on at the right one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ class Place:
         cursor: The broker's cursor with which the current call begins; empty at the start.
         last: Physical offset of the last message handed out of that call; None where none was.
         page_size: Messages that the call asks for: the same again, so that the page ends at the same one.
-        done: Nothing more matches there.
+        done: Nothing more is to be had there.
+        lacking: And what was had may lack some: they were removed before their time.
     """
 
     cursor: str = ""
     last: int | None = None
     page_size: int = 0
     done: bool = False
+    lacking: bool = False
 
 
 def query_digest(*parts: object) -> int:
@@ -47,7 +49,10 @@ def query_digest(*parts: object) -> int:
 
 def encode_cursor(digest: int, places: Mapping[str, Place]) -> str:
     """The text that goes to the user."""
-    brokers = {name: [p.cursor, p.last, p.page_size, p.done] for name, p in sorted(places.items())}
+    brokers = {
+        name: [p.cursor, p.last, p.page_size, p.done, *([True] if p.lacking else [])]
+        for name, p in sorted(places.items())
+    }
     body = json.dumps({"query": digest, "brokers": brokers}, separators=(",", ":")).encode()
     raw = _VERSION + zlib.crc32(body).to_bytes(4, "big") + body
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
@@ -78,9 +83,10 @@ def decode_cursor(text: str, digest: int) -> dict[str, Place]:
     return places
 
 
-def _place(cursor: str, last: int | None, page_size: int, done: bool) -> Place:
+def _place(cursor: str, last: int | None, page_size: int, done: bool, lacking: bool = False) -> Place:
     """TypeError where one of them is something else: whoever can count a CRC can make a cursor."""
     last_is_right = last is None or type(last) is int
-    if not (type(cursor) is str and last_is_right and type(page_size) is int and type(done) is bool):
+    flags_are_right = all(type(flag) is bool for flag in (done, lacking))
+    if not (type(cursor) is str and last_is_right and type(page_size) is int and flags_are_right):
         raise TypeError("no place of a query")
-    return Place(cursor, last, page_size, done)
+    return Place(cursor, last, page_size, done, lacking)

@@ -96,7 +96,7 @@ class BrokerSource:
         self.notes += [f"{self.name}: {note}" for note in page.notes]
         self.index_last_update = (page.index_last_update_timestamp, page.index_last_update_physical_offset)
         done = page.complete or not page.cursor
-        self._after = Place(page.cursor, None, self.place.page_size, done)
+        self._after = Place(page.cursor, None, self.place.page_size, done, done and not page.complete)
 
     @property
     def head(self) -> Message | None:

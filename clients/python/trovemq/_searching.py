@@ -39,8 +39,9 @@ class Searches:
         if all(missing) and missing[0] is not None:
             raise missing[0]
         unreachable = tuple(source.name for source in sources if source.unreachable)
-        complete = not explain and all(source.place.done for source in sources)
-        on = not complete and not explain
+        done = all(source.place.done for source in sources)
+        complete = done and not explain and not any(source.place.lacking for source in sources)
+        on = not done and not explain
         return SearchAnswer(
             tuple(messages),
             complete,
@@ -156,7 +157,7 @@ class _Source:
         self.entries += page.entries
         self.scanned_bytes += page.scanned_bytes
         done = page.complete or not page.cursor
-        self._after = Place(page.cursor, None, self.place.page_size, done)
+        self._after = Place(page.cursor, None, self.place.page_size, done, done and not page.complete)
 
     def pop(self) -> Message:
         """Hands out the next message that waits."""

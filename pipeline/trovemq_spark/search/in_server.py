@@ -96,7 +96,7 @@ class ServerPart:
                         self._take_messages(messages)
                         messages = []
         except TroveError as error:
-            if error.spec is not errors.BROKER_UNREACHABLE:
+            if error.spec not in (errors.BROKER_UNREACHABLE, errors.MESSAGES_REMOVED_EARLY):
                 raise
             self.complete = False
             self.notes.append(error.message)

@@ -24,7 +24,7 @@ from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 
 SIZE = 100
-POLICY = RetentionPolicy()
+POLICY = RetentionPolicy(forcible_enable=True)
 NOON, FOUR = 12, 4
 OLD, YOUNG = NOW_MS - 73 * HOUR_MS, NOW_MS - 71 * HOUR_MS
 ROOM, USED_76, USED_86, USED_91 = (DiskUse(10_000, 10_000 - 100 * used) for used in (10, 76, 86, 91))
@@ -57,7 +57,9 @@ def test_a_segment_is_kept_until_its_last_record_is_of_age() -> None:
 
 def test_a_filling_disk_takes_young_segments_and_no_more_than_needed() -> None:
     # 86 % of 10,000 bytes: 100 bytes above the level, which one segment frees
-    assert decided(segments(YOUNG, YOUNG, YOUNG), USED_86, NOON) == Decision(SIZE, 1, 1, pressed=True)
+    assert decided(segments(YOUNG, YOUNG, YOUNG), USED_86, NOON) == Decision(
+        SIZE, 1, 1, pressed=True, newest_early_ms=YOUNG
+    )
     assert decided(segments(YOUNG, YOUNG), DiskUse(10_000, 1_399), NOON).count == 2
     # old ones free it already
     assert decided(segments(OLD, OLD, YOUNG), USED_86, NOON) == Decision(2 * SIZE, 2, 0, pressed=True)

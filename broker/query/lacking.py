@@ -1,0 +1,16 @@
+"""Whether an answer may lack messages that went before their time, to free the disk."""
+
+from __future__ import annotations
+
+from broker.message_store import MessageStore
+
+
+def lacking_note(store: MessageStore, topic: str, begin_ms: int) -> str:
+    """A sentence where an answer about this topic ("": all topics) from this store time on may lack some;
+    else an empty text. A topic whose every queue still has its first message lacks nothing."""
+    removed = store.early_removal.removed
+    if not removed or begin_ms > removed.newest_ms:
+        return ""
+    if topic and all(queue.min_offset == 0 for queue in store.consume_queues.queues(topic)):
+        return ""
+    return str(removed)
