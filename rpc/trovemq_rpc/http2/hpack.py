@@ -1,0 +1,301 @@
+"""Header compression: HPACK (RFC 7541), a decoder and an encoder.
+
+    first byte   representation                     then                                       section
+    1iiiiiii     indexed field                      -                                          6.1
+    01iiiiii     literal, inserted in the table     name (where i is 0), value                 6.2.1
+    001sssss     dynamic table size update          - (only before the first field)            6.3
+    0001iiii     literal, never indexed             name (where i is 0), value                 6.2.3
+    0000iiii     literal, not indexed               name (where i is 0), value                 6.2.2
+
+    integer      i or s; where all its bits are set, more bytes of seven bits, lowest first    5.1
+    string       hlllllll, length as an integer; then the bytes, Huffman-coded where h is 1    5.2
+
+Index 1 to 61 is the static table; 62 is the newest entry of the dynamic table.
+
+Invariants of the decoder:
+- The dynamic table equals that of the peer's encoder: a block is read to its end even if its fields are too
+  large for us. After HpackError it may differ, and the connection must end (COMPRESSION_ERROR).
+- The entries' sizes (name + value + 32) add up to at most the size that the peer chose, which is at most
+  ours.
+- A cached block means the same now as when it was read: neither it nor a block after it inserted an entry
+  or updated the size. A block that does empties the cache.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from trovemq_rpc.http2.hpack_tables import STATIC_TABLE
+from trovemq_rpc.http2.huffman import HuffmanError, huffman_decode
+
+__all__ = ["Decoder", "Encoder", "Header", "HeaderListTooLarge", "HpackError"]
+
+Header = tuple[bytes, bytes]
+
+ENTRY_OVERHEAD: Final = 32  # section 4.1
+TABLE_SIZE_DEFAULT: Final = 4096  # RFC 9113, section 6.5.2: SETTINGS_HEADER_TABLE_SIZE
+HEADER_LIST_SIZE_DEFAULT: Final = 16 * 1024  # grpc-core's hard limit of metadata
+
+# A larger integer means nothing here: lengths end with the block, indices with the tables.
+INTEGER_MAX: Final = 2**28
+
+# The blocks that a decoder caches: repeated calls send the same one, and large ones are rarely repeated.
+# Each connection has a decoder, so all its blocks together are bounded.
+CACHED_BLOCK_SIZE_MAX: Final = 512
+CACHED_SIZE_MAX: Final = 8 * 1024
+
+# The encoded fields that an encoder caches, and the largest of them.
+ENCODED_FIELDS_MAX: Final = 256
+ENCODED_FIELD_SIZE_MAX: Final = 256
+
+_STATIC_COUNT: Final = len(STATIC_TABLE) - 1
+_NEVER_INDEXED: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie"})
+
+
+class HpackError(Exception):
+    """The block cannot be decoded, nor any block after it: a connection error COMPRESSION_ERROR."""
+
+
+class HeaderListTooLarge(Exception):  # noqa: N818 - the name states the reason, as HTTP's status 431 does
+    """The fields are larger than we accept. The decoder is ready for the next block."""
+
+    def __init__(self, size: int, size_max: int) -> None:
+        super().__init__(f"a header list of {size} bytes; at most {size_max} are accepted")
+        self.size = size
+        self.size_max = size_max
+
+
+def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
+    """Read an integer's further bytes: its first one at `at` - 1 had all the bits of `prefix`."""
+    value, shift = prefix, 0
+    while True:
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << shift
+        if value > INTEGER_MAX or shift > 28:
+            raise HpackError("an integer is too large")
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _string(block: bytes, at: int) -> tuple[bytes, int]:
+    first = block[at]
+    at += 1
+    length = first & 0x7F
+    if length == 0x7F:
+        length, at = _integer(block, at, 0x7F)
+    end = at + length
+    if end > len(block):
+        raise HpackError("a string is longer than its block")
+    text = block[at:end]
+    return (huffman_decode(text) if first & 0x80 else text), end
+
+
+class Decoder:
+    """Reads the header blocks of one direction of a connection, in their order."""
+
+    __slots__ = (
+        "_cached",
+        "_cached_size",
+        "_changed",
+        "_entries",
+        "_list_size",
+        "_list_size_max",
+        "_size",
+        "_size_limit",
+        "_size_max",
+    )
+
+    def __init__(
+        self,
+        max_table_size: int = TABLE_SIZE_DEFAULT,
+        max_header_list_size: int = HEADER_LIST_SIZE_DEFAULT,
+    ) -> None:
+        self._entries: list[Header] = []  # oldest first, so that index 62 is the last
+        self._size = 0
+        self._size_max = max_table_size  # chosen by the peer
+        self._size_limit = max_table_size  # set by us
+        self._list_size_max = max_header_list_size
+        self._list_size = 0
+        self._changed = False
+        self._cached: dict[bytes, list[Header]] = {}
+        self._cached_size = 0
+
+    @property
+    def table_size(self) -> int:
+        """Bytes in the dynamic table, counted as section 4.1 does."""
+        return self._size
+
+    def decode(self, block: bytes | memoryview) -> list[Header]:
+        """Decode a whole block. The list is shared with later equal blocks: do not change it."""
+        block = bytes(block)
+        known = self._cached.get(block)
+        if known is not None:
+            return known
+        self._changed = False
+        self._list_size = 0
+        try:
+            fields = self._fields(block, self._size_updates(block))
+        except IndexError:
+            raise HpackError("a block ends within a field, or names an entry that is not there") from None
+        except HuffmanError as e:
+            raise HpackError(str(e)) from None
+        if self._changed:
+            self._cached.clear()
+            self._cached_size = 0
+        if self._list_size > self._list_size_max:
+            raise HeaderListTooLarge(self._list_size, self._list_size_max)
+        if not self._changed:
+            self._cache(block, fields)
+        return fields
+
+    def _cache(self, block: bytes, fields: list[Header]) -> None:
+        if len(block) > CACHED_BLOCK_SIZE_MAX:
+            return
+        if self._cached_size + len(block) > CACHED_SIZE_MAX:
+            self._cached.clear()
+            self._cached_size = 0
+        self._cached[block] = fields
+        self._cached_size += len(block)
+
+    def _size_updates(self, block: bytes) -> int:
+        """Apply the updates that open the block; return where its fields begin."""
+        at = 0
+        while at < len(block) and block[at] & 0xE0 == 0x20:
+            size = block[at] & 0x1F
+            at += 1
+            if size == 0x1F:
+                size, at = _integer(block, at, 0x1F)
+            if size > self._size_limit:
+                raise HpackError(f"a dynamic table of {size} bytes is above the limit of {self._size_limit}")
+            self._size_max = size
+            self._changed = True
+            self._evict(0)
+        return at
+
+    def _fields(self, block: bytes, at: int) -> list[Header]:
+        fields: list[Header] = []
+        end, size, size_max = len(block), 0, self._list_size_max
+        entries = self._entries
+        while at < end:
+            first = block[at]
+            at += 1
+            if first >= 0x80:
+                index = first & 0x7F
+                if index == 0x7F:
+                    index, at = _integer(block, at, 0x7F)
+                if index > _STATIC_COUNT:
+                    field = entries[_STATIC_COUNT - index]
+                elif index:
+                    field = STATIC_TABLE[index]
+                else:
+                    raise HpackError("index 0 is not used")
+            else:
+                field, at = self._literal(block, at, first)
+            size += len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
+            if size <= size_max:
+                fields.append(field)
+        self._list_size = size
+        return fields
+
+    def _literal(self, block: bytes, at: int, first: int) -> tuple[Header, int]:
+        if first & 0xE0 == 0x20:
+            raise HpackError("a dynamic table size update stands after a field")
+        mask = 0x3F if first & 0x40 else 0x0F
+        index = first & mask
+        if index == mask:
+            index, at = _integer(block, at, mask)
+        if not index:
+            name, at = _string(block, at)
+        elif index > _STATIC_COUNT:
+            name = self._entries[_STATIC_COUNT - index][0]
+        else:
+            name = STATIC_TABLE[index][0]
+        value, at = _string(block, at)
+        field = (name, value)
+        if first & 0x40:
+            self._insert(field)
+        return field, at
+
+    def _insert(self, field: Header) -> None:
+        self._changed = True
+        size = len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
+        if self._size + size > self._size_max:
+            self._evict(size)
+            if size > self._size_max:  # section 4.4: not an error, it empties the table
+                return
+        self._entries.append(field)
+        self._size += size
+
+    def _evict(self, needed: int) -> None:
+        """Drop the oldest entries until `needed` bytes fit, or none is left."""
+        count = 0
+        while count < len(self._entries) and self._size + needed > self._size_max:
+            name, value = self._entries[count]
+            self._size -= len(name) + len(value) + ENTRY_OVERHEAD
+            count += 1
+        del self._entries[:count]
+        assert self._size >= 0
+        assert self._entries or not self._size
+
+
+def _encoded_integer(value: int, mask: int, pattern: int) -> bytes:
+    if value < mask:
+        return bytes((pattern | value,))
+    out = bytearray((pattern | mask,))
+    value -= mask
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_STATIC_FIELDS: Final = {field: index for index, field in reversed([*enumerate(STATIC_TABLE)]) if index}
+_STATIC_NAMES: Final = {name: index for (name, _), index in _STATIC_FIELDS.items()}
+
+
+def _encoded_field(field: Header) -> bytes:
+    name, value = field
+    index = _STATIC_FIELDS.get(field)
+    if index is not None:
+        return _encoded_integer(index, 0x7F, 0x80)
+    pattern = 0x10 if name in _NEVER_INDEXED else 0x00
+    index = _STATIC_NAMES.get(name, 0)
+    head = _encoded_integer(index, 0x0F, pattern)
+    if not index:
+        head += _encoded_integer(len(name), 0x7F, 0) + name
+    return head + _encoded_integer(len(value), 0x7F, 0) + value
+
+
+class Encoder:
+    """Writes header blocks that leave the peer's dynamic table empty.
+
+    The first block sets the table's size to 0. That is within any limit that the peer may set later, so its
+    SETTINGS_HEADER_TABLE_SIZE needs no answer (section 4.2). And no block depends on another: equal fields
+    give equal blocks, which the peer's decoder can cache.
+    """
+
+    __slots__ = ("_encoded", "_opening")
+
+    def __init__(self) -> None:
+        self._opening = b"\x20"
+        self._encoded: dict[Header, bytes] = {}
+
+    def encode(self, headers: Iterable[Header]) -> bytes:
+        """Encode the fields, in their order. Names must be lower case (RFC 9113, section 8.2.1)."""
+        parts = [self._opening]
+        self._opening = b""
+        encoded = self._encoded
+        for field in headers:
+            part = encoded.get(field)
+            parts.append(self._cache(field) if part is None else part)
+        return b"".join(parts)
+
+    def _cache(self, field: Header) -> bytes:
+        part = _encoded_field(field)
+        if len(part) <= ENCODED_FIELD_SIZE_MAX:
+            if len(self._encoded) >= ENCODED_FIELDS_MAX:
+                self._encoded.clear()
+            self._encoded[field] = part
+        return part
