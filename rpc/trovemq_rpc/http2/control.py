@@ -1,0 +1,200 @@
+"""Frames that carry no content: SETTINGS, WINDOW_UPDATE, RST_STREAM, PING, GOAWAY, PRIORITY (RFC
+9113 sections 6.3-6.9).
+"""
+
+from __future__ import annotations
+
+from trovemq_rpc.http2 import events as ev
+from trovemq_rpc.http2 import frames
+from trovemq_rpc.http2.constants import (
+    ACK,
+    FRAME_SIZE_DEFAULT,
+    FRAME_SIZE_LIMIT,
+    GOAWAY,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_LIMIT,
+    WINDOW_UPDATE,
+    ErrorCode,
+    Setting,
+)
+from trovemq_rpc.http2.errors import ConnectionFault, StreamFault
+from trovemq_rpc.http2.sending import Sending
+from trovemq_rpc.http2.state import RESET_BY_PEER
+from trovemq_rpc.http2.streams import CLOSED, Stream
+
+
+class ControlFrames(Sending):
+    """One method a frame type."""
+
+    def _control(self, kind: int, payload: memoryview, flags: int, stream_id: int) -> None:
+        if kind == WINDOW_UPDATE:
+            self._window_update(payload, stream_id)
+        elif kind == SETTINGS:
+            self._settings(payload, flags, stream_id)
+        elif kind == RST_STREAM:
+            self._rst_stream(payload, stream_id)
+        elif kind == PING:
+            self._ping(payload, flags, stream_id)
+        elif kind == GOAWAY:
+            self._goaway(payload, stream_id)
+        elif kind == PRIORITY:
+            self._priority(payload, stream_id)
+        elif kind == PUSH_PROMISE:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE although push is switched off")
+        else:
+            self.allowances.unknown.take()  # section 5.5: ignored
+
+    def _is_idle(self, stream_id: int) -> bool:
+        """No HEADERS opened it yet, from either side; even ids never are."""
+        if self.client_side:
+            return not stream_id & 1 or stream_id >= self.next_stream_id
+        return not stream_id & 1 or stream_id > self.last_peer_stream_id
+
+    def _stream_fault(self, stream: Stream, fault: StreamFault, seen: bool = True) -> None:
+        """RST_STREAM, and the event where the layer above knows the stream. Costs what a reset of
+        the peer's does.
+        """
+        self.allowances.resets.take()
+        if stream.state == CLOSED:
+            self.write(frames.rst_stream(stream.id, fault.code))
+        self.reset(stream, fault.code)
+        if seen:
+            self.events.append((ev.RESET, stream, int(fault.code), True))
+
+    # --- SETTINGS (section 6.5) -------------------------------------------------------------------------
+    def _settings(self, payload: memoryview, flags: int, stream_id: int) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
+        self.allowances.settings.take()
+        if flags & ACK:
+            if payload:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "acknowledged SETTINGS have a payload")
+            return
+        if len(payload) % 6:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS are not a multiple of six bytes")
+        if len(payload) > 6 * 64:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "more than 64 settings in a frame")
+        for identifier, value in frames.SETTING.iter_unpack(payload):
+            self._setting(identifier, value)
+        self.write(frames.SETTINGS_ACK)
+        self.events.append((ev.SETTINGS, None, None, False))
+        self.drain()
+
+    def _setting(self, identifier: int, value: int) -> None:
+        if identifier == Setting.INITIAL_WINDOW_SIZE:
+            if value > WINDOW_LIMIT:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
+            self._initial_window(value)
+        elif identifier == Setting.MAX_FRAME_SIZE:
+            if not FRAME_SIZE_DEFAULT <= value <= FRAME_SIZE_LIMIT:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
+            self.peer_frame_size_max = value
+        elif identifier == Setting.MAX_CONCURRENT_STREAMS:
+            self.peer_concurrent_streams_max = value
+        elif identifier == Setting.MAX_HEADER_LIST_SIZE:
+            self.peer_header_list_size_max = value
+        elif identifier == Setting.ENABLE_PUSH and (value > 1 or (value and self.client_side)):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
+
+    def _initial_window(self, value: int) -> None:
+        """Section 6.9.2: all streams' windows change by the difference, and may become negative."""
+        difference = value - self.peer_initial_window
+        self.peer_initial_window = value
+        for stream in self.streams.values():
+            stream.send_window += difference
+            if stream.send_window > WINDOW_LIMIT:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window above 2^31-1")
+
+    # --- WINDOW_UPDATE (section 6.9) --------------------------------------------------------------------
+    def _window_update(self, payload: memoryview, stream_id: int) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not four bytes")
+        self.allowances.window_updates.take()
+        increment = frames.U32.unpack(payload)[0] & 0x7FFFFFFF
+        if not stream_id:
+            if not increment:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "an increment of 0")
+            self.send_window += increment
+            if self.send_window > WINDOW_LIMIT:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window above 2^31-1")
+            if self.blocked:
+                self.drain()
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+            return
+        if not increment:
+            self._stream_fault(stream, StreamFault(ErrorCode.PROTOCOL_ERROR, "an increment of 0"))
+            return
+        stream.send_window += increment
+        if stream.send_window > WINDOW_LIMIT:
+            self._stream_fault(stream, StreamFault(ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31-1"))
+        elif stream.pending:
+            self.drain()
+
+    # --- the others -------------------------------------------------------------------------------------
+    def _rst_stream(self, payload: memoryview, stream_id: int) -> None:
+        """Section 6.4."""
+        if len(payload) != 4:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM is not four bytes")
+        if not stream_id or self._is_idle(stream_id):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        self.allowances.resets.take()
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        code: int = frames.U32.unpack(payload)[0]
+        self.resets_received[code] = self.resets_received.get(code, 0) + 1
+        self.forget(stream, RESET_BY_PEER)
+        self.events.append((ev.RESET, stream, code, True))
+
+    def _ping(self, payload: memoryview, flags: int, stream_id: int) -> None:
+        """Section 6.7."""
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING is not eight bytes")
+        self.allowances.pings.take()
+        if flags & ACK:
+            self.events.append((ev.PONG, None, bytes(payload), False))
+        else:
+            self.pings_received += 1
+            self.write(frames.ping(bytes(payload), ack=True))
+
+    def _goaway(self, payload: memoryview, stream_id: int) -> None:
+        """Section 6.8. Streams of ours above the id were not processed: the layer above ends them."""
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY is less than eight bytes")
+        self.allowances.settings.take()
+        last, code = frames.TWO_U32.unpack_from(payload)
+        last &= 0x7FFFFFFF
+        if self.goaway_received is not None:
+            last = min(last, self.goaway_received)
+        self.goaway_received = last
+        self.events.append((ev.GOAWAY, None, (last, code, bytes(payload[8:1032])), False))
+
+    def _priority(self, payload: memoryview, stream_id: int) -> None:
+        """Section 6.3; its meaning is gone (5.3.2), but not RFC 7540's rule that no stream depends
+        on itself.
+        """
+        if not stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        self.allowances.priorities.take()
+        stream = self.streams.get(stream_id)
+        if len(payload) != 5:
+            fault = StreamFault(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not five bytes")
+        elif frames.U32.unpack_from(payload)[0] & 0x7FFFFFFF == stream_id:
+            fault = StreamFault(ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+        else:
+            return
+        if stream is None:
+            raise ConnectionFault(fault.code, fault.reason)
+        self._stream_fault(stream, fault)

@@ -1,0 +1,137 @@
+"""What a header list must be (RFC 9113 sections 8.2 and 8.3). A malformed one ends its stream with
+PROTOCOL_ERROR.
+
+| rule | section |
+| --- | --- |
+| names are lower-case tokens; values hold no NUL, CR or LF and no blank at either end | 8.2.1 |
+| no connection, proxy-connection, keep-alive, transfer-encoding or upgrade; te is "trailers" | 8.2.2 |
+| pseudo-header fields stand first, each once, and only those that are defined | 8.3 |
+| a request has :method, :scheme and a :path that is not empty; a response has :status | 8.3.1, 8.3.2 |
+| trailers have no pseudo-header fields | 8.1 |
+
+Fields that were found sound are remembered (bounded), so that those which every call repeats cost
+one look-up.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.errors import StreamFault
+
+Field = tuple[bytes, bytes]
+Fields = list[Field]
+
+SOUND_FIELDS_MAX: Final = 1_024
+SOUND_FIELD_SIZE_MAX: Final = 256
+
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BAD_VALUE = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]\Z")
+_CONNECTION_SPECIFIC = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+)
+_sound: set[Field] = set()
+
+
+class RequestHead:
+    """The fields that open a request. Shared between equal requests: `cache` is for the layer above."""
+
+    __slots__ = ("authority", "cache", "content_length", "fields", "method", "path", "scheme")
+
+    def __init__(self, method: bytes, scheme: bytes, path: bytes, authority: bytes, fields: Fields) -> None:
+        self.method = method
+        self.scheme = scheme
+        self.path = path
+        self.authority = authority
+        self.fields = fields
+        self.content_length = -1
+        self.cache: Any = None
+
+
+class ResponseHead:
+    """The fields that open a response. Shared as RequestHead is."""
+
+    __slots__ = ("cache", "content_length", "fields", "status")
+
+    def __init__(self, status: int, fields: Fields) -> None:
+        self.status = status
+        self.fields = fields
+        self.content_length = -1
+        self.cache: Any = None
+
+
+def check_request(headers: Fields) -> RequestHead:
+    method = scheme = path = authority = None
+    count = 0
+    for field in headers:
+        name, value = field
+        if name[:1] != b":":
+            break
+        count += 1
+        if name == b":path" and path is None:
+            path = value
+        elif name == b":method" and method is None:
+            method = value
+        elif name == b":scheme" and scheme is None:
+            scheme = value
+        elif name == b":authority" and authority is None:
+            authority = value
+        else:
+            raise malformed("a pseudo-header field is unknown or stands twice")
+        if field not in _sound:
+            _check_value(name, value)
+    if not method or not scheme or not path:
+        raise malformed(":method, :scheme or :path is missing")
+    head = RequestHead(method, scheme, path, authority or b"", headers[count:])
+    head.content_length = check_fields(head.fields)
+    return head
+
+
+def check_response(headers: Fields) -> ResponseHead:
+    if not headers or headers[0][0] != b":status":
+        raise malformed(":status is missing or not first")
+    status = headers[0][1]
+    if len(status) != 3 or not status.isdigit():
+        raise malformed(":status is not three digits")
+    head = ResponseHead(int(status), headers[1:])
+    head.content_length = check_fields(head.fields)
+    return head
+
+
+def check_fields(fields: Fields) -> int:
+    """Checks fields other than pseudo ones; returns content-length, or -1 where there is none."""
+    length = -1
+    for field in fields:
+        if field in _sound:
+            continue
+        name, value = field
+        if not _NAME.fullmatch(name):
+            raise malformed("a field's name is not a lower-case token, or a pseudo-header field is misplaced")
+        if name == b"content-length":
+            length = _content_length(value, length)
+            continue
+        if name in _CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
+            raise malformed(f"{name.decode()} is connection-specific")
+        _check_value(name, value)
+    return length
+
+
+def _check_value(name: bytes, value: bytes) -> None:
+    if _BAD_VALUE.search(value):
+        raise malformed("a field's value has a forbidden character")
+    if len(name) + len(value) <= SOUND_FIELD_SIZE_MAX:
+        if len(_sound) >= SOUND_FIELDS_MAX:
+            _sound.clear()
+        _sound.add((name, value))
+
+
+def _content_length(value: bytes, before: int) -> int:
+    if not value.isdigit() or len(value) > 18 or before not in {-1, int(value)}:
+        raise malformed("content-length is not one number")
+    return int(value)
+
+
+def malformed(reason: str) -> StreamFault:
+    return StreamFault(ErrorCode.PROTOCOL_ERROR, reason)

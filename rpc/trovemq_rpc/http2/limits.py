@@ -1,0 +1,97 @@
+"""What a peer may make a connection hold or do. Each limit with its default and the reason for it.
+
+The allowances are buckets: each frame of a kind takes one, the layer above calls `refill` once a
+second, and a call that ends well gives back. An empty bucket ends the connection with
+ENHANCE_YOUR_CALM. So an honest peer never meets them, and a flood ends within a second of work.
+
+| limit | default | reason |
+| --- | --- | --- |
+| concurrent_streams_max | 1,000 | state and handlers that one peer may have at once |
+| header_list_size_max | 64 KiB | as section 6.5.2 counts; gRPC's default of 8 KiB refuses long tokens |
+| header_block_size_max | 64 KiB | compressed bytes of a block, all CONTINUATION frames (CVE-2024-27316) |
+| continuations_max | 64 | empty CONTINUATION frames cost processor time, not bytes |
+| frame_size_max | 64 KiB | few headers for a large message, and a frame still fits the receive buffer |
+| stream_window | 256 KiB | what a stream may send before anybody looked at it |
+| connection_window | 4 MiB | the same for all streams of a connection |
+| resets_allowed | 2,000 (400 a second) | rapid reset: streams opened and reset at once (CVE-2023-44487) |
+| pings_allowed | 200 (20 a second) | a PING is answered at once: a flood makes us write |
+| settings_allowed | 100 (10 a second) | the same; each change also walks all streams |
+| priorities_allowed | 2,000 (200 a second) | PRIORITY means nothing any more (section 5.3.2) |
+| empty_data_allowed | 1,000 (100 a second) | DATA without bytes and END_STREAM: work without flow control |
+| window_updates_allowed | 20,000 (20,000 a second) | each may walk the blocked streams |
+| unknown_frames_allowed | 2,000 (200 a second) | types nobody defined, ignored as section 5.5 wants |
+| reset_memory | 1,000 | streams reset by us whose late frames are ignored |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.errors import ConnectionFault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The table above; one object serves all connections of a server or channel."""
+
+    concurrent_streams_max: int = 1_000
+    header_list_size_max: int = 64 << 10
+    header_block_size_max: int = 64 << 10
+    continuations_max: int = 64
+    frame_size_max: int = 64 << 10
+    stream_window: int = 256 << 10
+    connection_window: int = 4 << 20
+    resets_allowed: int = 2_000
+    pings_allowed: int = 200
+    settings_allowed: int = 100
+    priorities_allowed: int = 2_000
+    empty_data_allowed: int = 1_000
+    window_updates_allowed: int = 20_000
+    unknown_frames_allowed: int = 2_000
+    reset_memory: int = 1_000
+
+
+class Allowance:
+    """A bucket of one kind of frame."""
+
+    __slots__ = ("capacity", "left", "name", "per_second")
+
+    def __init__(self, name: str, capacity: int, per_second: int) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.per_second = per_second
+        self.left = capacity
+
+    def take(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self.name}")
+
+    def give(self, count: int) -> None:
+        self.left = min(self.capacity, self.left + count)
+
+
+class Allowances:
+    """All buckets of a connection."""
+
+    __slots__ = ("empty_data", "pings", "priorities", "resets", "settings", "unknown", "window_updates")
+
+    def __init__(self, limits: Limits) -> None:
+        self.resets = _allowance("streams reset", limits.resets_allowed, 5)
+        self.pings = _allowance("PING frames", limits.pings_allowed, 10)
+        self.settings = _allowance("SETTINGS frames", limits.settings_allowed, 10)
+        self.priorities = _allowance("PRIORITY frames", limits.priorities_allowed, 10)
+        self.empty_data = _allowance("empty DATA frames", limits.empty_data_allowed, 10)
+        self.window_updates = _allowance("WINDOW_UPDATE frames", limits.window_updates_allowed, 1)
+        self.unknown = _allowance("frames of unknown types", limits.unknown_frames_allowed, 10)
+
+    def refill(self) -> None:
+        """Once a second."""
+        for name in self.__slots__:
+            allowance: Allowance = getattr(self, name)
+            allowance.give(allowance.per_second)
+
+
+def _allowance(name: str, capacity: int, seconds_to_fill: int) -> Allowance:
+    return Allowance(name, capacity, max(1, capacity // seconds_to_fill))

@@ -1,0 +1,421 @@
+"""The bytes of a peer become events: one loop over all frames of a read (RFC 9113 sections 4 to 6).
+
+What a frame of a stream means by the stream's state (section 5.1); "reset" is a stream error,
+"fault" ends the connection:
+
+| frame | idle | open, half-closed (local) | half-closed (remote) | reset by us | by the peer | ended |
+| --- | --- | --- | --- | --- | --- | --- |
+| DATA | fault PROTOCOL_ERROR | event | reset STREAM_CLOSED | ignored | reset | fault STREAM_CLOSED |
+| HEADERS | opens (server) | trailers | reset STREAM_CLOSED | ignored | fault | fault STREAM_CLOSED |
+| RST_STREAM | fault PROTOCOL_ERROR | event | event | ignored | ignored | ignored |
+| WINDOW_UPDATE | fault PROTOCOL_ERROR | applied | applied | ignored | ignored | ignored |
+| PRIORITY | ignored | ignored | ignored | ignored | ignored | ignored |
+
+Bytes of DATA count against the connection's window whatever becomes of them; those that no event
+shows are acknowledged here. A stream that was closed long ago is not remembered: its late frames
+get a reset, never a fault.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trovemq_rpc.http2 import events as ev
+from trovemq_rpc.http2 import frames
+from trovemq_rpc.http2.constants import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PADDED,
+    PREFACE,
+    PRIORITY_FLAG,
+    SETTINGS,
+    ErrorCode,
+)
+from trovemq_rpc.http2.control import ControlFrames
+from trovemq_rpc.http2.errors import ConnectionFault, StreamFault
+from trovemq_rpc.http2.headers import (
+    Fields,
+    RequestHead,
+    ResponseHead,
+    check_fields,
+    check_request,
+    check_response,
+    malformed,
+)
+from trovemq_rpc.http2.hpack import HeaderListTooLarge, HpackError
+from trovemq_rpc.http2.limits import Limits
+from trovemq_rpc.http2.state import DEFAULT_LIMITS, RESET_BY_PEER, RESET_BY_US
+from trovemq_rpc.http2.streams import AFTER_RECEIVED_END, CLOSED, MAY_RECEIVE, OPEN, Buffer, Stream
+
+PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is handed on in parts, as they arrive
+HEADS_MAX: Final = 256
+
+_unpack_header = frames.FRAME_HEADER.unpack_from
+
+
+class Receiving(ControlFrames):
+    """The half that reads."""
+
+    def __init__(self, client_side: bool, limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__(client_side, limits)
+        self._preface_left = b"" if self.client_side else PREFACE
+        self.got_settings = False
+        self._tail = b""
+        # A DATA frame of which a part is still to come
+        self._data_left = 0
+        self._data_stream_id = 0
+        self._data_ended = False
+        # A header block of which CONTINUATION frames are still to come
+        self._block_stream_id = 0
+        self._block_flags = 0
+        self._block_parts: list[bytes] = []
+        self._block_size = 0
+        self._block_self = False
+        # Heads by the identity of the field list, which the decoder shares between equal blocks
+        self._heads: dict[int, tuple[Fields, RequestHead | ResponseHead]] = {}
+
+    # --- bytes in ---------------------------------------------------------------------------------------
+    def receive(self, data: bytes) -> list[ev.Event]:
+        """All events of these bytes; what is incomplete is kept for the next call."""
+        data = self._tail + data if self._tail else data
+        used = self.parse(memoryview(data))
+        self._tail = data[used:]
+        return self.take_events()
+
+    def take_events(self) -> list[ev.Event]:
+        events = self.events
+        self.events = []
+        return events
+
+    def parse(self, data: memoryview) -> int:
+        """Reads all complete frames and returns how many bytes they were; the rest must come again,
+        with more.
+
+        A violation becomes the event FAULT, with GOAWAY among the output, and all bytes after it are ignored.
+        """
+        if self.failed:
+            return len(data)
+        try:
+            position = 0
+            if self._preface_left or not self.got_settings:
+                position = self._begin(data)
+                if position < 0:
+                    return 0
+            return self._frames(data, position)
+        except ConnectionFault as fault:
+            self.fail(fault)
+            return len(data)
+
+    def fail(self, fault: ConnectionFault) -> None:
+        """Ends the connection (section 5.4.1)."""
+        if not self.failed:
+            self.failed = True
+            self.goaway(fault.code, fault.reason.encode())
+            self.events.append((ev.FAULT, None, fault, True))
+
+    def _begin(self, data: memoryview) -> int:
+        """The peer's preface (section 3.4): magic, then SETTINGS first. Returns -1 where it is incomplete."""
+        magic = self._preface_left
+        if magic:
+            if data[: len(magic)] != magic[: len(data)]:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the connection's preface is not HTTP/2's")
+            if len(data) < len(magic):
+                return -1
+        at = len(magic)
+        if len(data) < at + 9:
+            return -1
+        high, low, kind, flags, _stream_id = _unpack_header(data, at)
+        if kind != SETTINGS or flags & 1 or high:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if len(data) < at + 9 + low and low <= self.limits.frame_size_max:
+            return -1
+        self._preface_left = b""
+        self.got_settings = True
+        return at
+
+    def _frames(self, data: memoryview, position: int) -> int:  # noqa: C901, PLR0912 - one loop per frame
+        size = len(data)
+        streams = self.streams
+        events = self.events
+        frame_size_max = self.limits.frame_size_max
+        if self._data_left:
+            position = self._data_rest(data)
+        while size - position >= 9:
+            high, low, kind, flags, stream_id = _unpack_header(data, position)
+            length = high << 16 | low
+            stream_id &= 0x7FFFFFFF
+            start = position + 9
+            end = start + length
+            if length > frame_size_max:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            if self._block_stream_id and (kind != CONTINUATION or stream_id != self._block_stream_id):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame inside of a header block")
+            if kind == DATA:
+                if flags & PADDED or end > size:
+                    if flags & PADDED or length < PARTIAL_SIZE_MIN:
+                        if end > size:
+                            break
+                        self._padded_data(data[start:end], flags, stream_id)
+                    else:
+                        self._data_part(data[start:size], length, flags, stream_id)
+                        return size
+                else:
+                    stream = streams.get(stream_id)
+                    if stream is None or not MAY_RECEIVE[stream.state] or not stream.got_headers:
+                        self._stray_data(stream_id, length)
+                    elif not self._account(stream, length, flags):
+                        pass
+                    elif flags & END_STREAM:
+                        self._received_end(stream)
+                        events.append((ev.DATA, stream, data[start:end], True))
+                    elif length:
+                        events.append((ev.DATA, stream, data[start:end], False))
+                    else:
+                        self.allowances.empty_data.take()
+            elif end > size:
+                break
+            elif kind == HEADERS:
+                self._headers(data[start:end], flags, stream_id)
+            elif kind == CONTINUATION:
+                self._continuation(data[start:end], flags, stream_id)
+            else:
+                self._control(kind, data[start:end], flags, stream_id)
+            position = end
+        return position
+
+    # --- DATA (section 6.1) -----------------------------------------------------------------------------
+    def _account(self, stream: Stream, length: int, flags: int) -> bool:
+        """Counts DATA against the windows and content-length; False where that reset the stream."""
+        self.receive_window -= length
+        stream.receive_window -= length
+        if self.receive_window < 0:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
+        if stream.receive_window < 0:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"more than the window of stream {stream.id}")
+        if stream.body_left >= 0:
+            stream.body_left -= length
+            if stream.body_left < 0 or (flags & END_STREAM and stream.body_left):
+                self.acknowledge(length)
+                self._stream_fault(stream, malformed("content-length is not the length of the content"))
+                return False
+        return True
+
+    def _data(self, stream_id: int, payload: memoryview, length: int, ended: bool) -> None:
+        """DATA apart from the loop's way: `length` bytes of the window, of which `payload` is content."""
+        stream = self.streams.get(stream_id)
+        if stream is None or not MAY_RECEIVE[stream.state] or not stream.got_headers:
+            self._stray_data(stream_id, length)
+            return
+        padding = length - len(payload)
+        if stream.body_left >= 0:
+            stream.body_left += padding
+        if not self._account(stream, length, END_STREAM if ended else 0):
+            return
+        if padding:
+            self.acknowledge(padding)
+            stream.receive_window += padding
+            if not ended:
+                self.write(frames.window_update(stream_id, padding))
+        if ended:
+            self._received_end(stream)
+        elif not payload:
+            self.allowances.empty_data.take()
+            return
+        self.events.append((ev.DATA, stream, payload, ended))
+
+    def _padded_data(self, payload: memoryview, flags: int, stream_id: int) -> None:
+        self._data(stream_id, _unpadded(payload, flags), len(payload), bool(flags & END_STREAM))
+
+    def _data_part(self, part: memoryview, length: int, flags: int, stream_id: int) -> None:
+        self._data_stream_id = stream_id
+        self._data_left = length - len(part)
+        self._data_ended = bool(flags & END_STREAM)
+        if part:
+            self._data(stream_id, part, len(part), False)
+        elif stream_id not in self.streams:
+            self._stray_data(stream_id, 0)
+
+    def _data_rest(self, data: memoryview) -> int:
+        size = min(self._data_left, len(data))
+        if not size:
+            return 0
+        self._data_left -= size
+        self._data(self._data_stream_id, data[:size], size, self._data_ended and not self._data_left)
+        return size
+
+    def _stray_data(self, stream_id: int, length: int) -> None:
+        """DATA where no stream takes it: see the table above."""
+        stream = self.streams.get(stream_id)
+        if not stream_id or self._is_idle(stream_id) or (stream is not None and not stream.got_headers):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")
+        self.receive_window -= length
+        if self.receive_window < 0:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
+        self.acknowledge(length)
+        if stream is not None:
+            self._stream_fault(stream, StreamFault(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM"))
+        else:
+            self._on_closed(stream_id, "DATA")
+
+    def _on_closed(self, stream_id: int, frame: str) -> None:
+        how = self._closed.get(stream_id)
+        if how == RESET_BY_US or (self.goaway_sent is not None and stream_id > self.goaway_sent):
+            return
+        if how == RESET_BY_PEER or stream_id <= self._forgotten:
+            self.allowances.resets.take()
+            self.write(frames.rst_stream(stream_id, ErrorCode.STREAM_CLOSED))
+            return
+        raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"{frame} on a closed stream")
+
+    # --- HEADERS and CONTINUATION (sections 6.2 and 6.10) -----------------------------------------------
+    def _headers(self, payload: memoryview, flags: int, stream_id: int) -> None:
+        if not stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+        if flags & PADDED:
+            payload = _unpadded(payload, flags)
+        depends_on_itself = False
+        if flags & PRIORITY_FLAG:
+            if len(payload) < 5:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
+            depends_on_itself = frames.U32.unpack_from(payload)[0] & 0x7FFFFFFF == stream_id
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            self._header_block(stream_id, payload, flags, depends_on_itself)
+            return
+        self._block_stream_id = stream_id
+        self._block_flags = flags
+        self._block_parts = [bytes(payload)]
+        self._block_size = len(payload)
+        self._block_self = depends_on_itself
+
+    def _continuation(self, payload: memoryview, flags: int, stream_id: int) -> None:
+        if not self._block_stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._block_parts.append(bytes(payload))
+        self._block_size += len(payload)
+        limits = self.limits
+        if (
+            self._block_size > limits.header_block_size_max
+            or len(self._block_parts) > limits.continuations_max
+        ):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block without an end")
+        if flags & END_HEADERS:
+            block = b"".join(self._block_parts)
+            self._block_parts = []
+            self._block_stream_id = 0
+            self._header_block(stream_id, block, self._block_flags, self._block_self)
+
+    def _header_block(self, stream_id: int, block: Buffer, flags: int, depends_on_itself: bool) -> None:
+        """A whole block. It is decoded whatever becomes of it: the table belongs to the connection (4.3)."""
+        if len(block) > self.limits.header_block_size_max:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {len(block)} bytes")
+        fields: Fields | None
+        try:
+            fields = self.decoder.decode(bytes(block))
+        except HeaderListTooLarge:
+            fields = None
+        except HpackError as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from None
+        stream = self.streams.get(stream_id)
+        ended = bool(flags & END_STREAM)
+        if stream is None:
+            stream = self._open(stream_id, depends_on_itself)
+            if stream is None:
+                return
+        if not MAY_RECEIVE[stream.state]:
+            self._stream_fault(stream, StreamFault(ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM"))
+            return
+        try:
+            if stream.got_headers:
+                self._trailers(stream, fields, ended)
+            elif fields is None:
+                stream.got_headers = True
+                if ended:
+                    self._received_end(stream)
+                self.events.append((ev.TOO_LARGE, stream, None, ended))
+            else:
+                self._head(stream, fields, ended)
+        except StreamFault as fault:
+            self._stream_fault(stream, fault, seen=stream.got_headers or self.client_side)
+
+    def _open(self, stream_id: int, depends_on_itself: bool) -> Stream | None:
+        """HEADERS of a stream that is not there: the server opens it, if it may."""
+        if self.client_side or stream_id <= self.last_peer_stream_id:
+            self._headers_without_stream(stream_id)
+            return None
+        if not stream_id & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client's stream id is even")
+        self.last_peer_stream_id = stream_id
+        if self.goaway_sent is not None and stream_id > self.goaway_sent:
+            return None
+        stream = self.new_stream(stream_id, OPEN)
+        if len(self.streams) + self.lingering > self.limits.concurrent_streams_max:
+            self.allowances.resets.take()
+            self.reset(stream, ErrorCode.REFUSED_STREAM)
+            return None
+        if depends_on_itself:
+            self._stream_fault(stream, malformed("a stream depends on itself"), seen=False)
+            return None
+        return stream
+
+    def _head(self, stream: Stream, fields: Fields, ended: bool) -> None:
+        known = self._heads.get(id(fields))
+        head: RequestHead | ResponseHead
+        if known is not None and known[0] is fields:
+            head = known[1]
+        else:
+            head = check_response(fields) if self.client_side else check_request(fields)
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            self._heads[id(fields)] = (fields, head)
+        if self.client_side and 100 <= head.status < 200:  # type: ignore[union-attr]
+            if ended:
+                raise malformed("an informational response ends the stream")
+            self.allowances.empty_data.take()
+            return
+        length = head.content_length
+        if length >= 0:
+            if ended and length:
+                raise malformed("content-length without content")
+            stream.body_left = length
+        stream.got_headers = True
+        if ended:
+            self._received_end(stream)
+        self.events.append((ev.HEADERS, stream, head, ended))
+
+    def _trailers(self, stream: Stream, fields: Fields | None, ended: bool) -> None:
+        if not ended:
+            raise malformed("a second header block without END_STREAM")
+        if fields is not None:
+            check_fields(fields)
+        if stream.body_left > 0:
+            raise malformed("content-length is not the length of the content")
+        self._received_end(stream)
+        if fields is None:
+            self.events.append((ev.TOO_LARGE, stream, None, True))
+        else:
+            self.events.append((ev.TRAILERS, stream, fields, True))
+
+    def _headers_without_stream(self, stream_id: int) -> None:
+        if self._is_idle(stream_id):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on an idle stream")
+        if self._closed.get(stream_id) == RESET_BY_PEER:
+            raise ConnectionFault(ErrorCode.STREAM_CLOSED, "HEADERS on a stream that its sender reset")
+        self._on_closed(stream_id, "HEADERS")
+
+    def _received_end(self, stream: Stream) -> None:
+        state = AFTER_RECEIVED_END[stream.state]
+        stream.state = state
+        if state == CLOSED:
+            del self.streams[stream.id]
+
+
+def _unpadded(payload: memoryview, flags: int) -> memoryview:
+    """Sections 6.1 and 6.2: a length, the content, as many bytes of padding."""
+    if not payload or payload[0] >= len(payload):
+        code = ErrorCode.PROTOCOL_ERROR if payload else ErrorCode.FRAME_SIZE_ERROR
+        raise ConnectionFault(code, "more padding than payload")
+    return payload[1 : len(payload) - payload[0]]

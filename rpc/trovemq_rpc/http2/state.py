@@ -1,0 +1,164 @@
+"""What both directions of a connection share: settings, streams, windows, output.
+
+Invariants:
+- `streams` holds exactly the streams that are not closed; `streams[n].id == n`.
+- `output` is in the order of the wire; nothing is inserted before what stands there.
+- `receive_window` is what the peer may still send, `unacknowledged` what was consumed of it and not
+yet returned; a WINDOW_UPDATE moves the second into the first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from trovemq_rpc.http2 import frames
+from trovemq_rpc.http2.constants import (
+    FRAME_SIZE_DEFAULT,
+    PREFACE,
+    STREAM_ID_LIMIT,
+    TABLE_SIZE_DEFAULT,
+    WINDOW_DEFAULT,
+    ErrorCode,
+    Setting,
+)
+from trovemq_rpc.http2.events import Event
+from trovemq_rpc.http2.hpack import Decoder, Encoder
+from trovemq_rpc.http2.limits import Allowances, Limits
+from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
+
+DEFAULT_LIMITS: Final = Limits()
+
+# Blocks are encoded without the dynamic table, so one encoder serves all connections. The size
+# update to 0 that its very first block begins with stands instead at the beginning of each
+# connection's first block (RFC 7541 section 4.2).
+_encoder = Encoder()
+_encoder.encode(())
+encode_block = _encoder.encode
+TABLE_SIZE_UPDATE: Final = b"\x20"
+
+# How a stream that is gone was closed, where that matters for late frames.
+RESET_BY_US: Final = 1
+RESET_BY_PEER: Final = 2
+
+
+class ConnectionState:
+    """The base of `Sending` and `Receiving`."""
+
+    def __init__(self, client_side: bool, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.client_side = client_side
+        self.limits = limits
+        self.allowances = Allowances(limits)
+        self.decoder = Decoder(TABLE_SIZE_DEFAULT, limits.header_list_size_max)
+        self._first_block = True
+        self.streams: dict[int, Stream] = {}
+        self.events: list[Event] = []
+        self.output: list[Buffer] = []
+        self.output_size = 0
+
+        self.next_stream_id = 1
+        self.last_peer_stream_id = 0
+        self.goaway_sent: int | None = None  # the last stream id of ours
+        self.goaway_received: int | None = None
+        self.failed = False
+        self.lingering = 0  # calls of streams that are gone, whose handlers still run: they count as streams
+
+        self.peer_concurrent_streams_max = (
+            STREAM_ID_LIMIT if not client_side else 100
+        )  # until SETTINGS say it
+        self.peer_frame_size_max = FRAME_SIZE_DEFAULT
+        self.peer_header_list_size_max: int | None = None
+        self.peer_initial_window = WINDOW_DEFAULT
+        self.send_window = WINDOW_DEFAULT
+        self.can_write = True  # False while the transport is full
+        self.blocked: OrderedDict[int, Stream] = OrderedDict()
+
+        # A peer that has not acknowledged our settings yet may keep to the defaults only; ours are
+        # larger, so that applying them at once is the lenient side.
+        self.receive_window = WINDOW_DEFAULT
+        self.unacknowledged = 0
+        self._closed: OrderedDict[int, int] = OrderedDict()
+        self._forgotten = 0  # streams up to this id may have been reset without our remembering it
+
+        # Counters for metrics
+        self.streams_opened = 0
+        self.window_stalls = 0
+        self.pings_received = 0
+        self.resets_sent: dict[int, int] = {}
+        self.resets_received: dict[int, int] = {}
+        self._open_output()
+
+    def _open_output(self) -> None:
+        """Our half of the preface (section 3.4): magic of the client, settings, the connection's window."""
+        limits = self.limits
+        values = [
+            (Setting.MAX_FRAME_SIZE, limits.frame_size_max),
+            (Setting.INITIAL_WINDOW_SIZE, limits.stream_window),
+            (Setting.MAX_HEADER_LIST_SIZE, limits.header_list_size_max),
+        ]
+        if self.client_side:
+            self.output.append(PREFACE)
+            values.append((Setting.ENABLE_PUSH, 0))
+        else:
+            values.append((Setting.MAX_CONCURRENT_STREAMS, limits.concurrent_streams_max))
+        self.write(frames.settings(values))
+        grow = limits.connection_window - WINDOW_DEFAULT
+        if grow > 0:
+            self.receive_window += grow
+            self.write(frames.window_update(0, grow))
+
+    # --- output -----------------------------------------------------------------------------------------
+    def write(self, piece: bytes) -> None:
+        self.output.append(piece)
+        self.output_size += len(piece)
+
+    def take_output(self) -> list[Buffer]:
+        """The pieces to write now, in order."""
+        output = self.output
+        self.output = []
+        self.output_size = 0
+        return output
+
+    # --- streams ----------------------------------------------------------------------------------------
+    def new_stream(self, stream_id: int, state: int) -> Stream:
+        stream = Stream(stream_id, self.peer_initial_window, self.limits.stream_window, state)
+        self.streams[stream_id] = stream
+        self.streams_opened += 1
+        return stream
+
+    def forget(self, stream: Stream, how: int = 0) -> None:
+        """The stream is closed; `how` says whether by a reset, and whose."""
+        stream.state = CLOSED
+        self.streams.pop(stream.id, None)
+        if stream.pending is not None:
+            self.blocked.pop(stream.id, None)
+            stream.pending = None
+            stream.pending_size = 0
+            stream.pending_trailers = None
+        if how:
+            closed = self._closed
+            closed[stream.id] = how
+            if len(closed) > self.limits.reset_memory:
+                self._forgotten = max(self._forgotten, closed.popitem(last=False)[0])
+
+    def reset(self, stream: Stream, code: int) -> None:
+        """Ends a stream now (section 6.4). Late frames of the peer's are ignored."""
+        if stream.state == CLOSED:
+            return
+        self.write(frames.rst_stream(stream.id, code))
+        self.resets_sent[code] = self.resets_sent.get(code, 0) + 1
+        self.forget(stream, RESET_BY_US)
+
+    # --- end of the connection --------------------------------------------------------------------------
+    def goaway(self, code: int = ErrorCode.NO_ERROR, debug: bytes = b"", last: int | None = None) -> None:
+        """Section 6.8. The first of two at a drain names the highest id there is, so that none is
+        refused meanwhile.
+        """
+        last_id = self.last_peer_stream_id if last is None else last
+        if self.goaway_sent is not None:
+            last_id = min(last_id, self.goaway_sent)
+        self.goaway_sent = last_id
+        self.write(frames.goaway(last_id, code, debug))
+
+    def ping(self, payload: bytes) -> None:
+        self.write(frames.ping(payload))
