@@ -1,0 +1,62 @@
+"""Compression of messages (gRPC "Compression"): identity, gzip and deflate, bounded on the way in."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from trovemq_rpc.wire.status import NamedLikeGrpc
+
+ACCEPTED: Final = b"identity, deflate, gzip"
+LEVEL: Final = 6
+
+_WBITS: Final = {b"gzip": 31, b"deflate": 15}
+
+
+class Compression(NamedLikeGrpc):
+    """grpcio's choices."""
+
+    NoCompression = 0
+    Deflate = 1
+    Gzip = 2
+
+
+ENCODINGS: Final = {"NoCompression": b"identity", "Deflate": b"deflate", "Gzip": b"gzip"}
+
+
+class DecompressionError(ValueError):
+    """The bytes are not what grpc-encoding says, or more than the limit comes out of them."""
+
+    def __init__(self, reason: str, too_large: bool = False) -> None:
+        super().__init__(reason)
+        self.too_large = too_large
+
+
+def encoding_of(compression: object) -> bytes:
+    """The wire's name of a choice: a member of ours or of grpcio's, or None."""
+    return ENCODINGS.get(getattr(compression, "name", ""), b"identity")
+
+
+def is_known(encoding: bytes) -> bool:
+    return encoding == b"identity" or encoding in _WBITS
+
+
+def compress(encoding: bytes, data: bytes) -> bytes:
+    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, _WBITS[encoding])
+    return packer.compress(data) + packer.flush()
+
+
+def decompress(encoding: bytes, data: bytes | bytearray | memoryview, size_max: int) -> bytes:
+    """Never makes more than `size_max` bytes, whatever a few bytes promise."""
+    if encoding not in _WBITS:
+        raise DecompressionError("a compressed message without grpc-encoding")
+    unpacker = zlib.decompressobj(_WBITS[encoding])
+    try:
+        plain = unpacker.decompress(data, size_max + 1)
+    except zlib.error:
+        raise DecompressionError("a compressed message is damaged") from None
+    if len(plain) > size_max:
+        raise DecompressionError(f"a message of more than {size_max} bytes", too_large=True)
+    if not unpacker.eof or unpacker.unused_data:
+        raise DecompressionError("a compressed message is damaged")
+    return plain

@@ -1,0 +1,104 @@
+"""Messages in a stream's DATA (gRPC over HTTP/2, "Length-Prefixed-Message").
+
+| offset | size | field |
+| --- | --- | --- |
+| 0 | 1 | 1 where the message is compressed, else 0 |
+| 1 | 4 | length of the message, big-endian |
+| 5 | length | message |
+
+The prefix knows nothing of frames: a message begins and ends anywhere in them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+PREFIX_SIZE: Final = 5
+_PREFIX: Final = struct.Struct(">BI")
+pack_prefix = _PREFIX.pack
+
+Message = memoryview | bytearray
+
+
+class FramingError(ValueError):
+    """The stream is not a sequence of messages; `too_large`: one is above the limit."""
+
+    def __init__(self, reason: str, too_large: bool = False) -> None:
+        super().__init__(reason)
+        self.too_large = too_large
+
+
+class MessageReader:
+    """Puts one stream's messages together. Those that arrive in one piece stay views of it; others
+    are copied once.
+    """
+
+    __slots__ = ("_buffer", "_compressed", "_filled", "_prefix", "size_max")
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self._prefix = b""  # a part of a prefix
+        self._buffer: bytearray | None = None  # a part of a message, already as long as the message
+        self._filled = 0
+        self._compressed = 0
+
+    @property
+    def announced(self) -> int:
+        """The length of the message that is being received, 0 between messages."""
+        return len(self._buffer) if self._buffer is not None else 0
+
+    @property
+    def missing(self) -> int:
+        """How many bytes of it are still to come."""
+        return len(self._buffer) - self._filled if self._buffer is not None else 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """No message is cut here."""
+        return self._buffer is None and not self._prefix
+
+    def feed(self, data: memoryview) -> list[tuple[int, Message]]:
+        """Complete messages of `data`, each with its compressed flag."""
+        messages: list[tuple[int, Message]] = []
+        at, size = 0, len(data)
+        while at < size:
+            if self._buffer is not None:
+                at += self._fill(data[at:])
+                if self._filled == len(self._buffer):
+                    messages.append((self._compressed, self._buffer))
+                    self._buffer = None
+                continue
+            if self._prefix or size - at < PREFIX_SIZE:
+                needed = PREFIX_SIZE - len(self._prefix)
+                self._prefix += bytes(data[at : at + needed])
+                at += needed
+                if len(self._prefix) < PREFIX_SIZE:
+                    break
+                compressed, length = _PREFIX.unpack(self._prefix)
+                self._prefix = b""
+            else:
+                compressed, length = _PREFIX.unpack_from(data, at)
+                at += PREFIX_SIZE
+            self._check(compressed, length)
+            if size - at >= length:
+                messages.append((compressed, data[at : at + length]))
+                at += length
+            else:
+                self._compressed = compressed
+                self._buffer = bytearray(length)
+                self._filled = 0
+        return messages
+
+    def _check(self, compressed: int, length: int) -> None:
+        if compressed > 1:
+            raise FramingError("a message's prefix is malformed")
+        if length > self.size_max:
+            raise FramingError(f"a message of {length} bytes; at most {self.size_max} here", True)
+
+    def _fill(self, data: memoryview) -> int:
+        assert self._buffer is not None
+        count = min(len(data), len(self._buffer) - self._filled)
+        self._buffer[self._filled : self._filled + count] = data[:count]
+        self._filled += count
+        return count
