@@ -1,0 +1,108 @@
+"""How many received bytes may be held: messages that are incomplete, and those that nobody has read yet.
+
+| rule | why |
+| --- | --- |
+| a message above a stream's window is admitted by its announced length | none begins that cannot end |
+| messages above 4 MiB share three quarters of the total | half-received giants never lock out small ones |
+| a used up share or total keeps the connection's window closed | pressure, and control frames still pass |
+| bytes of an admitted message never wait for the window | they are counted already |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+TOTAL_DEFAULT: Final = 256 << 20
+CONNECTION_SHARE_DEFAULT: Final = 64 << 20
+SMALL_MESSAGE_MAX: Final = 4 << 20
+
+
+class Holder(Protocol):
+    """A connection, as the budget sees it."""
+
+    held: int
+
+    def on_budget(self) -> None:
+        """There is room again: return the windows that were withheld."""
+
+
+class BytesBudget:
+    """One for all connections of a server or channel; may be shared by several."""
+
+    def __init__(self, total: int = TOTAL_DEFAULT, connection_share: int = CONNECTION_SHARE_DEFAULT) -> None:
+        self.total = total
+        self.connection_share = min(connection_share, total)
+        self.held = 0
+        self.large_held = 0
+        self.refused = 0  # admissions that had to wait
+        self._small: deque[tuple[Holder, int, Callable[[], bool]]] = deque()
+        self._large: deque[tuple[Holder, int, Callable[[], bool]]] = deque()
+        self._waiting: set[Holder] = set()
+
+    @property
+    def message_size_max(self) -> int:
+        """A larger message could never be admitted."""
+        return self.total * 3 // 4
+
+    def exhausted(self, holder: Holder) -> bool:
+        """Whether the connection's window must stay as it is; `on_budget` is called afterwards."""
+        if self.held < self.total and holder.held < self.connection_share:
+            return False
+        self._waiting.add(holder)
+        return True
+
+    def take(self, holder: Holder, size: int) -> None:
+        self.held += size
+        holder.held += size
+
+    def give(self, holder: Holder, size: int) -> None:
+        self.held -= size
+        holder.held -= size
+        assert self.held >= 0, "more given back than taken"
+        if self._small or self._large:
+            self._admit_waiting()
+        if self._waiting:
+            for waiting in tuple(self._waiting):
+                if self.held < self.total and waiting.held < self.connection_share:
+                    self._waiting.discard(waiting)
+                    waiting.on_budget()
+
+    def forget(self, holder: Holder) -> None:
+        self._waiting.discard(holder)
+
+    # --- admission --------------------------------------------------------------------------------------
+    def admit(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> None:
+        """Calls `admitted` now or later, with `size` bytes taken; where it returns False they are
+        given back.
+        """
+        queue = self._large if size > SMALL_MESSAGE_MAX else self._small
+        if not queue and self._fits(holder, size):
+            self._grant(holder, size, admitted)
+        else:
+            self.refused += 1
+            queue.append((holder, size, admitted))
+
+    def give_message(self, holder: Holder, size: int) -> None:
+        """The counterpart of `admit`."""
+        if size > SMALL_MESSAGE_MAX:
+            self.large_held -= size
+        self.give(holder, size)
+
+    def _fits(self, holder: Holder, size: int) -> bool:
+        if self.held + size > self.total or (holder.held and holder.held + size > self.connection_share):
+            return False
+        return size <= SMALL_MESSAGE_MAX or self.large_held + size <= self.message_size_max
+
+    def _grant(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> None:
+        if size > SMALL_MESSAGE_MAX:
+            self.large_held += size
+        self.take(holder, size)
+        if not admitted():
+            self.give_message(holder, size)
+
+    def _admit_waiting(self) -> None:
+        for queue in (self._small, self._large):
+            while queue and self._fits(queue[0][0], queue[0][1]):
+                self._grant(*queue.popleft())

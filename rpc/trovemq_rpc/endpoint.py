@@ -1,0 +1,309 @@
+"""One connection on an event loop: reads into the shared buffer, gathers what is written, keeps it alive.
+
+All that one turn of the loop sends on a connection is one write. Reading never stops: pressure is
+made by the windows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from abc import abstractmethod
+from typing import Any, Final, cast
+
+from trovemq_rpc.budget import BytesBudget
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.errors import ConnectionFault
+from trovemq_rpc.http2.events import Event
+from trovemq_rpc.loop_parts import LoopParts
+from trovemq_rpc.metrics import Metrics
+from trovemq_rpc.options import Options
+from trovemq_rpc.tls import Tls
+
+JOIN_TOTAL_MAX: Final = (
+    64 << 10
+)  # output up to this is joined: one buffer is cheaper than many for the kernel
+LINGER_S: Final = 1.0  # how long after GOAWAY the peer may take to read it
+SETUP_TIMEOUT_S: Final = 10.0  # for TLS and the peer's first SETTINGS
+WRITE_HIGH: Final = 1 << 20
+WRITE_LOW: Final = 256 << 10
+KEEPALIVE_PAYLOAD: Final = b"keepaliv"
+DRAIN_PAYLOAD: Final = b"draining"
+
+
+class Endpoint(asyncio.BufferedProtocol):
+    """The base of the server's and the channel's connections."""
+
+    held = 0  # of the budget
+
+    def __init__(
+        self,
+        parts: LoopParts,
+        connection: Connection,
+        options: Options,
+        budget: BytesBudget,
+        metrics: Metrics,
+        tls: Tls | None,
+    ) -> None:
+        self.parts = parts
+        self.loop = parts.loop
+        self.connection = connection
+        self.options = options
+        self.budget = budget
+        self.metrics = metrics
+        self.tls = tls
+        self.transport: asyncio.Transport | None = None
+        self.closing = False
+        self.to_acknowledge = 0
+        self.withheld = 0
+        self._tail = b""
+        self._view: memoryview | None = None
+        self._flush_scheduled = False
+        self._in_read = False
+        self._started = 0.0
+        self._close_at = 0.0
+        # Keepalive
+        self._active = False
+        self._last_active = 0.0
+        self._ping_sent = 0.0
+
+    # --- asyncio's side ---------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
+        self._started = self._last_active = self.loop.time()
+        self.parts.add(self)
+        self.metrics.connections += 1
+        self.metrics.connections_opened += 1
+        self.on_connected()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        self.parts.discard(self)
+        self.budget.forget(self)
+        self.metrics.connections -= 1
+        self.connection.failed = True
+        self.on_lost(exc)
+        self.transport = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        view = self._view = self.parts.receive_buffer.view()
+        tail = self._tail
+        if tail and self.tls is None:
+            view[: len(tail)] = tail
+            return view[len(tail) :]
+        return view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        view = self._view
+        assert view is not None
+        self._view = None
+        self._active = True
+        if self.tls is None:
+            size = nbytes + len(self._tail)
+            self.parts.receive_buffer.used(size)
+            self._receive(view[:size])
+        else:
+            self._receive_sealed(view[:nbytes])
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.connection.transport_writable(False)
+
+    def resume_writing(self) -> None:
+        self.connection.transport_writable(True)
+        self._handle_events()
+        self.flush()
+
+    # --- reading ----------------------------------------------------------------------------------------
+    def _receive(self, data: memoryview) -> None:
+        self._in_read = True
+        connection = self.connection
+        used = connection.parse(data)
+        self._tail = bytes(data[used:]) if used < len(data) else b""
+        self._handle_events()
+        self._in_read = False
+        self.flush()
+
+    def _handle_events(self) -> None:
+        connection = self.connection
+        while connection.events:
+            self.on_events(connection.take_events())
+        if self.to_acknowledge:
+            connection.acknowledge(self.to_acknowledge)
+            self.to_acknowledge = 0
+
+    def _receive_sealed(self, data: memoryview) -> None:
+        tls = self.tls
+        assert tls is not None
+        tls.feed(data)
+        try:
+            if not tls.established:
+                done = tls.handshake()
+                self._write(tls.take_output())
+                if not done:
+                    return
+                if tls.protocol != "h2":
+                    self.refuse("the peer did not choose h2 by ALPN")
+                    return
+                self.on_secured()
+                self.flush()
+            while tls.has_input and not self.closing:
+                view = self.parts.plain_buffer.view()
+                tail = self._tail
+                view[: len(tail)] = tail
+                size = tls.read_into(view[len(tail) :])
+                if size <= 0:
+                    if size < 0:
+                        self.close()
+                    break
+                size += len(tail)
+                self.parts.plain_buffer.used(size)
+                self._receive(view[:size])
+        except ssl.SSLError as error:
+            self._write(tls.take_output())
+            self.refuse(f"TLS: {error.reason or error}")
+
+    def on_budget(self) -> None:
+        """The budget has room again: the peer gets the window that was withheld."""
+        if self.withheld and self.transport is not None:
+            self.connection.acknowledge(self.withheld)
+            self.withheld = 0
+            self.flush_soon()
+
+    # --- writing ----------------------------------------------------------------------------------------
+    def flush_soon(self) -> None:
+        """Writes at the end of this turn, with all that it brings; a read flushes by itself."""
+        if not self._flush_scheduled and not self._in_read:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_scheduled = False
+        if self.connection.events:
+            self._handle_events()
+        self.flush()
+
+    def flush(self) -> None:
+        connection = self.connection
+        transport = self.transport
+        if transport is None or not connection.output or (self.tls is not None and not self.tls.established):
+            return
+        size = connection.output_size
+        pieces = connection.take_output()
+        if self.tls is not None:
+            transport.write(self.tls.seal(pieces))
+        elif len(pieces) == 1:
+            transport.write(pieces[0])
+        elif size <= JOIN_TOTAL_MAX:
+            transport.write(b"".join(pieces))
+        else:
+            transport.writelines(pieces)
+
+    def _write(self, data: bytes) -> None:
+        if data and self.transport is not None:
+            self.transport.write(data)
+
+    # --- the end ----------------------------------------------------------------------------------------
+    def fault(self, fault: ConnectionFault) -> None:
+        """The peer broke the protocol: it gets GOAWAY and a moment to read it."""
+        self.metrics.count(self.metrics.goaways_sent, fault.code.name)
+        self.flush()
+        self.linger()
+
+    def linger(self) -> None:
+        """Ends our side; closes when the peer did, or a moment later, so that a reset does not
+        overtake our last bytes.
+        """
+        self.closing = True
+        if self.transport is None:
+            return
+        if self.tls is None and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_S, self.close)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        self.closing = True
+        if self.transport is not None and not self.transport.is_closing():
+            if self.tls is not None and self.tls.established:
+                self._write(self.tls.close())
+            self.transport.close()
+
+    def abort(self) -> None:
+        self.closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def refuse(self, reason: str) -> None:
+        """The peer speaks another protocol."""
+        self.metrics.refused_connections += 1
+        self.options.log_refusal(self.peer(), reason)
+        self.close()
+
+    def goaway(self, code: ErrorCode, reason: str) -> None:
+        """Ends the connection from our side."""
+        self.connection.fail(ConnectionFault(code, reason))
+        self._handle_events()
+
+    # --- once a second ----------------------------------------------------------------------------------
+    def tick(self, now: float) -> None:
+        if self._active:
+            self._active = False
+            self._last_active = now
+            self._ping_sent = 0.0
+            self.connection.allowances.refill()
+        elif not self.connection.got_settings and now - self._started > SETUP_TIMEOUT_S:
+            self.refuse("no HTTP/2 within the time for it")
+            return
+        self._keepalive(now)
+        self.on_tick(now)
+
+    def _keepalive(self, now: float) -> None:
+        """A PING where nothing came for long; without an answer in time the peer is gone."""
+        if self._ping_sent:
+            if now - self._ping_sent >= self.options.keepalive_timeout_s:
+                self.metrics.keepalive_timeouts += 1
+                self.on_unresponsive()
+                self.abort()
+        elif now - self._last_active >= self.options.keepalive_time_s and self.may_ping():
+            self._ping_sent = now
+            self.connection.ping(KEEPALIVE_PAYLOAD)
+            self.flush()
+
+    # --- names ------------------------------------------------------------------------------------------
+    def peer(self) -> str:
+        """As grpc writes it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, unix:path."""
+        if self.transport is None:
+            return ""
+        address: Any = self.transport.get_extra_info("peername")
+        if not isinstance(address, tuple):
+            return f"unix:{address or ''}"
+        host, port = address[0], address[1]
+        return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+    # --- for the two ends -------------------------------------------------------------------------------
+    def on_connected(self) -> None:
+        """The transport is there."""
+
+    def on_secured(self) -> None:
+        """TLS is established."""
+
+    def on_unresponsive(self) -> None:
+        """Keepalive found the peer gone."""
+
+    def on_tick(self, now: float) -> None:
+        """A second passed."""
+
+    def may_ping(self) -> bool:
+        return True
+
+    @abstractmethod
+    def on_events(self, events: list[Event]) -> None: ...
+
+    @abstractmethod
+    def on_lost(self, exc: Exception | None) -> None: ...

@@ -1,0 +1,125 @@
+"""Exceptions with grpc.aio's names.
+
+`except grpc.RpcError` and `except grpc.aio.AioRpcError` catch ours too: where grpcio was imported,
+what is raised derives from both. Nothing here imports grpcio by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from trovemq_rpc.wire.metadata import Metadata
+from trovemq_rpc.wire.status import StatusCode
+
+
+class BaseError(Exception):
+    """The base of errors that are not a call's status."""
+
+
+class UsageError(BaseError):
+    """The package is used in a way that it does not allow; the message says which."""
+
+
+class InternalError(BaseError):
+    """A fault of this package."""
+
+
+class AbortError(BaseError):
+    """Raised by `context.abort`: ends the handler. Let it pass."""
+
+
+class EndOfStream:
+    """What `read` returns behind the last message."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "<grpc.aio.EOF>"
+
+
+EOF: Final = EndOfStream()
+
+
+class AioRpcError(Exception):
+    """A call ended with another status than OK."""
+
+    def __init__(
+        self,
+        code: StatusCode,
+        initial_metadata: Metadata | None = None,
+        trailing_metadata: Metadata | None = None,
+        details: str | None = None,
+        debug_error_string: str | None = None,
+    ) -> None:
+        Exception.__init__(self)
+        self._code = code
+        self._details = details
+        self._initial_metadata = initial_metadata or Metadata()
+        self._trailing_metadata = trailing_metadata or Metadata()
+        self._debug_error_string = debug_error_string
+
+    def code(self) -> Any:
+        return self._code
+
+    def details(self) -> str | None:
+        return self._details
+
+    def initial_metadata(self) -> Metadata:
+        return self._initial_metadata
+
+    def trailing_metadata(self) -> Metadata:
+        return self._trailing_metadata
+
+    def debug_error_string(self) -> str | None:
+        return self._debug_error_string
+
+    def __str__(self) -> str:
+        return (
+            f"<AioRpcError of RPC that terminated with: status = {self._code}, details = {self._details!r}>"
+        )
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> Any:
+        return make_error, (
+            self._code,
+            tuple(self._initial_metadata),
+            tuple(self._trailing_metadata),
+            self._details,
+            self._debug_error_string,
+        )
+
+
+_like_grpc: list[type[AioRpcError]] = []
+
+
+def error_class() -> type[AioRpcError]:
+    """AioRpcError, or a class below it and grpcio's where grpcio is loaded."""
+    if _like_grpc:
+        return _like_grpc[0]
+    aio = sys.modules.get("grpc.aio")
+    base = getattr(aio, "AioRpcError", None)
+    if base is None:
+        return AioRpcError
+    _like_grpc.append(type("AioRpcError", (AioRpcError, base), {"__module__": __name__}))
+    return _like_grpc[0]
+
+
+def public_code(code: StatusCode) -> Any:
+    """grpcio's member where grpcio is loaded, so that `is` works too; else ours."""
+    grpc = sys.modules.get("grpc")
+    theirs = getattr(grpc, "StatusCode", None)
+    return theirs[code.name] if theirs is not None else code
+
+
+def make_error(
+    code: StatusCode, initial: Any, trailing: Any, details: str | None, debug: str | None = None
+) -> AioRpcError:
+    return error_class()(
+        public_code(code), Metadata.from_tuple(initial), Metadata.from_tuple(trailing), details, debug
+    )

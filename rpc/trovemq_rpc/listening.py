@@ -1,0 +1,67 @@
+"""Addresses as grpc writes them: host:port, [::1]:port, unix:path, ipv4:host:port, ipv6:[host]:port."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+BACKLOG = 1_024
+
+
+def split_host_port(address: str, port_default: int | None = None) -> tuple[str, int]:
+    """ValueError where it is not HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    if not colon or (port and not port.isdigit()) or (":" in host and not host.startswith("[")):
+        if port_default is None:
+            raise ValueError(f"{address!r} is not HOST:PORT")
+        return address.strip("[]"), port_default
+    return host.strip("[]"), int(port or port_default or 0)
+
+
+def listen(address: str) -> tuple[list[socket.socket], int]:
+    """Bound sockets of an address, and their port (0 for unix). RuntimeError, as in grpc, where
+    that fails.
+    """
+    try:
+        if address.startswith(("unix:", "unix-abstract:")):
+            return [_listen_unix(address)], 0
+        for prefix in ("ipv4:", "ipv6:", "dns:///", "dns:"):
+            address = address.removeprefix(prefix)
+        return _listen_tcp(*split_host_port(address))
+    except OSError as error:
+        raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
+
+
+def _listen_tcp(host: str, port: int) -> tuple[list[socket.socket], int]:
+    infos = socket.getaddrinfo(host or "::", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, where in dict.fromkeys(infos):
+            bound = socket.socket(family, kind, protocol)
+            sockets.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                any_address = host in {"", "::"}
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if any_address else 1)
+            bound.setblocking(False)
+            bound.bind((where[0], port, *where[2:]))
+            port = bound.getsockname()[1]
+    except OSError:
+        for bound in sockets:
+            bound.close()
+        raise
+    return sockets, port
+
+
+def _listen_unix(address: str) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.setblocking(False)
+    if address.startswith("unix-abstract:"):
+        bound.bind("\0" + address.removeprefix("unix-abstract:"))
+        return bound
+    path = address.removeprefix("unix:").removeprefix("//")
+    if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+        os.unlink(path)
+    bound.bind(path)
+    return bound

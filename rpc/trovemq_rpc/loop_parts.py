@@ -1,0 +1,145 @@
+"""What all connections of one event loop share: the receive buffer, the deadlines, the second's tick.
+
+The receive buffer is filled onwards and begun again only when nobody exports any of it: a bytearray
+refuses to change its size while a view exists. So a message that somebody keeps stays what it was;
+the buffer is then left to it and a new one made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
+
+RECEIVE_BUFFER_SIZE: Final = 512 << 10
+READ_SIZE_MIN: Final = 160 << 10  # a kept tail (at most one frame of 64 KiB) and a good read beside it
+DEADLINE_TICK_S: Final = 0.01
+
+
+class Ticked(Protocol):
+    """Whatever wants to know that a second passed."""
+
+    def tick(self, now: float) -> None: ...
+
+
+class ReceiveBuffer:
+    """Bytes for the next read, whichever connection it is on."""
+
+    __slots__ = ("_buffer", "_position", "_view", "poison", "replaced")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
+        self._view = memoryview(self._buffer)
+        self._position = 0
+        self.poison = False  # tests: overwrite what is used again
+        self.replaced = 0
+
+    def view(self) -> memoryview:
+        """At least READ_SIZE_MIN bytes that nobody else looks at."""
+        if RECEIVE_BUFFER_SIZE - self._position < READ_SIZE_MIN:
+            self._begin_again()
+        return self._view[self._position :]
+
+    def used(self, size: int) -> None:
+        """The first `size` bytes of the last view are in use, until their views are gone."""
+        self._position += size
+
+    def _begin_again(self) -> None:
+        try:
+            self._view.release()
+            self._buffer.append(0)
+            self._buffer.pop()
+            if self.poison:
+                self._buffer[:] = b"\xdd" * RECEIVE_BUFFER_SIZE
+        except BufferError:
+            self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
+            self.replaced += 1
+        self._view = memoryview(self._buffer)
+        self._position = 0
+
+
+class Wheel:
+    """Deadlines, up to a tick late, never early. Adding and removing one is a look-up in a dict and a set."""
+
+    __slots__ = ("_buckets", "_loop", "_next", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._buckets: dict[int, set[Callable[[], None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._next = 0
+
+    def add(self, when: float, callback: Callable[[], None]) -> int:
+        """Calls back at `when` of the loop's clock; returns the key for `remove`."""
+        key = int(when / DEADLINE_TICK_S) + 1
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = set()
+            if self._timer is None or key < self._next:
+                self._schedule(key)
+        bucket.add(callback)
+        return key
+
+    def remove(self, key: int, callback: Callable[[], None]) -> None:
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.discard(callback)
+
+    def _schedule(self, key: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next = key
+        self._timer = self._loop.call_at(key * DEADLINE_TICK_S, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        now = int(self._loop.time() / DEADLINE_TICK_S)
+        due = sorted(key for key in self._buckets if key <= now)
+        callbacks = [callback for key in due for callback in self._buckets.pop(key)]
+        for key in sorted(self._buckets):
+            if self._buckets[key]:
+                self._schedule(key)
+                break
+            del self._buckets[key]  # all of it was removed meanwhile
+        for callback in callbacks:
+            callback()
+
+
+class LoopParts:
+    """One a loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.receive_buffer = ReceiveBuffer()
+        self.plain_buffer = ReceiveBuffer()  # of TLS: what was decrypted
+        self.wheel = Wheel(loop)
+        self._ticked: set[Ticked] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, endpoint: Ticked) -> None:
+        self._ticked.add(endpoint)
+        if self._timer is None:
+            self._timer = self.loop.call_later(1.0, self._tick)
+
+    def discard(self, endpoint: Ticked) -> None:
+        self._ticked.discard(endpoint)
+        if not self._ticked and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(1.0, self._tick)
+        now = self.loop.time()
+        for endpoint in tuple(self._ticked):
+            endpoint.tick(now)
+
+
+_parts: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopParts] = WeakKeyDictionary()
+
+
+def loop_parts(loop: asyncio.AbstractEventLoop) -> LoopParts:
+    parts = _parts.get(loop)
+    if parts is None:
+        parts = _parts[loop] = LoopParts(loop)
+    return parts

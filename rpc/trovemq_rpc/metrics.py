@@ -1,0 +1,29 @@
+"""Counters as plain attributes; whoever exports metrics reads them."""
+
+from __future__ import annotations
+
+
+class Metrics:
+    """Of one server or channel."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.connections_opened = 0
+        self.refused_connections = 0  # another protocol, or TLS that failed
+        self.keepalive_timeouts = 0
+        self.calls_started = 0
+        self.calls_active = 0
+        self.calls_ended: dict[str, int] = {}  # by status
+        self.calls_refused = 0  # above a limit
+        self.calls_stalled = 0  # reset for lack of progress
+        self.goaways_sent: dict[str, int] = {}  # by code
+        self.goaways_received: dict[str, int] = {}
+        self.resets_received: dict[str, int] = {}
+        self.too_many_pings = 0
+        self.transparent_retries = 0
+        self.messages_received = 0
+        self.messages_sent = 0
+
+    @staticmethod
+    def count(counts: dict[str, int], key: str) -> None:
+        counts[key] = counts.get(key, 0) + 1

@@ -1,0 +1,150 @@
+"""Options of servers and channels: grpc's names, as pairs of name and value, become one typed object.
+
+| option | default | meaning |
+| --- | --- | --- |
+| grpc.max_receive_message_length | 4 MiB | larger ones: RESOURCE_EXHAUSTED; -1: the budget's bound |
+| grpc.max_send_message_length | unlimited | the same for what is sent |
+| grpc.max_metadata_size | 64 KiB | of a header list |
+| grpc.max_concurrent_streams | 1,000 | calls of one connection at once (server) |
+| grpc.keepalive_time_ms | 2 h (server), never (channel) | silence after which a PING is sent |
+| grpc.keepalive_timeout_ms | 20 s | how long its answer may take |
+| grpc.keepalive_permit_without_calls | 0 | PING also where no call is open (channel) |
+| grpc.http2.min_ping_interval_without_data_ms | 5 min | a client that asks more often is sent away |
+| grpc.http2.max_ping_strikes | 2 | after as many warnings; 0: never |
+| grpc.max_connection_age_ms | unlimited | a connection is drained after this, +-10 % (server) |
+| grpc.max_connection_age_grace_ms | unlimited | how long its calls may take then |
+| grpc.max_connection_idle_ms | unlimited | a connection without calls is drained after this time (server) |
+| grpc.initial_reconnect_backoff_ms | 1 s | the first pause before connecting again |
+| grpc.min_reconnect_backoff_ms | 20 s | how long an attempt to connect may take |
+| grpc.max_reconnect_backoff_ms | 2 min | the longest pause |
+| grpc.lb_policy_name | pick_first | or round_robin: a connection an address, calls in turns |
+| grpc.default_authority, grpc.ssl_target_name_override | the target | for :authority and the certificate |
+| grpc.primary_user_agent | | stands before ours |
+| grpc.default_compression_algorithm | 0 | 0: none, 1: deflate, 2: gzip |
+| trovemq.budget | 256 MiB | a BytesBudget |
+| trovemq.stall_timeout_ms | 30 s | a message that comes slower than 1 KiB a second over this time is reset |
+| trovemq.limits | Limits() | of HTTP/2, see `http2.limits` |
+
+Other names are accepted and have no effect, as in grpc.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from trovemq_rpc.budget import BytesBudget
+from trovemq_rpc.http2.limits import Limits
+
+MESSAGE_SIZE_DEFAULT: Final = 4 << 20
+DEFAULT_LIMITS: Final = Limits()
+NEVER_S: Final = float("inf")
+REFUSAL_LOG_INTERVAL_S: Final = 10.0
+
+log = logging.getLogger("trovemq_rpc")
+
+ChannelArguments = Iterable[tuple[str, Any]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Options:
+    """The table above."""
+
+    receive_size_max: int = MESSAGE_SIZE_DEFAULT
+    send_size_max: int = -1
+    limits: Limits = DEFAULT_LIMITS
+    budget: BytesBudget | None = None
+    keepalive_time_s: float = NEVER_S
+    keepalive_timeout_s: float = 20.0
+    keepalive_without_calls: bool = False
+    ping_interval_min_s: float = 300.0
+    ping_strikes_max: int = 2
+    connection_age_s: float = NEVER_S
+    connection_age_grace_s: float = NEVER_S
+    connection_idle_s: float = NEVER_S
+    stall_timeout_s: float = 30.0
+    backoff_initial_s: float = 1.0
+    backoff_max_s: float = 120.0
+    connect_timeout_s: float = 20.0
+    round_robin: bool = False
+    authority: str = ""
+    server_name: str = ""
+    user_agent: str = ""
+    compression: int = 0
+    _last_refusal: float = -NEVER_S
+    _refusals: int = 0
+
+    def log_refusal(self, peer: str, reason: str) -> None:
+        """One line for a while, however many peers of another protocol come."""
+        self._refusals += 1
+        now = time.monotonic()
+        if now - self._last_refusal >= REFUSAL_LOG_INTERVAL_S:
+            log.warning(
+                "connection from %s ended: %s (%d such since the last line)", peer, reason, self._refusals
+            )
+            self._last_refusal = now
+            self._refusals = 0
+
+
+def _ms(value: Any) -> float:
+    return NEVER_S if value is None or int(value) >= (1 << 31) - 1 or int(value) < 0 else int(value) / 1000
+
+
+_NUMBERS: Final = {
+    "grpc.max_receive_message_length": "receive_size_max",
+    "grpc.max_message_length": "receive_size_max",
+    "grpc.max_send_message_length": "send_size_max",
+    "grpc.http2.max_ping_strikes": "ping_strikes_max",
+    "grpc.default_compression_algorithm": "compression",
+}
+_TIMES: Final = {
+    "grpc.keepalive_time_ms": "keepalive_time_s",
+    "grpc.keepalive_timeout_ms": "keepalive_timeout_s",
+    "grpc.http2.min_ping_interval_without_data_ms": "ping_interval_min_s",
+    "grpc.http2.min_recv_ping_interval_without_data_ms": "ping_interval_min_s",
+    "grpc.max_connection_age_ms": "connection_age_s",
+    "grpc.max_connection_age_grace_ms": "connection_age_grace_s",
+    "grpc.max_connection_idle_ms": "connection_idle_s",
+    "grpc.initial_reconnect_backoff_ms": "backoff_initial_s",
+    "grpc.max_reconnect_backoff_ms": "backoff_max_s",
+    "grpc.min_reconnect_backoff_ms": "connect_timeout_s",
+    "trovemq.stall_timeout_ms": "stall_timeout_s",
+}
+_TEXTS: Final = {
+    "grpc.default_authority": "authority",
+    "grpc.ssl_target_name_override": "server_name",
+    "grpc.primary_user_agent": "user_agent",
+}
+
+
+def options_of(pairs: ChannelArguments | None, server: bool) -> Options:
+    """Options of grpc's pairs."""
+    options = Options(keepalive_time_s=7200.0 if server else NEVER_S)
+    for name, value in pairs or ():
+        if name in _NUMBERS:
+            setattr(options, _NUMBERS[name], int(value))
+        elif name in _TIMES:
+            setattr(options, _TIMES[name], _ms(value))
+        elif name in _TEXTS:
+            setattr(options, _TEXTS[name], value.decode() if isinstance(value, bytes) else str(value))
+        elif name == "grpc.keepalive_permit_without_calls":
+            options.keepalive_without_calls = bool(value)
+        elif name == "grpc.lb_policy_name":
+            options.round_robin = value == "round_robin"
+        elif name == "grpc.max_concurrent_streams":
+            options.limits = replace(options.limits, concurrent_streams_max=int(value))
+        elif name in {"grpc.max_metadata_size", "grpc.absolute_max_metadata_size"}:
+            size = int(value)
+            options.limits = replace(options.limits, header_list_size_max=size)
+        elif name == "trovemq.limits":
+            options.limits = value
+        elif name == "trovemq.budget":
+            options.budget = value
+    if options.budget is None:
+        options.budget = BytesBudget(max(256 << 20, 2 * options.receive_size_max))
+    if not 0 <= options.receive_size_max <= options.budget.message_size_max:
+        options.receive_size_max = options.budget.message_size_max
+    return options

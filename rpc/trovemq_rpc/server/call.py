@@ -1,0 +1,248 @@
+"""A call on the server: the `ServicerContext` of coroutine handlers and the `call` of callbacks.
+
+Invariants:
+- `over` is set once, by our last frame, the peer's reset, or the end of the connection; nothing is
+sent afterwards.
+- `unread` is the size of the messages in `messages`; `charged` what the budget counts for this
+call; both are 0 at the end.
+- Between the stream's first and last bytes its receive window is the default less `unread`, or more
+for one message that was admitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from trovemq_rpc.errors import EOF, AbortError, UsageError, public_code
+from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
+from trovemq_rpc.server.head import CallHead
+from trovemq_rpc.server.incoming import Incoming
+from trovemq_rpc.server.methods import StreamCallbacks
+from trovemq_rpc.server.outgoing import Outgoing
+from trovemq_rpc.wire.metadata import MetadataLike, Pair
+from trovemq_rpc.wire.status import StatusCode, as_status
+
+if TYPE_CHECKING:
+    from trovemq_rpc.server.endpoint import ServerEndpoint
+
+WRITE_PENDING_MAX: Final = 256 << 10  # `write` waits while more of the stream's bytes are held back
+
+
+class ServerCall(Incoming, Outgoing):
+    """Attributes that few calls need are the class's until they are set: making a call is cheap."""
+
+    task: asyncio.Task[None] | None = None
+    callbacks: StreamCallbacks | None = None
+    over = False
+    was_cancelled = False
+    deadline: float | None = None
+    wheel_key = 0
+    _done_callbacks: list[Callable[[Any], None]] | None = None
+    _readable: asyncio.Future[None] | None = None
+    _writable: asyncio.Future[None] | None = None
+    _code: StatusCode | None = None
+    _details = ""
+
+    def __init__(self, endpoint: ServerEndpoint, stream: Stream, head: CallHead) -> None:
+        self.endpoint = endpoint
+        self.stream = stream
+        self.head = head
+        assert head.method is not None
+        self.method = head.method
+        self.messages: deque[Any] = deque()
+
+    # --- reading ----------------------------------------------------------------------------------------
+    async def read(self) -> Any:
+        """The next request, or EOF. A call has one reader."""
+        while not self.messages:
+            if self.ended:
+                return EOF
+            if self.over:
+                raise asyncio.CancelledError
+            await self._wait_readable()
+        return self.take_message()
+
+    async def _wait_readable(self) -> None:
+        if self._readable is not None:
+            raise UsageError("two tasks read the same call")
+        self._readable = self.endpoint.loop.create_future()
+        try:
+            await self._readable
+        finally:
+            self._readable = None
+
+    def __aiter__(self) -> ServerCall:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self.read()
+        if message is EOF:
+            raise StopAsyncIteration
+        return message
+
+    def wake_reader(self) -> None:
+        if self._readable is not None and not self._readable.done():
+            self._readable.set_result(None)
+
+    # --- writing ----------------------------------------------------------------------------------------
+    async def write(self, message: Any, compress: bool = True) -> None:
+        """Sends a response of a stream; waits while too much of it is held back by the client or
+        the network.
+        """
+        if self.over:
+            raise asyncio.CancelledError if self.was_cancelled else UsageError("the call is over")
+        if not compress:
+            self.disable_next_message_compression()
+        self.send(message)
+        while self.stream.pending_size > WRITE_PENDING_MAX and not self.over:
+            self._writable = self.endpoint.loop.create_future()
+            try:
+                await self._writable
+            finally:
+                self._writable = None
+
+    def on_writable(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        if self.callbacks is not None:
+            self.callbacks.on_writable(self)
+
+    async def send_initial_metadata(self, initial_metadata: MetadataLike) -> None:
+        self.set_initial_metadata(initial_metadata)
+        self.send_headers()
+
+    # --- status -----------------------------------------------------------------------------------------
+    async def abort(self, code: Any, details: str = "", trailing_metadata: MetadataLike = ()) -> NoReturn:
+        status = as_status(code)
+        if status is StatusCode.OK:
+            raise UsageError("abort needs another status than OK")
+        if trailing_metadata:
+            self.set_trailing_metadata(trailing_metadata)
+        self._code, self._details = status, details
+        self.finish(status, details)
+        raise AbortError("Locally aborted.")
+
+    async def abort_with_status(self, status: Any) -> NoReturn:
+        await self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def fail(self, code: Any, details: str = "") -> None:
+        """Ends the call with a status, from a callback."""
+        self.finish(as_status(code), details)
+
+    def set_code(self, code: Any) -> None:
+        self._code = as_status(code)
+
+    def set_details(self, details: str) -> None:
+        self._details = details
+
+    @property
+    def status(self) -> StatusCode | None:
+        """What `set_code` set."""
+        return self._code
+
+    def code(self) -> Any:
+        return public_code(self._code) if self._code is not None else 0
+
+    def details(self) -> str:
+        return self._details
+
+    # --- what the client said ---------------------------------------------------------------------------
+    def invocation_metadata(self) -> tuple[Pair, ...]:
+        return self.head.metadata
+
+    def time_remaining(self) -> float | None:
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - self.endpoint.loop.time())
+
+    def peer(self) -> str:
+        return self.endpoint.peer()
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        return self.endpoint.auth_context()
+
+    def peer_identities(self) -> Iterable[bytes] | None:
+        key = self.peer_identity_key()
+        return self.auth_context()[key] if key else None
+
+    def peer_identity_key(self) -> str | None:
+        context = self.auth_context()
+        return next((k for k in ("x509_subject_alternative_name", "x509_common_name") if k in context), None)
+
+    # --- the end ----------------------------------------------------------------------------------------
+    def cancelled(self) -> bool:
+        return self.was_cancelled
+
+    def done(self) -> bool:
+        return self.over
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        if self._done_callbacks is None:
+            self._done_callbacks = []
+        self._done_callbacks.append(callback)
+
+    def on_deadline(self) -> None:
+        """The time is up: the client has ended the call by itself; ours is to stop the work."""
+        self.wheel_key = 0
+        if not self.over:
+            self.finish(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            self.stop_work()
+
+    def on_reset(self) -> None:
+        """The client cancelled, or the connection is lost."""
+        if not self.over:
+            self.end("CANCELLED")
+            self.stop_work()
+
+    def stop_work(self) -> None:
+        self.was_cancelled = True
+        if self.task is not None and not self.task.done():
+            if self.stream.state == CLOSED:
+                self.endpoint.linger_until_done(self.task)
+            self.task.cancel()
+        if self.callbacks is not None:
+            self.callbacks.on_end(self)
+
+    def reset(self, code: ErrorCode, status: str) -> None:
+        """Ends the stream without a status: the peer broke the protocol or a limit."""
+        self.endpoint.connection.reset(self.stream, code)
+        if not self.over:
+            self.end(status)
+            self.stop_work()
+        self.endpoint.flush_soon()
+
+    def end(self, status: str) -> None:
+        """Nothing is sent or read any more."""
+        self.over = True
+        endpoint = self.endpoint
+        if self.wheel_key:
+            endpoint.parts.wheel.remove(self.wheel_key, self.on_deadline)
+            self.wheel_key = 0
+        if self.charged or self.admitted or self.reader is not None:
+            self.release_all()
+        endpoint.call_ended(self, status)
+        if self._readable is not None:
+            self.wake_reader()
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        if self._done_callbacks:
+            for callback in self._done_callbacks:
+                endpoint.loop.call_soon(callback, self)
+
+    # --- for callbacks ----------------------------------------------------------------------------------
+    def keep(self) -> bytes:
+        """The request's bytes, which last."""
+        message: Buffer = self.message
+        if not isinstance(message, bytes):
+            self.message = message = bytes(message)
+        return message
+
+    @property
+    def request(self) -> Any:
+        """The request, deserialized."""
+        deserialize = self.method.deserialize
+        return self.message if deserialize is None else deserialize(self.keep())

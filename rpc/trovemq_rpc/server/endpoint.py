@@ -1,0 +1,364 @@
+"""A connection of the server: requests become calls, one turn's calls go to their handlers together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from trovemq_rpc.endpoint import DRAIN_PAYLOAD, Endpoint
+from trovemq_rpc.http2 import events as ev
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.constants import STREAM_ID_LIMIT, ErrorCode
+from trovemq_rpc.http2.headers import RequestHead
+from trovemq_rpc.http2.streams import CLOSED, Stream
+from trovemq_rpc.server.call import ServerCall
+from trovemq_rpc.server.head import read_head
+from trovemq_rpc.server.incoming import NOTHING
+from trovemq_rpc.server.methods import BATCH, CALLBACKS, ON_HEADERS
+from trovemq_rpc.server.running import log, run
+from trovemq_rpc.tls import Tls
+from trovemq_rpc.wire.compression import ACCEPTED
+from trovemq_rpc.wire.status import StatusCode, encode_message
+
+if TYPE_CHECKING:
+    from trovemq_rpc.server.server import Server
+
+BYTES_PER_SECOND_MIN: Final = 1_024
+NOT_GRPC_BODY: Final = b"This server speaks gRPC: POST with content-type application/grpc.\n"
+_NOT_GRPC: Final = Connection.encode(
+    [
+        (b":status", b"415"),
+        (b"content-type", b"text/plain"),
+        (b"content-length", b"%d" % len(NOT_GRPC_BODY)),
+    ]
+)
+_HTTP_1: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN")
+_HTTP_1_ANSWER: Final = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 39\r\n"
+    b"connection: close\r\n\r\nThis server speaks gRPC (HTTP/2) only.\n"
+)
+
+
+class NotGrpc:
+    """The owner of a stream whose request is not gRPC: it is answered when it is complete."""
+
+    def __init__(self, endpoint: ServerEndpoint, stream: Stream) -> None:
+        self.endpoint = endpoint
+        self.stream = stream
+
+    def on_data(self, data: memoryview, ended: bool) -> None:
+        self.endpoint.to_acknowledge += len(data)
+        connection = self.endpoint.connection
+        if ended:
+            connection.send_headers(self.stream, _NOT_GRPC)
+            connection.send_data(self.stream, (NOT_GRPC_BODY,), len(NOT_GRPC_BODY), True)
+        else:
+            connection.set_stream_window(self.stream, connection.limits.stream_window)
+
+    def on_reset(self) -> None:
+        """Nothing goes on."""
+
+    def on_writable(self) -> None:
+        """Nothing waits."""
+
+
+class ServerEndpoint(Endpoint):
+    """See the module."""
+
+    def __init__(self, server: Server, tls: Tls | None) -> None:
+        options = server.endpoint_options
+        assert options.budget is not None
+        super().__init__(
+            server.parts, Connection(False, options.limits), options, options.budget, server.metrics, tls
+        )
+        self.server = server
+        self.compression = server.compression
+        self.calls: set[ServerCall] = set()
+        self.assembling: set[Any] = set()
+        self._ready: list[ServerCall] = []
+        self._draining = False
+        self._checked_stalls = 0.0
+        self._pings_seen = 0
+        self._last_ping = 0.0
+        self._ping_strikes = 0
+        self._blocks_sent = 0
+        self._idle_since = 0.0
+        jitter = random.uniform(0.9, 1.1)  # noqa: S311 - spreads reconnections, guards nothing
+        self._age_max = options.connection_age_s * jitter
+        self._first = True
+        self._drain_at = 0.0
+
+    # --- life -------------------------------------------------------------------------------------------
+    def on_connected(self) -> None:
+        self.server.endpoints.add(self)
+        self._idle_since = self._started
+        if self.server.stopping:
+            self.abort()
+
+    def on_lost(self, exc: Exception | None) -> None:
+        for call in tuple(self.calls):
+            call.on_reset()
+        self.server.endpoint_lost(self)
+
+    def flush(self) -> None:
+        """Our settings wait for the client's first bytes: one of another protocol gets an answer
+        that it can read.
+        """
+        if not self._first:
+            super().flush()
+
+    def _receive(self, data: memoryview) -> None:
+        if self._first:
+            if self._is_other_protocol(data):
+                return
+            self._first = False
+        pings = self.connection.pings_received
+        super()._receive(data)
+        if self.connection.pings_received != pings:
+            self._count_pings(self.connection.pings_received - pings)
+
+    def _is_other_protocol(self, data: memoryview) -> bool:
+        begin = bytes(data[:4])
+        if begin[:2] == b"\x16\x03" and self.tls is None:
+            self.refuse("TLS on a port without it")
+        elif begin in _HTTP_1:
+            self._write(_HTTP_1_ANSWER if self.tls is None else self.tls.seal((_HTTP_1_ANSWER,)))
+            self.refuse("HTTP/1.1")
+        else:
+            return False
+        return True
+
+    # --- events -----------------------------------------------------------------------------------------
+    def on_events(self, events: list[ev.Event]) -> None:
+        for kind, stream, value, ended in events:
+            if kind == ev.DATA:
+                stream.owner.on_data(value, ended)
+            elif kind == ev.HEADERS:
+                self._begin(stream, value, ended)
+            elif kind == ev.TRAILERS:
+                stream.owner.on_data(NOTHING, True)
+            elif kind == ev.RESET:
+                name = ErrorCode(value).name if value in ErrorCode._value2member_map_ else str(value)
+                self.metrics.count(self.metrics.resets_received, name)
+                if stream.owner is not None:
+                    stream.owner.on_reset()
+            elif kind == ev.WRITABLE:
+                stream.owner.on_writable()
+            elif kind == ev.TOO_LARGE:
+                stream.owner = _Refused(self)
+                self._refuse_stream(stream, StatusCode.RESOURCE_EXHAUSTED, "the metadata is too large")
+            elif kind == ev.PONG:
+                if value == DRAIN_PAYLOAD:
+                    self._second_goaway()
+            elif kind == ev.FAULT:
+                log.debug("connection from %s ended: %s", self.peer(), value)
+                self.fault(value)
+
+    def _begin(self, stream: Stream, head: RequestHead, ended: bool) -> None:
+        known = head.cache
+        if known is None:
+            known = head.cache = read_head(head, self.server.method(head.path))
+        if known.not_grpc:
+            stream.owner = NotGrpc(self, stream)
+            if ended:
+                stream.owner.on_data(NOTHING, True)
+            return
+        refusal = known.refusal
+        if refusal is None and self.server.is_full():
+            self.metrics.calls_refused += 1
+            refusal = (StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
+        if refusal is not None:
+            stream.owner = _Refused(self)
+            self._refuse_stream(stream, *refusal)
+            return
+        call = stream.owner = ServerCall(self, stream, known)
+        self.calls.add(call)
+        metrics = self.metrics
+        metrics.calls_started += 1
+        metrics.calls_active += 1
+        if known.timeout >= 0:
+            call.deadline = deadline = self.loop.time() + known.timeout
+            call.wheel_key = self.parts.wheel.add(deadline, call.on_deadline)
+        begins = call.method.begins
+        if begins == ON_HEADERS:
+            self._start(call)
+        elif begins == CALLBACKS:
+            self._open_callbacks(call)
+        if ended:
+            call.on_data(NOTHING, True)
+
+    def _refuse_stream(self, stream: Stream, code: StatusCode, details: str) -> None:
+        """A status without a call."""
+        fields = [
+            (b":status", b"200"),
+            (b"content-type", b"application/grpc"),
+            (b"grpc-status", b"%d" % code.value[0]),
+            (b"grpc-message", encode_message(details)),
+        ]
+        if code is StatusCode.UNIMPLEMENTED:
+            fields.append((b"grpc-accept-encoding", ACCEPTED))
+        if stream.state != CLOSED:
+            self.connection.send_headers(stream, Connection.encode(fields), True)
+        self.metrics.count(self.metrics.calls_ended, code.name)
+
+    # --- handlers ---------------------------------------------------------------------------------------
+    def request_complete(self, call: ServerCall) -> None:
+        """The one request of a unary call is there."""
+        method = call.method
+        if method.begins == BATCH:
+            if not method.waiting:
+                self.server.batch_ready(method)
+            method.waiting.append(call)
+        else:
+            message = call.message
+            if not isinstance(message, bytes):
+                call.message = bytes(message)
+            self._start(call)
+
+    def _start(self, call: ServerCall) -> None:
+        if self.server.interceptors:
+            call.task = self.loop.create_task(self.server.run_intercepted(call))
+        else:
+            call.task = self.loop.create_task(run(call))
+
+    def _open_callbacks(self, call: ServerCall) -> None:
+        try:
+            call.callbacks = call.method.function(call)
+        except Exception as error:
+            self.callback_failed(call, error)
+
+    def call_callbacks(self, call: ServerCall, messages: list[Any], ended: bool) -> None:
+        callbacks = call.callbacks
+        if callbacks is not None and not call.over:
+            try:
+                callbacks.on_messages(call, messages, ended)
+            except Exception as error:
+                self.callback_failed(call, error)
+
+    @staticmethod
+    def callback_failed(call: ServerCall, error: Exception) -> None:
+        """Only the calls that a callback left unanswered fail."""
+        log.exception("unexpected exception in %s", call.head.path, exc_info=error)
+        call.finish(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+
+    def call_ended(self, call: ServerCall, status: str) -> None:
+        self.calls.discard(call)
+        metrics = self.metrics
+        metrics.calls_active -= 1
+        metrics.calls_ended[status] = metrics.calls_ended.get(status, 0) + 1
+        if status != "CANCELLED":
+            self.connection.allowances.resets.give(1)
+        self._ping_strikes = 0
+        if not self.calls:
+            self._idle_since = 0.0
+            if self._draining:
+                self.loop.call_soon(self._close_if_drained)
+
+    def linger_until_done(self, task: asyncio.Task[None]) -> None:
+        """A handler outlives its stream: it counts as a stream, or resets would buy unbounded work."""
+        self.connection.lingering += 1
+        task.add_done_callback(self._lingered)
+
+    def _lingered(self, _task: asyncio.Task[None]) -> None:
+        self.connection.lingering -= 1
+
+    # --- keepalive of the client's ----------------------------------------------------------------------
+    def _count_pings(self, count: int) -> None:
+        """A client that asks too often without calls for it is sent away, as gRPC's keepalive rules say."""
+        now = self.loop.time()
+        interval = self.options.ping_interval_min_s
+        allowed = self._last_ping == 0.0 or now - self._last_ping >= interval
+        self._last_ping = now
+        sent = self.connection.streams_opened
+        if sent != self._blocks_sent:
+            self._blocks_sent = sent
+            self._ping_strikes = 0
+            allowed = True
+        if not allowed or count > 1:
+            self._ping_strikes += count
+            if self._ping_strikes > self.options.ping_strikes_max > 0:
+                self.metrics.too_many_pings += 1
+                self.goaway(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+
+    # --- drain (RFC 9113 section 6.8) -------------------------------------------------------------------
+    def drain(self) -> None:
+        """GOAWAY in two steps: no new calls, then, a round trip later, the last one that is served."""
+        if self._draining or self.closing:
+            return
+        self._draining = True
+        self._drain_at = self.loop.time()
+        if self._first:
+            self.close()
+            return
+        self.connection.goaway(ErrorCode.NO_ERROR, b"draining", STREAM_ID_LIMIT)
+        self.connection.ping(DRAIN_PAYLOAD)
+        self.flush()
+        self.loop.call_later(1.0, self._second_goaway)
+
+    def _second_goaway(self) -> None:
+        if self.connection.goaway_sent == STREAM_ID_LIMIT and not self.closing:
+            self.connection.goaway(ErrorCode.NO_ERROR, b"draining")
+            self.flush_soon()
+            self._close_if_drained()
+
+    def _close_if_drained(self) -> None:
+        connection = self.connection
+        if not self.calls and not connection.streams and connection.goaway_sent != STREAM_ID_LIMIT:
+            self.flush()
+            self.linger()
+
+    # --- once a second ----------------------------------------------------------------------------------
+    def on_tick(self, now: float) -> None:
+        options = self.options
+        if self.assembling and now - self._checked_stalls >= options.stall_timeout_s:
+            self._checked_stalls = now
+            least = int(BYTES_PER_SECOND_MIN * options.stall_timeout_s)
+            for call in tuple(self.assembling):
+                call.look_for_progress(least)
+        elif not self.assembling:
+            self._checked_stalls = now
+        if self._draining:
+            self._close_if_drained()
+            if now - self._drain_at > options.connection_age_grace_s:
+                self.abort()
+        elif now - self._started > self._age_max:
+            self.drain()
+        elif not self.calls:
+            self._idle_since = self._idle_since or now
+            if now - self._idle_since > options.connection_idle_s:
+                self.drain()
+
+    # --- names ------------------------------------------------------------------------------------------
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """grpc's names for the client's certificate."""
+        if self.tls is None:
+            return {}
+        context: dict[str, list[bytes]] = {"transport_security_type": [b"ssl"]}
+        certificate: Any = self.tls.peer_certificate()
+        if certificate:
+            context["x509_subject_alternative_name"] = [
+                value.encode() for _, value in certificate.get("subjectAltName", ())
+            ]
+            names = [
+                value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
+            ]
+            context["x509_common_name"] = [name.encode() for name in names]
+        return {key: values for key, values in context.items() if values}
+
+
+class _Refused:
+    """The owner of a stream that was refused: what still comes is dropped."""
+
+    def __init__(self, endpoint: ServerEndpoint) -> None:
+        self.endpoint = endpoint
+
+    def on_data(self, data: memoryview, _ended: bool) -> None:
+        self.endpoint.to_acknowledge += len(data)
+
+    def on_reset(self) -> None:
+        """Nothing goes on."""
+
+    def on_writable(self) -> None:
+        """Nothing waits."""

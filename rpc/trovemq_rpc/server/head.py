@@ -1,0 +1,66 @@
+"""A request's header list as gRPC reads it. Parsed once for equal lists: the result is kept at the
+RequestHead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trovemq_rpc.http2.headers import RequestHead
+from trovemq_rpc.server.methods import Method
+from trovemq_rpc.wire.compression import is_known
+from trovemq_rpc.wire.deadline import decode_timeout
+from trovemq_rpc.wire.metadata import Pair, decode_metadata
+from trovemq_rpc.wire.status import StatusCode
+
+NOT_GRPC: Final = "not gRPC"
+
+
+class CallHead:
+    """What the headers of a call say."""
+
+    __slots__ = ("_metadata", "accepts", "encoding", "head", "method", "not_grpc", "refusal", "timeout")
+
+    def __init__(self, head: RequestHead, method: Method | None) -> None:
+        self.head = head
+        self.method = method
+        self.timeout = -1.0
+        self.encoding = b"identity"
+        self.accepts = b""
+        self.not_grpc = True
+        self.refusal: tuple[StatusCode, str] | None = None
+        self._metadata: tuple[Pair, ...] | None = None
+
+    @property
+    def path(self) -> str:
+        return self.head.path.decode("utf-8", "replace")
+
+    @property
+    def metadata(self) -> tuple[Pair, ...]:
+        if self._metadata is None:
+            self._metadata = decode_metadata(self.head.fields)
+        return self._metadata
+
+
+def read_head(head: RequestHead, method: Method | None) -> CallHead:
+    call = CallHead(head, method)
+    for name, value in head.fields:
+        if name == b"content-type":
+            call.not_grpc = value[:16] != b"application/grpc" or value[16:17] not in {b"", b"+", b";"}
+        elif name == b"grpc-timeout":
+            try:
+                call.timeout = decode_timeout(value)
+            except ValueError as error:
+                call.refusal = (StatusCode.INTERNAL, str(error))
+        elif name == b"grpc-encoding":
+            call.encoding = value
+        elif name == b"grpc-accept-encoding":
+            call.accepts = value
+    if head.method != b"POST":
+        call.not_grpc = True
+    if call.refusal is None and method is None:
+        call.refusal = (StatusCode.UNIMPLEMENTED, "Method not found!")
+    if call.refusal is None and not is_known(call.encoding):
+        unknown = call.encoding.decode("ascii", "replace")
+        call.refusal = (StatusCode.UNIMPLEMENTED, f"grpc-encoding {unknown} is not supported")
+    return call

@@ -1,0 +1,166 @@
+"""A call's answers: headers, messages, trailers. Blocks that most calls share are encoded once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.headers import Field
+from trovemq_rpc.http2.streams import Buffer, Stream
+from trovemq_rpc.server.methods import Method
+from trovemq_rpc.wire.compression import ACCEPTED, compress, encoding_of
+from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
+from trovemq_rpc.wire.metadata import MetadataLike, encode_metadata
+from trovemq_rpc.wire.status import StatusCode, encode_message
+
+if TYPE_CHECKING:
+    from trovemq_rpc.server.endpoint import ServerEndpoint
+    from trovemq_rpc.server.head import CallHead
+
+_HEAD_FIELDS: Final[list[Field]] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+HEAD: Final = Connection.encode(_HEAD_FIELDS)
+TRAILERS_OK: Final = Connection.encode([(b"grpc-status", b"0")])
+HEAD_SIZE_MAX: Final = 16_384  # above it a block may need CONTINUATION frames
+
+
+class Outgoing:
+    """The writing half of ServerCall."""
+
+    endpoint: ServerEndpoint
+    stream: Stream
+    method: Method
+    head: CallHead
+    over: bool
+    _code: StatusCode | None
+    _details: str
+
+    headers_sent = False
+    _initial: list[Field] | None = None
+    _trailing: MetadataLike = ()
+    _compression: Any = None
+    _skip_compression = False
+
+    # --- metadata and compression -----------------------------------------------------------------------
+    def set_initial_metadata(self, metadata: MetadataLike) -> None:
+        self._initial = encode_metadata(metadata)
+
+    def set_trailing_metadata(self, trailing_metadata: MetadataLike) -> None:
+        encode_metadata(trailing_metadata)  # what is wrong shows here, not at the end
+        self._trailing = tuple(trailing_metadata)
+
+    def trailing_metadata(self) -> MetadataLike:
+        return self._trailing
+
+    def set_compression(self, compression: Any) -> None:
+        self._compression = compression
+
+    def disable_next_message_compression(self) -> None:
+        self._skip_compression = True
+
+    def _encoding(self) -> bytes:
+        """What compresses this call's messages: our choice, where the client accepts it."""
+        choice = self._compression if self._compression is not None else self.endpoint.compression
+        encoding = encoding_of(choice)
+        return encoding if encoding in self.head.accepts.replace(b" ", b"").split(b",") else b"identity"
+
+    def _head_block(self) -> bytes:
+        if self._initial is None and self._compression is None and self.endpoint.compression is None:
+            return HEAD
+        fields = list(_HEAD_FIELDS)
+        encoding = self._encoding()
+        if encoding != b"identity":
+            fields.append((b"grpc-encoding", encoding))
+        fields.append((b"grpc-accept-encoding", ACCEPTED))
+        return Connection.encode(fields + (self._initial or []))
+
+    # --- messages ---------------------------------------------------------------------------------------
+    def send_headers(self) -> None:
+        """The response's headers, now rather than with the first message."""
+        if not self.headers_sent and not self.over:
+            self.headers_sent = True
+            self.endpoint.connection.send_headers(self.stream, self._head_block())
+            self.endpoint.flush_soon()
+
+    def _frame(self, message: Any) -> tuple[int, list[Buffer], int]:
+        """A response as a compressed flag, buffers and their size."""
+        serialize = self.method.serialize
+        if serialize is not None:
+            message = serialize(message)
+        pieces: list[Buffer] = message if isinstance(message, list) else [message]
+        flag = 0
+        if self._compression is not None or self.endpoint.compression is not None:
+            encoding = self._encoding()
+            if encoding != b"identity" and not self._skip_compression:
+                pieces = [compress(encoding, b"".join(pieces))]
+                flag = 1
+            self._skip_compression = False
+        return flag, pieces, sum(map(len, pieces))
+
+    def send(self, message: Any) -> bool:
+        """Sends a response of a stream; never waits. False where it is held back: `on_writable` follows."""
+        flag, pieces, size = self._frame(message)
+        if not self._may_send(size):
+            return False
+        self.send_headers()
+        endpoint = self.endpoint
+        endpoint.metrics.messages_sent += 1
+        endpoint.connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
+        endpoint.flush_soon()
+        return not self.stream.pending
+
+    def _may_send(self: Any, size: int) -> bool:
+        limit = self.endpoint.options.send_size_max
+        if 0 <= limit < size:
+            self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a response of {size} bytes; at most {limit}")
+            self.stop_work()
+            return False
+        return True
+
+    def reply(self: Any, message: Any = b"") -> None:
+        """The answer of a unary call, and OK. Bytes or a list of buffers where the method has no
+        serializer.
+        """
+        if self.over:
+            return
+        endpoint = self.endpoint
+        flag, pieces, size = self._frame(message)
+        if not self._may_send(size):
+            return
+        endpoint.metrics.messages_sent += 1
+        head = HEAD if self._initial is None and not flag else self._head_block()
+        trailers = TRAILERS_OK if not self._trailing else self._trailer_block(StatusCode.OK, "")
+        connection = endpoint.connection
+        prefix = pack_prefix(flag, size)
+        if self.headers_sent or len(pieces) != 1 or len(head) + len(trailers) > HEAD_SIZE_MAX:
+            self.send_headers()
+            connection.send_data(self.stream, (prefix, *pieces), size + PREFIX_SIZE)
+            connection.send_headers(self.stream, trailers, True)
+        else:
+            connection.send_answer(self.stream, head, (prefix, pieces[0]), trailers)
+        endpoint.flush_soon()
+        self.end("OK")
+
+    def finish(self: Any, code: StatusCode, details: str = "") -> None:
+        """Ends the call with a status; headers and trailers in one block where nothing was sent yet."""
+        if self.over:
+            return
+        if self.headers_sent:
+            block = TRAILERS_OK
+            if code is not StatusCode.OK or details or self._trailing:
+                block = self._trailer_block(code, details)
+        else:
+            fields = _HEAD_FIELDS + (self._initial or []) + _trailers(code, details, self._trailing)
+            block = Connection.encode(fields)
+        self.endpoint.connection.send_headers(self.stream, block, True)
+        self.endpoint.flush_soon()
+        self.end(code.name)
+
+    def _trailer_block(self, code: StatusCode, details: str) -> bytes:
+        return Connection.encode(_trailers(code, details, self._trailing))
+
+
+def _trailers(code: StatusCode, details: str, metadata: MetadataLike) -> list[Field]:
+    fields = [(b"grpc-status", b"%d" % code.value[0])]
+    if details:
+        fields.append((b"grpc-message", encode_message(details)))
+    return fields + encode_metadata(metadata)

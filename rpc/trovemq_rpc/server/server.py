@@ -1,0 +1,304 @@
+"""`server()`: methods, ports, start and stop, with grpc.aio's names."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+from trovemq_rpc.credentials import ServerCredentials
+from trovemq_rpc.errors import UsageError
+from trovemq_rpc.listening import BACKLOG, listen
+from trovemq_rpc.loop_parts import LoopParts, loop_parts
+from trovemq_rpc.metrics import Metrics
+from trovemq_rpc.options import ChannelArguments, options_of
+from trovemq_rpc.server.call import ServerCall
+from trovemq_rpc.server.endpoint import ServerEndpoint
+from trovemq_rpc.server.methods import CallbackStream, CallbackUnary, Method
+from trovemq_rpc.server.running import run
+from trovemq_rpc.tls import Tls
+from trovemq_rpc.wire.compression import Compression
+from trovemq_rpc.wire.metadata import MetadataLike
+from trovemq_rpc.wire.status import StatusCode
+
+METHODS_FOUND_MAX = 10_000  # of generic handlers, whose methods show only when they are called
+
+
+class HandlerCallDetails(NamedTuple):
+    """What an interceptor learns of a call."""
+
+    method: str
+    invocation_metadata: MetadataLike
+
+
+class Server:
+    """Serves calls. Made by `server()`."""
+
+    parts: LoopParts
+
+    def __init__(
+        self,
+        thread_pool: Executor | None,
+        handlers: Sequence[Any],
+        interceptors: Sequence[Any],
+        options: ChannelArguments | None,
+        maximum_concurrent_rpcs: int | None,
+        compression: Any,
+    ) -> None:
+        for interceptor in interceptors:
+            if not hasattr(interceptor, "intercept_service"):
+                raise ValueError(f"an interceptor needs intercept_service: {interceptor!r}")
+        self.thread_pool = thread_pool
+        self.interceptors = tuple(interceptors)
+        self.endpoint_options = options_of(options, server=True)
+        if compression is None and self.endpoint_options.compression:
+            compression = Compression(self.endpoint_options.compression)
+        self.compression = None if compression is Compression.NoCompression else compression
+        self.metrics = Metrics()
+        self.endpoints: set[ServerEndpoint] = set()
+        self.stopping = False
+        self._calls_max = maximum_concurrent_rpcs
+        self._generic = list(handlers)
+        self._methods: dict[bytes, Method] = {}
+        self._found: dict[bytes, Method | None] = {}
+        self._sockets: list[tuple[socket.socket, ServerCredentials | None]] = []
+        self._listeners: list[asyncio.Server] = []
+        self._started = False
+        self._terminated: asyncio.Event | None = None
+        self._no_endpoints: asyncio.Event | None = None
+        self._batches: list[Method] = []
+
+    # --- methods ----------------------------------------------------------------------------------------
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
+        self._generic.extend(generic_rpc_handlers)
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Any]) -> None:
+        for name, handler in method_handlers.items():
+            path = f"/{service_name}/{name}"
+            self._methods[path.encode()] = Method(path, handler)
+
+    def add_callback_handlers(
+        self, service_name: str, handlers: Mapping[str, CallbackUnary | CallbackStream]
+    ) -> None:
+        """Callbacks for methods of a service, before or instead of a servicer's."""
+        self.add_registered_method_handlers(service_name, handlers)
+
+    @property
+    def methods(self) -> list[str]:
+        """The paths of all registered methods."""
+        return [method.path for method in self._methods.values()]
+
+    def method(self, path: bytes) -> Method | None:
+        found = self._methods.get(path)
+        if found is not None or not self._generic:
+            return found
+        if path not in self._found:
+            if len(self._found) >= METHODS_FOUND_MAX:
+                self._found.clear()
+            self._found[path] = self._look_up(path.decode("utf-8", "replace"))
+        return self._found[path]
+
+    def _look_up(self, path: str) -> Method | None:
+        details = HandlerCallDetails(path, ())
+        for generic in self._generic:
+            handler = generic.service(details)
+            if handler is not None:
+                return Method(path, handler)
+        return None
+
+    # --- ports ------------------------------------------------------------------------------------------
+    def add_insecure_port(self, address: str) -> int:
+        """Binds now; listens from `start` on. Returns the port."""
+        return self._add_port(address, None)
+
+    def add_secure_port(self, address: str, server_credentials: ServerCredentials) -> int:
+        if not isinstance(server_credentials, ServerCredentials):
+            raise TypeError(
+                "credentials must be trovemq_rpc's (ssl_server_credentials): grpcio's cannot be read"
+            )
+        return self._add_port(address, server_credentials)
+
+    def _add_port(self, address: str, credentials: ServerCredentials | None) -> int:
+        if self._started:
+            raise UsageError("ports are added before start")
+        sockets, port = listen(address)
+        self._sockets += [(bound, credentials) for bound in sockets]
+        return port
+
+    # --- life -------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        if self._started:
+            raise UsageError("the server was started already")
+        self._started = True
+        loop = asyncio.get_running_loop()
+        self.parts = loop_parts(loop)
+        self._terminated = asyncio.Event()
+        self._no_endpoints = asyncio.Event()
+        for bound, credentials in self._sockets:
+            self._listeners.append(await self._listen(loop, bound, credentials))
+
+    async def _listen(
+        self, loop: asyncio.AbstractEventLoop, bound: socket.socket, credentials: ServerCredentials | None
+    ) -> asyncio.Server:
+        def accepted() -> ServerEndpoint:
+            return self.accept(credentials)
+
+        if bound.family == socket.AF_UNIX:
+            return await loop.create_unix_server(accepted, sock=bound, backlog=BACKLOG)
+        return await loop.create_server(accepted, sock=bound, backlog=BACKLOG)
+
+    def accept(self, credentials: ServerCredentials | None = None) -> ServerEndpoint:
+        """The protocol of one more connection, for whatever transport."""
+        tls = Tls(credentials.context, True) if credentials is not None else None
+        return ServerEndpoint(self, tls)
+
+    async def stop(self, grace: float | None) -> None:
+        """No new calls; the open ones have `grace` seconds (None: are cancelled now). May be
+        called again, sooner.
+        """
+        first = not self.stopping
+        self.stopping = True
+        for bound, _ in self._sockets:
+            if not self._started:
+                bound.close()
+        if self._terminated is None:
+            return
+        if first:
+            for listener in self._listeners:
+                listener.close()
+            for endpoint in tuple(self.endpoints):
+                endpoint.drain()
+        if grace and self.metrics.calls_active:
+            await self._wait_for_calls(grace)
+        self._cancel_calls()
+        await self._close_connections()
+        self._terminated.set()
+
+    async def _wait_for_calls(self, grace: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + grace
+        while self.metrics.calls_active and loop.time() < end:
+            assert self._no_endpoints is not None
+            try:
+                await asyncio.wait_for(self._no_endpoints.wait(), min(0.05, max(0.0, end - loop.time())))
+            except TimeoutError:
+                continue
+            break
+
+    def _cancel_calls(self) -> None:
+        for endpoint in tuple(self.endpoints):
+            for call in tuple(endpoint.calls):
+                call.finish(StatusCode.UNAVAILABLE, "the server stops")
+                call.stop_work()
+
+    async def _close_connections(self) -> None:
+        """Each gets a moment to read its last answers."""
+        for endpoint in tuple(self.endpoints):
+            endpoint.flush()
+            endpoint.linger()
+        if self.endpoints:
+            assert self._no_endpoints is not None
+            self._no_endpoints.clear()
+            try:
+                await asyncio.wait_for(self._no_endpoints.wait(), 2.0)
+            except TimeoutError:
+                for endpoint in tuple(self.endpoints):
+                    endpoint.abort()
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        """True where the time passed first, as in grpc.aio."""
+        assert self._terminated is not None, "the server was not started"
+        try:
+            await asyncio.wait_for(self._terminated.wait(), timeout)
+        except TimeoutError:
+            return True
+        return False
+
+    def endpoint_lost(self, endpoint: ServerEndpoint) -> None:
+        self.endpoints.discard(endpoint)
+        if not self.endpoints and self._no_endpoints is not None:
+            self._no_endpoints.set()
+
+    def is_full(self) -> bool:
+        return self._calls_max is not None and self.metrics.calls_active >= self._calls_max
+
+    # --- calls ------------------------------------------------------------------------------------------
+    def batch_ready(self, method: Method) -> None:
+        """The method has its first call of this turn."""
+        if not self._batches:
+            self.parts.loop.call_soon(self._run_batches)
+        self._batches.append(method)
+
+    def _run_batches(self) -> None:
+        batches, self._batches = self._batches, []
+        for method in batches:
+            calls, method.waiting = method.waiting, []
+            calls = [call for call in calls if not call.over]
+            if not calls:
+                continue
+            try:
+                method.function(calls)
+            except Exception as error:
+                for call in calls:
+                    if not call.over:
+                        call.endpoint.callback_failed(call, error)
+
+    async def run_intercepted(self, call: ServerCall) -> None:
+        """Interceptors first: each may look, replace the handler, or refuse."""
+        details = HandlerCallDetails(call.method.path, call.invocation_metadata())
+        original = call.method
+
+        async def continuation(at: int, given: Any) -> Any:
+            if at == len(self.interceptors):
+                return original.handler
+            following = at + 1
+
+            async def go_on(given: Any) -> Any:
+                return await continuation(following, given)
+
+            return await self.interceptors[at].intercept_service(go_on, given)
+
+        try:
+            handler = await continuation(0, details)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            call.endpoint.callback_failed(call, error)
+            return
+        if handler is None:
+            call.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
+            return
+        if handler is not original.handler:
+            call.method = Method(original.path, handler)
+        await run(call)
+
+
+def server(
+    migration_thread_pool: Executor | None = None,
+    handlers: Sequence[Any] | None = None,
+    interceptors: Sequence[Any] | None = None,
+    options: ChannelArguments | None = None,
+    maximum_concurrent_rpcs: int | None = None,
+    compression: Any = None,
+) -> Server:
+    """A server, as grpc.aio.server makes one."""
+    _look_like_grpc()
+    return Server(
+        migration_thread_pool,
+        handlers or (),
+        interceptors or (),
+        options,
+        maximum_concurrent_rpcs,
+        compression,
+    )
+
+
+def _look_like_grpc() -> None:
+    """Where grpcio is loaded, isinstance with its abstract classes holds for ours."""
+    aio: Any = sys.modules.get("grpc.aio")
+    if aio is not None:
+        aio.Server.register(Server)
+        aio.ServicerContext.register(ServerCall)

@@ -1,0 +1,83 @@
+"""TLS between the transport's bytes and HTTP/2's: an ssl object between two memory buffers (ALPN
+`h2`, RFC 9113 section 3.2).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+
+READ_SIZE = 128 << 10
+
+
+class Tls:
+    """One connection's TLS. `feed` ciphertext, then `handshake` or `read_into`; `seal` plain text;
+    write `take_output`.
+    """
+
+    __slots__ = ("_incoming", "_object", "_outgoing", "established")
+
+    def __init__(
+        self, context: ssl.SSLContext, server_side: bool, server_hostname: str | None = None
+    ) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+        )
+        self.established = False
+
+    def feed(self, data: memoryview) -> None:
+        self._incoming.write(data)
+
+    def handshake(self) -> bool:
+        """One step; True once it is done. ssl.SSLError where the peer does not speak TLS or is not
+        trusted.
+        """
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self.established = True
+        return True
+
+    @property
+    def protocol(self) -> str | None:
+        return self._object.selected_alpn_protocol()
+
+    @property
+    def has_input(self) -> bool:
+        return bool(self._incoming.pending or self._object.pending())
+
+    def read_into(self, view: memoryview) -> int:
+        """Decrypted bytes; 0 where a record is incomplete, -1 where the peer closed."""
+        try:
+            size: int = self._object.read(len(view), view)  # type: ignore[assignment]
+        except ssl.SSLWantReadError:
+            return 0
+        except ssl.SSLZeroReturnError:
+            return -1
+        return size if size else -1
+
+    def seal(self, pieces: Iterable[bytes | bytearray | memoryview]) -> bytes:
+        data = b"".join(pieces)
+        if data:
+            self._object.write(data)
+        return self._outgoing.read()
+
+    def take_output(self) -> bytes:
+        return self._outgoing.read()
+
+    def close(self) -> bytes:
+        """close_notify, without waiting for the peer's."""
+        try:
+            self._object.unwrap()
+        except (ssl.SSLError, ValueError):
+            pass
+        return self._outgoing.read()
+
+    def peer_certificate(self) -> dict[str, object]:
+        return self._object.getpeercert() or {}  # type: ignore[return-value]
+
+    def peer_certificate_der(self) -> bytes | None:
+        return self._object.getpeercert(binary_form=True)
