@@ -7,6 +7,7 @@ import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trovemq_rpc.http2.hpack import (
     CACHED_SIZE_MAX,
     Decoder,
