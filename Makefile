@@ -118,8 +118,8 @@ quick: setup ## The fast tests, under a minute
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: soak
-soak: setup ## Every trial of durability, about half an hour; writes docs/soak.md
-	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability
+soak: setup ## Every trial of durability and all flights, about 40 minutes; writes docs/soak.md
+	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit/search tests/unit/cli
 
 .PHONY: test-pipeline-long
 test-pipeline-long: setup ## The proofs of the Spark pipeline in full: every kill, the whole flights data

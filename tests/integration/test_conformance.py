@@ -1,4 +1,8 @@
-"""RocketMQ 5's official clients against a broker: the project's own suites, and those beside the project."""
+"""RocketMQ 5's official clients against a broker: the project's own suites, and those beside the project.
+
+Those beside the project run in `make soak` (and by `make conformance ARGS="--shared DIR"`): their cases are
+in our own suites, too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.run import BUILD, HERE, LANGUAGES, Outcome, print_table, run_all
+from tests.support.trials import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "conformance"
@@ -24,6 +29,8 @@ def own() -> dict[str, Outcome]:
 
 @pytest.fixture(scope="module")
 def shared() -> dict[str, Outcome]:
+    if not SOAK:
+        pytest.skip("in make soak")
     if not SHARED.is_dir():
         pytest.skip("no folder shared/conformance beside the project")
     return run(SHARED, BUILD / "shared")

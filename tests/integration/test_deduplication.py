@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ import trovemq
 from deploy.demo.flights import FLIGHT_COUNT, flight_messages
 from tests.support.command_line import run_here
 from tests.support.rocketmq_client import RawClient
+from tests.support.trials import SOAK
 from trovemq import Client, TroveError, errors
 from trovemq.testing import BrokerProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
-FRAME = 2_000
+FRAME = 2_000 if SOAK else 500
+FLIGHTS = FLIGHT_COUNT if SOAK else 20_000
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +233,7 @@ async def test_without_the_index_such_a_topic_is_not_made(tmp_path: Path) -> Non
 async def test_flights_loaded_twice_are_stored_once(client: Client) -> None:
     await client.admin.create_topic("flights", 8, options={"deduplicate": "7d"})
     frames: dict[int, list[Any]] = {}
-    for row in flight_messages():
+    for row in islice(flight_messages(), FLIGHTS):
         frames.setdefault(row.queue_id, []).append(row)
 
     async def load() -> list[Any]:
@@ -252,7 +255,7 @@ async def test_flights_loaded_twice_are_stored_once(client: Client) -> None:
     (before,) = await client.admin.describe_topic("flights")
     second = await load()
     (after,) = await client.admin.describe_topic("flights")
-    assert sum(len(one) for one in first) == FLIGHT_COUNT
+    assert sum(len(one) for one in first) == FLIGHTS
     assert not any(one.duplicates.any() for one in first)
     for one, two in zip(first, second, strict=True):
         assert two.duplicates.all()
