@@ -44,27 +44,15 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.v1 import (
-    admin_pb2,
     admin_pb2_grpc,
-    message_pb2,
-    query_pb2,
     query_pb2_grpc,
-    route_pb2,
     route_pb2_grpc,
     search_pb2_grpc,
-    store_pb2,
     store_pb2_grpc,
-    transaction_pb2,
 )
 
 CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
 LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait
-SERVICE_NAMES: Final = tuple(
-    service.full_name
-    for module in (message_pb2, query_pb2, admin_pb2, route_pb2, store_pb2, transaction_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
-    if service.name != "RegistrationService"
-)
 
 
 class BrokerApp:
@@ -160,7 +148,7 @@ class BrokerApp:
             services.group_commit.close()
 
     async def _start(self, registrations: Registrations, listening: Listening) -> None:
-        await self._grpc.start(SERVICE_NAMES)
+        await self._grpc.start()
         await self._grpc.set_serving(True)
         gc.collect()
         gc.freeze()  # what was made so far stays: later collections need not look at it again

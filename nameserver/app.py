@@ -17,13 +17,10 @@ from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
-from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+from trovemq_proto.v1 import route_pb2_grpc
 
 DISTRIBUTION: Final = "trovemq-broker"
 DRAIN_TIME_MAX_S: Final = 1.0
-SERVICE_NAMES: Final = tuple(
-    route_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("RouteService", "RegistrationService")
-)
 
 
 def monotonic_ms() -> int:
@@ -66,7 +63,7 @@ class NameserverApp:
         self._address = self._grpc.bind(self._settings.listen_address)
         http = self._settings.http_address
         http = await self._http.start(http) if http is not None else None
-        await self._grpc.start(SERVICE_NAMES)
+        await self._grpc.start()
         self._expiry = asyncio.create_task(self.registry.run_expiry(), name="expiry")
         await self._grpc.set_serving(True)
         self._serving = True

@@ -192,6 +192,21 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
         return guarded
 
 
+class _NamedServices:
+    """A server that knows which services were added to it: no list of them is kept by hand."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+        self.names: set[str] = set()
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self.names |= {one.service_name() for one in handlers if isinstance(one, grpc.ServiceRpcHandler)}
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+
 class GrpcServer:
     """A server before and after it listens.
 
@@ -200,13 +215,13 @@ class GrpcServer:
     """
 
     def __init__(self, limits: GrpcLimits, metrics: RpcMetrics) -> None:
-        self.server: grpc.aio.Server = grpc.aio.server(
+        self._server = grpc.aio.server(
             interceptors=[ErrorInterceptor(metrics)],
             options=limits.options(),
             maximum_concurrent_rpcs=limits.concurrent_calls_max,
         )
+        self.server: grpc.aio.Server = _NamedServices(self._server)
         self._health = health.aio.HealthServicer()
-        self._services: tuple[str, ...] = ()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
     def bind(self, address: Address) -> Address:
@@ -230,18 +245,21 @@ class GrpcServer:
             raise AddressInUseError(f"cannot listen on {address} (gRPC)")
         return address.with_port(port)
 
-    async def start(self, service_names: Sequence[str]) -> None:
-        """Begins to serve; the services (full names) are listed by reflection, and NOT_SERVING yet."""
-        self._services = ("", *service_names)
+    @property
+    def service_names(self) -> list[str]:
+        """Every service that was added, by its full name."""
+        return sorted(self.server.names)
+
+    async def start(self) -> None:
+        """Begins to serve; the services that were added are listed by reflection, and NOT_SERVING yet."""
+        reflection.enable_server_reflection((*self.service_names, reflection.SERVICE_NAME), self._server)
         await self.set_serving(False)
-        names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self.server)
         await self.server.start()
 
     async def set_serving(self, serving: bool) -> None:
         """What the health service answers, for the server as a whole and for each service."""
         states = health_pb2.HealthCheckResponse
-        for name in self._services:
+        for name in ("", *self.service_names):
             await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.support.broker_process import BrokerProcess, Stubs, refused, running_broker
+from tests.support.services_here import NATIVE
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
@@ -261,18 +262,26 @@ async def test_the_broker_tells_its_own_route_health_and_services(
     assert entry.broker.batch_size_max == 1_048_576 - 8, "a batch must fit into a segment"
     info = await stubs.routes.GetServerInfo(route_pb2.GetServerInfoRequest())
     assert info.role == route_pb2.BROKER
+
+
+@pytest.mark.asyncio
+async def test_health_and_reflection_missed_half_of_the_services(stubs: Stubs) -> None:
+    """Both make their list from what is registered: every service that answers is in it, RocketMQ's too."""
+    served = {
+        *(service.full_name for service in NATIVE),
+        "apache.rocketmq.v2.MessagingService",
+        "apache.rocketmq.v2.Admin",
+    }
     health = health_pb2_grpc.HealthStub(stubs.channel)
-    for name in ("", "trovemq.v1.MessageService"):
+    for name in ("", *served):
         answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     reflection = reflection_pb2_grpc.ServerReflectionStub(stubs.channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     call = reflection.ServerReflectionInfo(iter([request]))
-    listed = await call.read()
-    names = {service.name for service in listed.list_services_response.service}
-    services = {f"trovemq.v1.{name}Service" for name in ("Message", "Query", "Admin", "Route")}
-    assert services <= names
-    assert "trovemq.v1.RegistrationService" not in names
+    listed = (await call.read()).list_services_response.service
+    of_grpc = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    assert {service.name for service in listed} == served | of_grpc
     call.cancel()
 
 

@@ -55,7 +55,7 @@ async def served(limits: GrpcLimits | None = None) -> AsyncIterator[tuple[Any, C
     )
     route_pb2_grpc.add_RouteServiceServicer_to_server(Behaviour(), server.server)
     address = server.bind(Address("127.0.0.1", 0))
-    await server.start(["trovemq.v1.RouteService"])
+    await server.start()
     try:
         async with grpc.aio.insecure_channel(str(address)) as channel:
             yield channel, registry, address

@@ -59,7 +59,7 @@ async def served(identity: TlsIdentity) -> AsyncIterator[tuple[Address, Address]
     """The plain and the TLS address of a server that answers health checks."""
     server = new_server()
     plain, by_tls = server.bind(LOOPBACK), server.bind_tls(LOOPBACK, identity)
-    await server.start([])
+    await server.start()
     await server.set_serving(True)
     try:
         yield plain, by_tls

@@ -206,7 +206,7 @@ async def self_route(broker: LocalBroker) -> AsyncIterator[tuple[SelfRouteServic
     service = SelfRouteService(broker)
     route_pb2_grpc.add_RouteServiceServicer_to_server(service, server.server)
     address = server.bind(Address("127.0.0.1", 0))
-    await server.start([])
+    await server.start()
     async with grpc.aio.insecure_channel(str(address)) as channel:
         yield service, channel
     await server.stop(0)
