@@ -79,11 +79,16 @@ async def tend_deliveries(
     is_alive: Callable[[str], bool],
     clock_ms: Clock,
 ) -> None:
-    """Writes events and extends renewed leases."""
+    """Writes events and extends renewed leases; notices when the process stood still."""
     renew_at_ms = 0
+    lease_time, pauses = model.delivery.lease_time, 0
     while True:
         await asyncio.sleep(model.settings.event_interval_ms / 1000)
         now_ms = clock_ms()
+        lease_time.tick(now_ms)
+        if lease_time.pause_count > pauses:
+            pauses = lease_time.pause_count
+            get_logger().warning("broker.stood_still", times=pauses, longest_ms=lease_time.paused_ms)
         if now_ms >= renew_at_ms or now_ms < renew_at_ms - RENEW_INTERVAL_MS:
             model.delivery.renew(now_ms, is_alive)
             renew_at_ms = now_ms + RENEW_INTERVAL_MS

@@ -102,12 +102,16 @@ class RocketmqServices:
         }
 
     def _is_alive(self, client_id: str) -> bool:
-        return self.registry.is_alive(client_id, clock_ms())
+        return self.registry.is_alive(client_id, self._lease_time())
 
     async def _expire_clients(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_INTERVAL_S)
-            self.registry.expire(clock_ms())
+            self.registry.expire(self._lease_time())
+
+    def _lease_time(self) -> int:
+        """The time by which clients are gone: as with leases, a pause of the broker's own does not count."""
+        return self._model.delivery.lease_time.at(clock_ms())
 
     async def drain(self, timeout_s: float) -> None:
         """The telemetry streams end."""

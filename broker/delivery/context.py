@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.consumer_settings import ConsumerSettings
+from broker.delivery.lease_time import LeaseTime
 from broker.delivery.leases import Lease
 from broker.delivery.pair import Pair
 from broker.delivery.priority_order import PriorityOrder, PriorityQueues
@@ -36,6 +37,7 @@ class Context:
         self.records = RecordReader(store)
         self.priority_order: PriorityOrder = PriorityQueues(store, self.records)
         self.renewals = Renewals()
+        self.lease_time = LeaseTime(settings.event_interval_ms)
         self.timed: set[Pair] = set()
         """Pairs with a lease that ends by itself."""
         self.woken: set[Pair] = set()

@@ -21,6 +21,7 @@ from broker.delivery import carrying, handing_back, replaying, snapshotting
 from broker.delivery.context import Context
 from broker.delivery.dead_letters import copy_to_dead_letters
 from broker.delivery.grants import Batch
+from broker.delivery.lease_time import LeaseTime
 from broker.delivery.leases import Lease
 from broker.delivery.orderly import OrderlyTaker
 from broker.delivery.pair import Pair
@@ -89,7 +90,7 @@ class Delivery:
         self._check(request)
         self.context.events.check_room()
         pair = self.pair_table.for_receive(request.group, request.topic, request.now_ms)
-        pair.end_leases(request.now_ms)
+        pair.end_leases(self.context.lease_time.at(request.now_ms))
         self.context.woken.discard(pair)
         pair.turn += 1
         orderly = request.group.orderly
@@ -279,6 +280,7 @@ class Delivery:
         """The lease that the handle stands for; None where the message is consumed and the handle would
         last."""
         lease = state.open.get(offset)
+        now_ms = self.context.lease_time.at(now_ms)
         if lease is None:
             if (
                 offset >= state.next_offset
@@ -362,6 +364,7 @@ class Delivery:
     def due_pairs(self, now_ms: int) -> list[tuple[str, str]]:
         """(group, topic) of pairs that have something to hand out since the last call: leases ended, messages
         that were held are free, or a receive stopped before the end of its queues."""
+        now_ms = self.context.lease_time.at(now_ms)
         due = self.context.woken
         self.context.woken = set()
         for pair in list(self.context.timed):
@@ -370,6 +373,11 @@ class Delivery:
             if not len(pair.leases):
                 self.context.timed.discard(pair)
         return sorted((pair.group, pair.topic) for pair in due)
+
+    @property
+    def lease_time(self) -> LeaseTime:
+        """The time by which leases end."""
+        return self.context.lease_time
 
     def renew(self, now_ms: int, is_alive: Callable[[str], bool]) -> None:
         """Extends renewed leases that would end within 10 s; releases those of clients that are gone, and

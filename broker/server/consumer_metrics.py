@@ -155,6 +155,11 @@ class ConsumerMetrics:
         delivery, timers = model.delivery, model.timers
         for name, what, value in (
             ("trovemq_events", "Internal events of the consumer model written.", model.events.appended_count),
+            (
+                "trovemq_pauses",
+                "Times that the broker itself stood still for more than two seconds.",
+                delivery.lease_time.pause_count,
+            ),
             ("trovemq_damaged_messages", "Messages passed over as unreadable.", delivery.damaged_count),
             (
                 "trovemq_dead_letter_failures",
