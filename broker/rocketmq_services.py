@@ -54,6 +54,7 @@ class RocketmqServices:
                 registry=self.registry,
                 commands=commands,
                 traffic=services.traffic,
+                turns=services.turns,
                 broker=settings.name,
                 advertised=advertised,
                 version=version,
@@ -71,6 +72,7 @@ class RocketmqServices:
                 registry=self.registry,
                 commands=commands,
                 durable=services.group_commit.durable,
+                turns=services.turns,
                 clock_ms=clock_ms,
             )
         )
@@ -81,6 +83,7 @@ class RocketmqServices:
                 registry=self.registry,
                 durable=services.group_commit.durable,
                 one_more=services.queries.one_more,
+                turns=services.turns,
                 clock_ms=clock_ms,
             )
         )

@@ -39,6 +39,7 @@ from broker.server.statistics import BrokerStatistics, StatisticsParts
 from broker.server.store_service import StoreService
 from broker.server.traffic import Traffic
 from broker.server.transaction_service import TransactionParts, TransactionService
+from broker.server.turns import Turns
 from broker.settings import BrokerSettings
 from broker.storage.files import StorageError
 from broker.topic_changes import TopicChanges
@@ -66,8 +67,7 @@ class StoreServices:
         traffic: Traffic | None = None,
         model: ConsumerModel | None = None,
     ) -> None:
-        self.store = store
-        self.model = model or open_consumer_model(store, settings)
+        self.store, self.model = store, model or open_consumer_model(store, settings)
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
         self.receive_waits = ReceiveWaits(settings.receive_polls_max)
@@ -121,8 +121,9 @@ class StoreServices:
         self.traffic = traffic or Traffic()
         self.priorities = PriorityCounts(store)
         self.messages = self._message_service(settings)
-        self.queries = QueryService(store, settings.queries_max, self.traffic)
-        self.searches = SearchService(store, self.queries.one_more, self.traffic)
+        self.turns = Turns()
+        self.queries = QueryService(store, settings.queries_max, self.traffic, self.turns)
+        self.searches = SearchService(store, self.queries.one_more, self.traffic, self.turns)
         self.atomic = self._open_transactions(settings)
         self.transactions = self._transaction_service(settings)
         self.statistics = BrokerStatistics(self._statistics_parts())

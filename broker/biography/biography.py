@@ -92,6 +92,7 @@ class Biographer:
                 del story.events[: len(story.events) - events_left]
             events_left -= len(story.events)
             stories.append(story)
+            yield
         stories.reverse()
         notes += scan.notes
         complete = complete and scan.complete and not any(note == _TOO_MANY_GROUPS for note in notes)

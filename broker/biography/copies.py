@@ -24,12 +24,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import islice
 from typing import Final
 
 from broker.delivery.carrying import CARRIED_TOPIC
 from broker.message_store import MessageStore
-from broker.query.get_message import IdentifierKind, get_message, get_message_at
+from broker.query.get_message import IdentifierKind, get_message_at, message_steps
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.queues import queue_ids
@@ -57,7 +56,6 @@ from trovemq_proto.records.priorities import PRIORITY_DEFAULT, priority_of
 COPIES_MAX: Final = 256
 LIVES_MAX: Final = 32
 """Messages of one key: a verdict for each group and event after event is the price of each."""
-PAGES_MAX: Final = 64
 RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
 
 
@@ -156,7 +154,7 @@ def find_lives(
     if isinstance(identifier, Location):
         found = get_message_at(store, identifier.topic, identifier.queue_id, identifier.queue_offset)
     else:
-        found = get_message(store, identifier)
+        found = yield from message_steps(store, identifier)
     if found.kind is not IdentifierKind.UNIQUE_KEY:
         named = _copies(found.records, found.queue_offsets)
         key, place = named[0].unique_key, named[0].physical_offset
@@ -164,7 +162,9 @@ def find_lives(
     copies, complete, notes = yield from _with_key(store, key)
     known = {copy.physical_offset for copy in copies}
     copies = [*(copy for copy in named if copy.physical_offset not in known), *copies]
+    yield
     lives = lives_of(copies)
+    yield
     if place is not None:
         lives = [life for life in lives if any(copy.physical_offset == place for copy in life.copies)]
     if topic:
@@ -187,7 +187,7 @@ def _with_key(store: MessageStore, key: str) -> Generator[None, None, tuple[list
     notes: list[str] = []
     complete = False
     query = KeyQuery("", key, KeyType.UNIQUE)
-    for page in islice(query_pages(store, query, messages_max=COPIES_MAX + 1), PAGES_MAX):
+    for page in query_pages(store, query, messages_max=COPIES_MAX + 1):
         copies += _copies(page.records, page.queue_offsets)
         notes += page.notes
         complete = page.complete

@@ -28,6 +28,9 @@ UNITS_LOOKED_AT_MAX: Final = 1_000_000
 RECORDS_LOOKED_AT_MAX: Final = 20_000
 UNITS_STEP: Final = 8_192
 RECORDS_STEP: Final = 256
+BYTES_STEP: Final = 65_536
+BYTES_OF_RECORD: Final = 2_048
+"""Of large records, so many count as one more."""
 QUEUES_MAX: Final = 10_000
 """Of one answer."""
 
@@ -212,7 +215,7 @@ def _by_properties(
     filters: Sequence[Filter],
     work: Work,
 ) -> Generator[None, None, _Waiting]:
-    offset, count, first = begin, 0, None
+    offset, count, first, bytes_read = begin, 0, None, 0
     while offset < end and work.records_left > 0:
         units = queue.units(offset, min(end - offset, RECORDS_STEP, work.records_left))
         if not len(units):
@@ -222,6 +225,11 @@ def _by_properties(
             if size == BLANK_UNIT_SIZE:
                 continue
             properties = _properties_at(store, physical_offset)
+            bytes_read += size
+            if bytes_read > BYTES_STEP:  # the record's own bytes count: its CRC is compared
+                work.records_left -= bytes_read // BYTES_OF_RECORD
+                bytes_read = 0
+                yield
             if properties is not None and any(one.matches(properties) for one in filters):
                 first = offset + index if first is None else first
                 count += 1

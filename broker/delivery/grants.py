@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import repeat
+from typing import Final
 
 from broker.delivery.context import Context
 from broker.delivery.dead_letters import copy_to_dead_letters
@@ -18,12 +19,17 @@ from broker.delivery.leases import Lease
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
 from broker.delivery.receipt_handle import encode_handles, handle_head
+from broker.delivery.records import property_block_of
 from broker.delivery.request import Delivered, ReceiveRequest
 from broker.events.codec import Event, EventKind
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records import parse_properties
 
 _new_delivered = partial(tuple.__new__, Delivered)
 """Delivered from a tuple of its members, without a Python call a message."""
+
+
+PROPERTY_BYTES_OF_READ: Final = 128
 
 
 class Batch:
@@ -60,6 +66,16 @@ class Batch:
     @property
     def full(self) -> bool:
         return self.wanted <= 0 or (self.room <= 0 and self.has_some)
+
+    def passes(self, record: memoryview) -> bool:
+        """Whether the request's filter takes the record. Large properties count as several reads, so that a
+        receive that has to look into them stops as early as one of many small messages."""
+        filter_ = self.request.filter
+        if filter_.takes_all:
+            return True
+        block = property_block_of(record)
+        self.reads_left -= len(block) // PROPERTY_BYTES_OF_READ
+        return filter_.matches(parse_properties(block))
 
     @property
     def has_some(self) -> bool:

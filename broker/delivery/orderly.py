@@ -32,7 +32,6 @@ class OrderlyTaker:
         self._context = context
         self._state = state
         self._batch = batch
-        self._filter = batch.request.filter
         self._max_attempts = batch.request.group.max_attempts
         self._blocked: set[str] = set()
         """Message groups of which no later message may be handed out now."""
@@ -76,7 +75,7 @@ class OrderlyTaker:
                 self._blocked.add(key)
                 self._postponed = True
                 continue
-            if record is None or not self._passes(record):
+            if record is None or not self._batch.passes(record):
                 self._context.damaged_count += record is None
                 self._grants.drop(offset)
                 continue
@@ -120,7 +119,7 @@ class OrderlyTaker:
         if record is None:
             self._context.damaged_count += 1
             return
-        if not self._passes(record):
+        if not self._batch.passes(record):
             return
         key = message_group_of(record)
         if key in self._blocked:
@@ -128,6 +127,3 @@ class OrderlyTaker:
         else:
             self._state.keys[offset] = key
             self._grants.give(offset, 1, record)
-
-    def _passes(self, record: memoryview) -> bool:
-        return self._filter.takes_all or self._filter.matches(properties_of(record))

@@ -143,7 +143,7 @@ class PriorityTaker(Taker):
         if offset in self._state.open or offset in self._state.held:
             return  # the event that says that it was passed has been lost
         record = self._new_record(offset)
-        if record is not None and self._passes(record):
+        if record is not None and self._batch.passes(record):
             self._new_left -= 1
             self.grants.give(offset, 1, record)
 

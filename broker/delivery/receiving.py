@@ -98,7 +98,7 @@ class Taker:
             self._context.damaged_count += 1
             self.grants.drop(offset)
             return True
-        if not self._passes(record):
+        if not self._batch.passes(record):
             self.grants.drop(offset)
             return True
         attempt = attempt or first_attempt(self._state, record)
@@ -106,9 +106,6 @@ class Taker:
             return self.grants.dead_letter(offset, attempt, record, new=False)
         self.grants.give(offset, attempt, record)
         return True
-
-    def _passes(self, record: memoryview) -> bool:
-        return self._filter.takes_all or self._filter.matches(properties_of(record))
 
     # --- what is new -----------------------------------------------------------------------------------
     def _take_new(self) -> int | None:
@@ -189,7 +186,7 @@ class Taker:
                 self.grants.hold(offset, topic)
                 return True
             state.keys[offset] = topic
-        if not self._passes(record):
+        if not self._batch.passes(record):
             state.keys.pop(offset, None)
             return True
         attempt = first_attempt(state, record)

@@ -83,12 +83,15 @@ class RecordReader:
             return None
 
 
+def property_block_of(record: memoryview) -> bytes:
+    """The bytes of a record's properties; none where it is not well formed."""
+    fields = read_fields(record, 0, len(record))
+    return b"" if fields is None else bytes(record[fields.property_position :])
+
+
 def properties_of(record: memoryview) -> dict[str, str]:
     """The properties of a record; empty where it is not well formed."""
-    fields = read_fields(record, 0, len(record))
-    if fields is None:
-        return {}
-    return parse_properties(bytes(record[fields.property_position :]))
+    return parse_properties(property_block_of(record))
 
 
 def reconsume_times_of(record: memoryview) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from typing import Final
 
 from broker.message_store import MessageStore
@@ -18,6 +17,7 @@ from broker.query.lacking import lacking_note
 from broker.query.located import queue_offset_of
 from broker.query.query_by_key import query_pages
 from broker.queues import find_queue
+from broker.steps import Steps, finished
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
@@ -32,7 +32,6 @@ from trovemq_proto.records.layout import (
 )
 
 ID_SIZE_MAX: Final = 255
-PAGES_MAX: Final = 64
 
 
 class IdentifierKind(Enum):
@@ -53,6 +52,11 @@ class FoundMessages:
 
 
 def get_message(store: MessageStore, identifier: str, topic: str = "") -> FoundMessages:
+    """message_steps() in one go."""
+    return finished(message_steps(store, identifier, topic))
+
+
+def message_steps(store: MessageStore, identifier: str, topic: str = "") -> Steps[FoundMessages]:
     """The message of an offsetMsgId or unique key; `topic` narrows a unique key to one topic.
 
     Raises TroveError MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED (it is no
@@ -63,7 +67,7 @@ def get_message(store: MessageStore, identifier: str, topic: str = "") -> FoundM
         found = _by_offset_msg_id(store, identifier)
         if found is not None:
             return found
-    return _by_unique_key(store, identifier, topic)
+    return (yield from _by_unique_key(store, identifier, topic))
 
 
 def get_message_at(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> FoundMessages:
@@ -117,11 +121,11 @@ def _store_host(record: memoryview) -> bytes:
     return bytes(record[at : at + size])
 
 
-def _by_unique_key(store: MessageStore, identifier: str, topic: str) -> FoundMessages:
+def _by_unique_key(store: MessageStore, identifier: str, topic: str) -> Steps[FoundMessages]:
     found = FoundMessages(IdentifierKind.UNIQUE_KEY, [], [], [])
     complete = False
     byte_count = 0
-    for page in islice(query_pages(store, KeyQuery(topic, identifier, KeyType.UNIQUE)), PAGES_MAX):
+    for page in query_pages(store, KeyQuery(topic, identifier, KeyType.UNIQUE)):
         complete = page.complete
         byte_count += sum(map(len, page.records))
         if found.records and byte_count > store.settings.query_page_bytes_max:
@@ -130,12 +134,13 @@ def _by_unique_key(store: MessageStore, identifier: str, topic: str) -> FoundMes
         found.records.extend(page.records)
         found.queue_offsets.extend(page.queue_offsets)
         found.physical_offsets.extend(page.physical_offsets)
+        yield
     if found.records:
         return FoundMessages(found.kind, found.records, found.queue_offsets, found.physical_offsets, complete)
     if not complete:
         raise TroveError(
             errors.LIMIT_EXCEEDED,
-            f"{identifier} was not found within {PAGES_MAX} pages of work; query by unique key",
+            f"{identifier} was not found within the work of one look-up: query by unique key, page by page",
         )
     lacks = lacking_note(store, topic, begin_ms=0)
     what = f"no visible message has the identifier {identifier}"

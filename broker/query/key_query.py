@@ -84,7 +84,13 @@ class KeyQuery:
         topic = record[fields.topic_position : fields.topic_position + fields.topic_size]
         if self.topic and topic != self.topic.encode("utf-8", "replace"):
             return False
-        return self._has_key(parse_properties(bytes(record[fields.property_position :])))
+        block = bytes(record[fields.property_position :])
+        return self._may_stand_in(block) and self._has_key(parse_properties(block))
+
+    def _may_stand_in(self, block: bytes) -> bool:
+        """Whether the key's bytes are there at all: to read a large block costs a hundred times as much.
+        U+FFFD may stand for any malformed bytes."""
+        return "\ufffd" in self.key or self.key.encode("utf-8", "replace") in block
 
     def _has_key(self, properties: dict[str, str]) -> bool:
         if not self.key:

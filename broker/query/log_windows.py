@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from broker.index.consume_queues import ConsumeQueues
 from broker.message_store import MessageStore
 
-WINDOW_BYTES: Final = 1 << 20
+WINDOW_BYTES: Final = 1 << 18
 
 
 def window_start(consume_queues: ConsumeQueues, begin: int, end: int) -> int:
@@ -39,7 +39,7 @@ def matches(store: MessageStore, begin: int, end: int, hashes: NDArray[np.int32]
     how many records were looked at."""
     found: list[int] = []
     record_count = 0
-    for physical_offset, records, alive in store.scan(begin, end):
+    for physical_offset, records, alive in store.scan(begin, end, WINDOW_BYTES):
         record_count += len(records)
         entries = records.index_entries()
         hits = np.unique(entries.record_index[np.isin(entries.hashes, hashes)])

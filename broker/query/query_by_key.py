@@ -2,7 +2,9 @@
 
 RocketMQ answers from the hashes alone and counts before it checks; so foreign records show up and true ones
 are crowded out. Here every candidate is looked at in the log before it counts. An answer is made in
-pages of bounded work: each goes on below the physical offset where the one before stopped.
+pages of bounded work: each goes on below the physical offset where the one before stopped. Work is counted
+by candidates and by the bytes of them that are read, so that messages with many properties or large bodies
+make smaller pages, not longer ones.
 
 The log below the page's start is covered in three parts, from the newest:
   [index position, start)     not indexed yet: scanned from the log
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -34,9 +36,14 @@ from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
 
 # Work is counted in steps along a chain, about a microsecond each; a page stops when it has done its share.
-WORK_MAX: Final = 20_000
-_WORK_OF_CANDIDATE: Final = 8
+WORK_MAX: Final = 5_000
+REQUEST_WORK_MAX: Final = 400 * WORK_MAX
+"""Of all pages of one answer: then it is incomplete, and its cursor goes on."""
+_WORK_OF_CANDIDATE: Final = 30
 _WORK_OF_SCANNED_RECORD: Final = 2
+_PROPERTY_BYTES_OF_WORK: Final = 12
+_BODY_BYTES_OF_WORK: Final = 2_048
+_SCANNED_BYTES_OF_WORK: Final = 64
 _CHAIN_STEPS: Final = 256
 _CHAIN_STEPS_MIN: Final = 16
 _NOTES_MAX: Final = 8
@@ -58,6 +65,10 @@ class QueryPage:
     index_last_update_timestamp: int
     index_last_update_physical_offset: int
     notes: tuple[str, ...] = ()
+    work: int = 0
+    """What it took, in units of about a microsecond."""
+    last: bool = False
+    """The answer ends with this page, complete or not."""
 
 
 def query_page(store: MessageStore, query: KeyQuery, *, messages_max: int = 0, cursor: str = "") -> QueryPage:
@@ -78,19 +89,26 @@ def query_page(store: MessageStore, query: KeyQuery, *, messages_max: int = 0, c
 
 
 def query_pages(
-    store: MessageStore, query: KeyQuery, *, messages_max: int = 0, cursor: str = ""
+    store: MessageStore,
+    query: KeyQuery,
+    *,
+    messages_max: int = 0,
+    cursor: str = "",
+    work_max: int = REQUEST_WORK_MAX,
 ) -> Iterator[QueryPage]:
-    """Pages until the answer is complete or has messages_max messages (0: maxMsgsNumBatch).
+    """Pages until the answer is complete, has messages_max messages (0: maxMsgsNumBatch), or took work_max.
 
     The caller may do other things between two pages. Raises as query_page does.
     """
     left = messages_max or store.settings.query_messages_max
     while True:
         page = query_page(store, query, messages_max=left, cursor=cursor)
-        yield page
         left -= len(page.records)
-        if page.complete or left <= 0:
+        work_max -= page.work
+        if page.complete or left <= 0 or work_max <= 0:
+            yield replace(page, last=True)
             return
+        yield page
         cursor = page.cursor
 
 
@@ -104,6 +122,7 @@ class _PageSearch:
     before: int = 0
     place: tuple[str, int] | None = None
     work_left: int = WORK_MAX
+    work: int = 0
     byte_count: int = 0
     stopped: bool = False
     records: list[memoryview] = field(default_factory=list)
@@ -130,6 +149,7 @@ class _PageSearch:
             index_last_update_timestamp=timestamp,
             index_last_update_physical_offset=physical_offset,
             notes=tuple(self.notes),
+            work=self.work,
         )
 
     def _hashes(self) -> list[int]:
@@ -150,7 +170,8 @@ class _PageSearch:
             self._examine_all(found)
             if self._is_stopped():
                 return
-            self.work_left -= _WORK_OF_SCANNED_RECORD * record_count
+            self._charge(_WORK_OF_SCANNED_RECORD * record_count)
+            self._charge((window_end - window_begin) // _SCANNED_BYTES_OF_WORK)
             self.before = window_begin
 
     def _walk(self, begin: int) -> None:
@@ -177,7 +198,7 @@ class _PageSearch:
                 return
             steps = self._chain_steps()
             self._examine_all(walk.take(steps))
-            self.work_left -= steps
+            self._charge(steps)
 
     def _chain_steps(self) -> int:
         """No more than fill the page, so that the next page need not walk them again."""
@@ -192,6 +213,10 @@ class _PageSearch:
             self._examine(physical_offset)
             if self.stopped:
                 return
+
+    def _charge(self, work: int) -> None:
+        self.work += work
+        self.work_left -= work
 
     def _has_work(self) -> bool:
         """Whether the page may go on. Work is charged when it is done, so that every page gets on."""
@@ -215,7 +240,7 @@ class _PageSearch:
         """Takes the record if it answers the query and the page has room; else passes over it or stops."""
         if physical_offset >= self.before:
             return  # the same record once more: it has two keys of this hash, or was indexed twice
-        self.work_left -= _WORK_OF_CANDIDATE
+        self._charge(_WORK_OF_CANDIDATE)
         try:
             found = self._answer_at(physical_offset)
         except (StorageError, TroveError):  # the disk does not give it
@@ -253,8 +278,10 @@ class _PageSearch:
         fields = read_fields(record, 0, len(record))
         assert fields is not None, "the store gives records that are well formed"
         # Its keys are looked at first: to check a foreign record's body would be in vain.
+        self._charge(fields.property_size // _PROPERTY_BYTES_OF_WORK)
         if not self.query.accepts(record, fields):
             return None
+        self._charge(len(record) // _BODY_BYTES_OF_WORK)
         if not crc_matches(record, fields):
             self.store.damage.met(physical_offset, len(record), RecordState.DAMAGED.value)
             self._note(physical_offset)

@@ -16,13 +16,13 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from broker.message_store import MessageStore
-from broker.query.log_windows import windows
+from broker.query.log_windows import WINDOW_BYTES, windows
 from broker.queues import queue_ids
 from broker.search.candidates import Found
 from broker.search.conditions import SearchQuery
@@ -39,10 +39,14 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 # Work is counted in entries of the trees that are touched, about a microsecond each.
-WORK_MAX: Final = 20_000
-_WORK_OF_CANDIDATE: Final = 12
+WORK_MAX: Final = 5_000
+REQUEST_WORK_MAX: Final = 400 * WORK_MAX
+"""Of all pages of one answer: then it is incomplete, and its cursor goes on."""
+_WORK_OF_CANDIDATE: Final = 30
 _WORK_OF_SCANNED_RECORD: Final = 2
-_PROPERTY_BYTES_OF_WORK: Final = 32
+_PROPERTY_BYTES_OF_WORK: Final = 12
+_BODY_BYTES_OF_WORK: Final = 2_048
+_SCANNED_BYTES_OF_WORK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,10 @@ class SearchPage:
     scanned_bytes: int
     lag_bytes: int
     notes: tuple[str, ...] = ()
+    work: int = 0
+    """What it took, in units of about a microsecond."""
+    last: bool = False
+    """The answer ends with this page, complete or not."""
 
 
 def search_page(
@@ -98,19 +106,26 @@ def search_page(
 
 
 def search_pages(
-    store: MessageStore, query: SearchQuery, *, messages_max: int = 0, cursor: str = ""
+    store: MessageStore,
+    query: SearchQuery,
+    *,
+    messages_max: int = 0,
+    cursor: str = "",
+    work_max: int = REQUEST_WORK_MAX,
 ) -> Iterator[SearchPage]:
-    """Pages until the answer is complete or has messages_max messages (0: maxMsgsNumBatch).
+    """Pages until the answer is complete, has messages_max messages (0: maxMsgsNumBatch), or took work_max.
 
     The caller may do other things between two pages. Raises as search_page does.
     """
     left = messages_max or store.settings.query_messages_max
     while True:
         page = search_page(store, query, messages_max=left, cursor=cursor)
-        yield page
         left -= len(page.records)
-        if page.complete or left <= 0:
+        work_max -= page.work
+        if page.complete or left <= 0 or work_max <= 0:
+            yield replace(page, last=True)
             return
+        yield page
         cursor = page.cursor
 
 
@@ -138,6 +153,7 @@ class _PageSearch:
     done: int = 0
     """The rank (see walks.py) up to which everything is answered."""
     work_left: int = field(default_factory=lambda: WORK_MAX)
+    work: int = 0
     misses: int = 0
     """So many of the records that were looked at last did not answer, in a row."""
     entries: int = 0
@@ -177,12 +193,17 @@ class _PageSearch:
             scanned_bytes=self.scanned_bytes,
             lag_bytes=visible - self._indexed_to(self.store.min_offset, visible),
             notes=tuple(self.found.notes),
+            work=self.work,
         )
 
     def _indexed_to(self, low: int, high: int) -> int:
         """How far the trees are, within [low, high]."""
         trees = self.store.trees
         return min(high, max(low, trees.search.position if trees is not None else 0))
+
+    def _charge(self, work: int) -> None:
+        self.work += work
+        self.work_left -= work
 
     # --- what the trees have --------------------------------------------------------------------------
     def _indexed(self, begin: int, end: int, explain: bool) -> None:
@@ -234,13 +255,14 @@ class _PageSearch:
     def _walk(self, plan: Plan, span: Range, explain: bool) -> None:
         self.parts.append(SearchPart(plan.text, span.low, span.high, plan.entries, plan.at_least))
         self.entries += span.touched
+        self.work += span.touched
         self.work_left = max(self.work_left - span.touched, WORK_MAX // 4)
         span.touched = 0
         if explain or self.stopped:
             return
         for block in plan.walk():
             self.entries += span.touched
-            self.work_left -= span.touched
+            self._charge(span.touched)
             span.touched = 0
             if not self._look_through(block.ranks):
                 return
@@ -260,7 +282,7 @@ class _PageSearch:
             at += len(part)
             kept = part
             if sift:
-                self.work_left -= _WORK_OF_SCANNED_RECORD * len(part)
+                self._charge(_WORK_OF_SCANNED_RECORD * len(part))
                 kept = part[self._may_answer(part)]
             if not self._look_at(kept.tolist()):
                 return False
@@ -292,7 +314,7 @@ class _PageSearch:
         for low, high in windows(self.store.consume_queues, begin, end):
             ranks: list[int] = []
             count = 0
-            for physical_offset, records, alive in self.store.scan(low, high):
+            for physical_offset, records, alive in self.store.scan(low, high, WINDOW_BYTES):
                 count += len(records)
                 chosen = answering(self.query, records)
                 if alive is not None:
@@ -303,7 +325,7 @@ class _PageSearch:
 
     def _scan_up(self, begin: int, end: int) -> None:
         at = begin
-        for physical_offset, records, alive in self.store.scan(begin, end):
+        for physical_offset, records, alive in self.store.scan(begin, end, WINDOW_BYTES):
             chosen = answering(self.query, records)
             if alive is not None:
                 chosen &= alive
@@ -319,7 +341,7 @@ class _PageSearch:
         after them: it may cost more than a page's share, and yet the page has to get on."""
         self.scanned_bytes += end - begin
         goes_on = self._look_at(ranks)
-        self.work_left -= _WORK_OF_SCANNED_RECORD * record_count
+        self._charge(_WORK_OF_SCANNED_RECORD * record_count + (end - begin) // _SCANNED_BYTES_OF_WORK)
         if not goes_on:
             return False
         self._pass(begin, end)
@@ -333,10 +355,12 @@ class _PageSearch:
             if rank <= self.done:
                 continue
             worked = self.work_left > 0
-            self.work_left -= _WORK_OF_CANDIDATE
+            self._charge(_WORK_OF_CANDIDATE)
             before, found = self.found.property_bytes, len(self.found.records)
+            bytes_before = self.found.byte_count
             goes_on = worked and self.found.look_at(abs(rank))
-            self.work_left -= (self.found.property_bytes - before) // _PROPERTY_BYTES_OF_WORK
+            self._charge((self.found.property_bytes - before) // _PROPERTY_BYTES_OF_WORK)
+            self._charge((self.found.byte_count - bytes_before) // _BODY_BYTES_OF_WORK)
             if not goes_on:
                 self.stopped = True
                 if not self.query.newest_first:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,26 +19,27 @@ from broker.filters.filter import Filter, parse_filter
 from broker.message_store import MessageStore
 from broker.query.lacking import lacking_note
 from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-TURN_S: Final = 0.005
 SYNC_WAIT_MAX_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BiographyParts:
     """What the service works on. `durable` waits until the log is on disk up to a physical offset; `one_more`
-    counts a query while it runs, and raises where too many do."""
+    counts a query while it runs, and raises where too many do; `turns` are those of all long work."""
 
     store: MessageStore
     model: ConsumerModel
     registry: ClientRegistry
     durable: Callable[[int], Awaitable[None]]
     one_more: Callable[[], AbstractContextManager[None]]
+    turns: Turns
     clock_ms: Callable[[], int]
 
 
@@ -56,16 +56,8 @@ class BiographyService(biography_pb2_grpc.BiographyServiceServicer):
         with self._parts.one_more():
             await self._bring_events_to_disk()
             steps = self._biographer.steps(_identifier(request), request.topic, self._parts.clock_ms)
-            turn_ends = time.perf_counter() + TURN_S
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as stop:
-                    found: Biography = stop.value
-                    return _to_wire(found, lacking_note(self._parts.store, "", _first_ms(found)))
-                if time.perf_counter() >= turn_ends:
-                    await asyncio.sleep(0)  # others go on
-                    turn_ends = time.perf_counter() + TURN_S
+            found = await self._parts.turns.run(steps)
+            return _to_wire(found, lacking_note(self._parts.store, "", _first_ms(found)))
 
     async def _bring_events_to_disk(self) -> None:
         """What was done until now is in the answer. Where the disk does not take it, the answer says so."""

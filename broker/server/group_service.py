@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -16,7 +16,7 @@ from broker.consumer_model import ConsumerModel
 from broker.filters.filter import Filter, parse_filter
 from broker.group_changes import GroupChanges
 from broker.message_store import MessageStore
-from broker.query.get_message import get_message
+from broker.query.get_message import message_steps
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from broker.queues import queue_ids
@@ -31,6 +31,7 @@ from broker.server.group_convert import (
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
 from broker.server.rocketmq.messages import message_of
+from broker.server.turns import Turns
 from broker.timers.recall_handle import encode_recall_handle
 from broker.topics.names import check_group_name, is_system_group, is_system_topic
 from broker.topics.subscription_groups import SubscriptionGroup
@@ -41,7 +42,6 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2, group_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Result = TypeVar("Result")
 
 RESEND_MAX: Final = 1_000  # of one call
 RESEND_STEP: Final = 16
@@ -50,7 +50,7 @@ RESEND_STEP: Final = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupServiceParts:
     """What the service works on. `durable` waits until the log is on disk up to a physical
-    offset."""
+    offset; `turns` are those of all long work."""
 
     store: MessageStore
     model: ConsumerModel
@@ -59,6 +59,7 @@ class GroupServiceParts:
     registry: ClientRegistry
     commands: ClientCommands
     durable: Callable[[int], Awaitable[None]]
+    turns: Turns
     clock_ms: Callable[[], int]
 
 
@@ -161,7 +162,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         else:
             wanted = {topic for _, topic in self._registry.subscriptions(group=request.group)}
             topics = sorted(topic for topic in wanted.union(topics) if self._is_there(topic))
-        lags = await _in_steps(self._lags.steps(request.group, topics, self._parts.clock_ms()))
+        lags = await self._parts.turns.run(self._lags.steps(request.group, topics, self._parts.clock_ms()))
         return group_pb2.GetLagReply(queues=[lag_to_wire(lag) for lag in lags])
 
     def _is_there(self, topic: str) -> bool:
@@ -231,16 +232,16 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         self, request: group_pb2.ConsumeDirectlyRequest, _context: Context
     ) -> group_pb2.ConsumeDirectlyReply:
         check_group_name(request.group)
-        message = self._v2_message(request.message, request.topic)
+        message = await self._v2_message(request.message, request.topic)
         answer = await self._parts.commands.verify_message(
             request.client_id, request.group, message, request.timeout_ms or TIMEOUT_MS
         )
         return group_pb2.ConsumeDirectlyReply(result=_code_name(answer.code), message=answer.text)
 
-    def _v2_message(self, identifier: str, topic: str) -> v2.Message:
+    async def _v2_message(self, identifier: str, topic: str) -> v2.Message:
         """Of several with one unique key the newest in a user's topic. A copy in a retry or dead-letter topic
         goes under the topic that the consumer knows."""
-        found = get_message(self._store, identifier, topic)
+        found = await self._parts.turns.run(message_steps(self._store, identifier, topic))
         messages = [decode_stored(record) for record in found.records]
         chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
         message = messages[chosen]
@@ -261,7 +262,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     async def FindDelayed(  # noqa: N802
         self, request: group_pb2.FindDelayedRequest, _context: Context
     ) -> group_pb2.FindDelayedReply:
-        found = self._parts.model.timers.find(request.topic, request.key)
+        found = await self._parts.turns.run(self._parts.model.timers.find(request.topic, request.key))
         return group_pb2.FindDelayedReply(
             entries=[
                 group_pb2.FindDelayedReply.Entry(
@@ -278,17 +279,6 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         if not unique_key or " " in unique_key:
             return ""
         return encode_recall_handle(topic, self._store.settings.broker, deliver_ms, unique_key)
-
-
-async def _in_steps(steps: Generator[None, None, Result]) -> Result:
-    """Runs it to its end; others go on between two steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        await asyncio.sleep(0)
 
 
 def _resent(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
@@ -13,13 +12,14 @@ import grpc
 import numpy as np
 
 from broker.message_store import MessageStore
-from broker.query.get_message import FoundMessages, IdentifierKind, get_message, get_message_at
+from broker.query.get_message import FoundMessages, IdentifierKind, get_message_at, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.lacking import lacking_note
 from broker.query.query_by_key import QueryPage, query_pages
 from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from broker.server.traffic import Traffic
+from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
@@ -43,9 +43,10 @@ _KEY_TYPE: Final = {
 class QueryService(query_pb2_grpc.QueryServiceServicer):
     """The methods are those of query.proto; every refusal is a TroveError."""
 
-    def __init__(self, store: MessageStore, queries_max: int, traffic: Traffic) -> None:
+    def __init__(self, store: MessageStore, queries_max: int, traffic: Traffic, turns: Turns) -> None:
         self._store = store
         self._traffic = traffic
+        self._turns = turns
         self._queries_max = queries_max
         self._running = 0
 
@@ -60,7 +61,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         with self.one_more():
             match request.WhichOneof("identifier"):
                 case "id":
-                    found = get_message(self._store, request.id, request.topic)
+                    found = await self._turns.run(message_steps(self._store, request.id, request.topic))
                 case "location":
                     place = request.location
                     found = get_message_at(self._store, place.topic, place.queue_id, place.queue_offset)
@@ -91,19 +92,15 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
 
     async def _pages(self, request: query_pb2.QueryByKeyRequest) -> AsyncGenerator[query_pb2.QueryPage, None]:
         query = _key_query(request)
-        left = request.messages_max or self._store.settings.query_messages_max
         with self.one_more():
             pages = query_pages(self._store, query, messages_max=request.messages_max, cursor=request.cursor)
             notes: list[str] = []
-            for page in pages:
+            async for page in self._turns.each(pages):
                 notes += page.notes[: NOTES_MAX - len(notes)]
-                left -= len(page.records)
-                last = page.complete or left <= 0
-                if last and page.complete:
+                if page.complete:
                     page = self._told_of_lack(page, query, notes)  # noqa: PLW2901
-                if page.records or last:
-                    yield _page(page, notes if last else None)
-                await asyncio.sleep(0)  # others go on between two pages
+                if page.records or page.last:
+                    yield _page(page, notes if page.last else None)
 
     def _told_of_lack(self, page: QueryPage, query: KeyQuery, notes: list[str]) -> QueryPage:
         """Nothing older is found; where it may have gone before its time, the answer is not complete."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, aclosing
@@ -26,6 +25,7 @@ from broker.search.conditions import (
 )
 from broker.search.search import SearchPage, SearchPart, search_page, search_pages
 from broker.server.traffic import Traffic
+from broker.server.turns import Turns
 from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -57,11 +57,16 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
     runs, together with other queries, and raises where too many do."""
 
     def __init__(
-        self, store: MessageStore, one_more: Callable[[], AbstractContextManager[None]], traffic: Traffic
+        self,
+        store: MessageStore,
+        one_more: Callable[[], AbstractContextManager[None]],
+        traffic: Traffic,
+        turns: Turns,
     ) -> None:
         self._store = store
         self._one_more = one_more
         self._traffic = traffic
+        self._turns = turns
         self.counters: Final = SearchCounters()
 
     async def Search(  # noqa: N802
@@ -84,7 +89,6 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
         query = _query(request)
         if request.messages_max < 0:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{request.messages_max} messages", field="messages_max")
-        left = request.messages_max or self._store.settings.query_messages_max
         with self._one_more():
             self.counters.searches += 1
             if request.explain:
@@ -92,13 +96,13 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
                 yield _last(page, _Totals(page.parts))
                 return
             totals: _Totals | None = None
-            for page in search_pages(self._store, query, messages_max=left, cursor=request.cursor):
+            pages = search_pages(self._store, query, messages_max=request.messages_max, cursor=request.cursor)
+            async for page in self._turns.each(pages):
                 totals = totals or _Totals(page.parts)
                 totals.add(page)
                 self.counters.search_entries += page.entries
                 self.counters.search_scanned_bytes += page.scanned_bytes
-                left -= len(page.records)
-                if page.complete or left <= 0:
+                if page.last:
                     if page.complete and (note := lacking_note(self._store, query.topic, query.begin)):
                         totals.notes.append(note)
                         page = replace(page, complete=False)  # noqa: PLW2901
@@ -106,7 +110,6 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
                     return
                 if page.records:
                     yield _page(page)
-                await asyncio.sleep(0)  # others go on between two pages
 
 
 @dataclass(slots=True)

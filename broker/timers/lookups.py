@@ -16,6 +16,7 @@ from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery
 from broker.query.query_by_key import query_pages
 from broker.queues import queue_ids
+from broker.steps import Steps
 from broker.timers.calendar import WAITS, slot_of
 from broker.timers.sources import queue_of, source_of
 from broker.timers.waiting_table import WaitingTable
@@ -64,7 +65,9 @@ def pending_of_topic(table: WaitingTable, topic: str) -> Iterator[PendingTimer]:
             yield PendingTimer(int(row["deliver_ms"]), waiting_topic, queue_id, int(row["offset"]))
 
 
-def delayed_messages(store: MessageStore, table: WaitingTable, topic: str, key: str) -> DelayedMessages:
+def delayed_messages(
+    store: MessageStore, table: WaitingTable, topic: str, key: str
+) -> Steps[DelayedMessages]:
     """What waits for that real topic and has the key as its unique key or among its keys.
 
     TroveError TOPIC_NOT_FOUND, INDEX_DISABLED, REQUEST_ILLEGAL.
@@ -75,16 +78,15 @@ def delayed_messages(store: MessageStore, table: WaitingTable, topic: str, key: 
     for waiting_topic in (WHEEL_TOPIC, SCHEDULE_TOPIC):
         if not store.consume_queues.queues(waiting_topic):
             continue
-        left = CANDIDATES_MAX
         for page in query_pages(store, KeyQuery(waiting_topic, key), messages_max=CANDIDATES_MAX):
             for record, queue_offset in zip(page.records, page.queue_offsets, strict=True):
                 message = _waiting_message(table, topic, waiting_topic, record, queue_offset)
                 if message is not None:
                     found.append(message)
-            left -= len(page.records)
-            if left <= 0 or len(found) >= FOUND_MAX:
+            if page.last or len(found) >= FOUND_MAX:
                 complete = complete and page.complete
                 break
+            yield
     found.sort(key=lambda message: message.deliver_ms)
     return DelayedMessages(found[:FOUND_MAX], complete and len(found) <= FOUND_MAX)
 

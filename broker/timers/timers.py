@@ -24,6 +24,7 @@ from broker.events.codec import Event, EventKind
 from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
 from broker.record_writer import NewRecord, RecordWriter
+from broker.steps import Steps
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
 from broker.timers import hand_over
@@ -216,7 +217,7 @@ class Timers:
         """What waits for that real topic, in no order."""
         return pending_of_topic(self._table, topic)
 
-    def find(self, topic: str, key: str) -> DelayedMessages:
+    def find(self, topic: str, key: str) -> Steps[DelayedMessages]:
         """What waits for that real topic and has the key as its unique key or among its keys.
 
         TroveError TOPIC_NOT_FOUND, INDEX_DISABLED, REQUEST_ILLEGAL.

@@ -51,7 +51,7 @@ def _found(store: MessageStore, half: HalfMessage, topic: str) -> Iterator[Messa
         queue_ids(store, topic)
     except TroveError:
         return  # there is no such topic, or none any more
-    for page in query_pages(store, query, messages_max=1 << 30):
+    for page in query_pages(store, query, messages_max=1 << 30, work_max=1 << 60):
         yield from map(decode_message, page.records)
 
 

@@ -17,6 +17,7 @@ from broker.consume.pull import PullSettings
 from broker.query.search_offset import search_offset
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.service import RocketmqParts, RocketmqService
+from broker.server.turns import Turns
 from tests.support.engine import flush
 from tests.support.rocketmq_parts import BROKER, Parts
 from tests.support.rpc_context import RpcContext
@@ -61,6 +62,7 @@ class ServiceBench:
                 registry=self.registry,
                 commands=self.commands,
                 traffic=parts.traffic,
+                turns=Turns(),
                 broker=BROKER,
                 advertised=Address("10.0.0.1", 8_081),
                 version="1.2.3",

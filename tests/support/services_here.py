@@ -52,6 +52,7 @@ from trovemq_proto.v1 import (
     route_pb2,
     route_pb2_grpc,
     search_pb2,
+    search_pb2_grpc,
     store_pb2,
     store_pb2_grpc,
     transaction_pb2,
@@ -312,7 +313,9 @@ class BrokerServices(Calls):
             counters=services.statistics.counters,
         )
         services.messages.add_to(server)
+        services.transactions.add_to(server)
         query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
+        search_pb2_grpc.add_SearchServiceServicer_to_server(services.searches, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         route_pb2_grpc.add_RouteServiceServicer_to_server(SelfRouteService(view), server)
         store_pb2_grpc.add_StoreServiceServicer_to_server(services.store_service, server)

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from broker.message_store import MessageStore
-from broker.query.get_message import FoundMessages, get_message
+from broker.query.get_message import FoundMessages, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
@@ -35,6 +35,7 @@ from broker.server.rocketmq.resources import group_name, message_types, topic_to
 from broker.server.rocketmq.routes import MASTER_ID, require_topic
 from broker.server.rocketmq.status import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
 from broker.server.traffic import Traffic
+from broker.server.turns import Turns
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -62,6 +63,7 @@ class AdminParts:
     commands: ClientCommands
     views: GroupViews
     traffic: Traffic
+    turns: Turns
     send: Send
     next_message_id: Callable[[], str]
     set_log_level: Callable[[LogLevel], None]
@@ -252,13 +254,16 @@ class Admin:
         """Has that consumer consume the message now; the status is its listener's result."""
         group = group_name(request.group)
         self._member(request.client_id, group)
-        found = get_message(self._parts.store, request.message_id, topic_to_read(request.topic))
+        found = await self._found(request.message_id, topic_to_read(request.topic))
         message = _messages(found, 1)[0]
         answer = await self._parts.commands.verify_message(request.client_id, group, message)
         text = answer.text[:STATUS_TEXT_SIZE_MAX]
         return admin_pb2.VerifyMessageResponse(status=v2.Status(code=answer.code, message=text))
 
     # --- messages -----------------------------------------------------------------------------------
+    async def _found(self, message_id: str, topic: str) -> FoundMessages:
+        return await self._parts.turns.run(message_steps(self._parts.store, message_id, topic))
+
     async def query_message(
         self, request: admin_pb2.ListMessageRequest, _context: Context
     ) -> admin_pb2.ListMessageResponse:
@@ -269,7 +274,7 @@ class Admin:
         if count_max < 0:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{count_max} messages", field="max_message_nums")
         if kind == "message_id":
-            found = get_message(self._parts.store, request.message_id, topic)
+            found = await self._found(request.message_id, topic)
             return admin_pb2.ListMessageResponse(status=OK_STATUS, messages=_messages(found, count_max))
         if kind != "message_key":
             raise TroveError(errors.NOT_IMPLEMENTED, "messages are looked up by message_id or message_key")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,6 +17,7 @@ from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.messages import timestamp_ms
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
+from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import admin_pb2
@@ -42,6 +42,7 @@ class GroupViewParts:
     delivery: Progress
     registry: ClientRegistry
     offsets: OffsetKeeper
+    turns: Turns
     clock_ms: Callable[[], int]
 
 
@@ -59,7 +60,7 @@ class GroupViews:
         group = group_name(request.group)
         reply = admin_pb2.DescribeGroupAccumulationResponse(status=OK_STATUS)
         for topic in self._topics(group, request.topics):
-            lags = await _finished(self._lags.steps(group, [topic], self._parts.clock_ms()))
+            lags = await self._parts.turns.run(self._lags.steps(group, [topic], self._parts.clock_ms()))
             _add(reply.topic_accumulation[topic], lags)
             _add(reply.accumulation, lags)
         return reply
@@ -146,17 +147,6 @@ class GroupViews:
         queue = find_queue(self._parts.store, topic, queue_id)
         assert queue is not None, "a queue with a range is there"
         return self._parts.store.store_timestamp_at(queue.unit(offset)[0]) or 0
-
-
-async def _finished(work: Generator[None, None, list[QueueLag]]) -> list[QueueLag]:
-    """The generator's result; others go on between its steps."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: list[QueueLag] = end.value
-            return result
-        await asyncio.sleep(0)
 
 
 def _add(

@@ -43,6 +43,8 @@ from trovemq_proto.rocketmq.v2 import service_pb2
 
 PULL_COUNT_DEFAULT: Final = 32
 PULL_COUNT_MAX: Final = 1_024
+FILTERED_BYTES_MAX: Final = 1 << 18
+"""Of records that one look reads where their properties decide which of them are taken."""
 LOOKS_MAX: Final = 256  # of a pull whose time is over: how many batches it looks at for what its filter takes
 TAG_SEPARATOR: Final = "||"
 
@@ -84,6 +86,7 @@ class Puller:
             request.message_queue.id,
             request.offset,
             min(max(request.batch_size, 0) or PULL_COUNT_DEFAULT, PULL_COUNT_MAX),
+            0 if filter_.takes_all else FILTERED_BYTES_MAX,
             tags=_tags(filter_),
         )
         until = asyncio.get_running_loop().time() + _polling_s(request, context)

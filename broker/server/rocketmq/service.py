@@ -44,6 +44,7 @@ from broker.server.rocketmq.sending import Sender, SendParts
 from broker.server.rocketmq.status import reader, stream, unary, write_reply
 from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
 from broker.server.traffic import Traffic
+from broker.server.turns import Turns
 from broker.timers.timers import Timers
 from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from broker.transactions.transactions import OpenTransaction, Transactions
@@ -86,6 +87,7 @@ class RocketmqParts:
     registry: ClientRegistry
     commands: ClientCommands
     traffic: Traffic
+    turns: Turns
     broker: str
     advertised: Address
     version: str
@@ -309,6 +311,7 @@ def _views(parts: RocketmqParts) -> GroupViews:
             delivery=parts.delivery,
             registry=parts.registry,
             offsets=parts.offsets,
+            turns=parts.turns,
             clock_ms=parts.clock_ms,
         )
     )
@@ -322,6 +325,7 @@ def _admin(parts: RocketmqParts, views: GroupViews, send: Any) -> Admin:
             commands=parts.commands,
             views=views,
             traffic=parts.traffic,
+            turns=parts.turns,
             send=send,
             next_message_id=parts.next_message_id,
             set_log_level=parts.set_log_level,

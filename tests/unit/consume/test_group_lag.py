@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from broker.delivery.request import QueueProgress
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.message_store import MessageStore
 from broker.storage.memory import MemoryFileSystem
-from tests.support.engine import NOW_MS, append, open_store, record, send
+from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -165,3 +166,14 @@ def test_too_many_queues_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TroveError) as caught:
         lags_of(filled(["a"]), ["orders"])
     assert caught.value.spec is errors.LIMIT_EXCEEDED
+
+
+def test_a_lag_by_properties_read_256_large_messages_in_one_step() -> None:
+    """A step ends by bytes too: 256 messages of 30 KiB of properties took half a second."""
+    store = open_store(MemoryFileSystem(), replace(SMALL, commit_log_file_size=1 << 24))
+    properties = {f"p{number:x}": "v" for number in range(4_500)}
+    for _ in range(32):
+        send(store, b"x", properties=properties)
+    taken = [parse_filter("sql", "p1 = 'w'")]
+    steps = queue_lag(store, "orders", 0, Position(None, 0), taken, NOW_MS, Work())
+    assert sum(1 for _ in steps) >= 10

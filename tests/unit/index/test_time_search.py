@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,3 +74,23 @@ def test_units_are_twenty_bytes_and_positions_follow() -> None:
     nothing = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
     queues.apply(DispatchBatch(nothing, 3 * size, 4 * size))
     assert queues.position == 4 * size
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_search_by_time_looked_at_every_message_of_one_millisecond(upper: bool) -> None:
+    count = 20_000
+    data = b"".join(stored(0, index, NOW_MS) for index in range(count))
+    queues = ConsumeQueues(MemoryFileSystem(), replace(SETTINGS, consume_queue_file_size=count * UNIT_SIZE))
+    queues.load(None)
+    queues.apply(batch_of(data, 0))
+    queue, size, looks = queues.get("orders", 0), len(data) // count, 0
+    assert queue is not None
+
+    def store_timestamp_at(physical_offset: int) -> int:
+        nonlocal looks
+        looks += 1
+        return NOW_MS + (physical_offset // size + 10_000) // count  # one time up to 10,000, then the next
+
+    assert search_offset(queue, NOW_MS + 1, upper, store_timestamp_at, 0) == (count - 1 if upper else 10_000)
+    assert search_offset(queue, NOW_MS, upper, store_timestamp_at, 0) == (9_999 if upper else 0)
+    assert looks < 200

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from broker.message_store import MessageStore
-from broker.query import get_message as get_message_module
 from broker.query import log_windows, query_by_key
 from broker.query.cursor import Cursor
 from broker.query.get_message import get_message
@@ -136,9 +135,8 @@ def test_a_unique_key_that_takes_too_much_work_is_refused(monkeypatch: pytest.Mo
     scene = Scene()
     for _ in range(60):
         scene.send("BBTopic", (), "", "BB", 1)
-    monkeypatch.setattr(get_message_module, "PAGES_MAX", 1)
-    monkeypatch.setattr(query_by_key, "_WORK_OF_CANDIDATE", query_by_key.WORK_MAX)
-    with pytest.raises(TroveError, match="not found within 1 pages") as caught:
+    monkeypatch.setattr(query_by_key, "_WORK_OF_CANDIDATE", query_by_key.REQUEST_WORK_MAX)
+    with pytest.raises(TroveError, match="not found within the work of one look-up") as caught:
         get_message(scene.store, "Aa", "AaTopic")  # Aa in AaTopic and BB in BBTopic have one hash
     assert caught.value.symbol == "LIMIT_EXCEEDED"
 
@@ -170,3 +168,65 @@ def test_what_a_record_answers(query: KeyQuery, answers: bool) -> None:
     fields = read_fields(data, 0, len(data))
     assert fields is not None
     assert query.accepts(data, fields) == answers
+
+
+# --- large messages ---------------------------------------------------------------------------------------
+LARGE = replace(SETTINGS, commit_log_file_size=1 << 24, body_size_max=4 << 20, batch_size_max=4 << 20)
+MANY_PROPERTIES = {f"p{number:x}": "v" for number in range(4_500)}
+
+
+def pages_of(store: MessageStore, query: KeyQuery) -> list[query_by_key.QueryPage]:
+    return list(query_by_key.query_pages(store, query, messages_max=1_000))
+
+
+@pytest.mark.parametrize("kind", [KeyType.KEY, KeyType.UNIQUE])
+def test_a_page_looked_at_as_many_large_messages_as_small_ones(kind: KeyType) -> None:
+    """30 KiB of properties take a millisecond to read: a page passes over a few of them, found or not."""
+    store = open_store(MemoryFileSystem(), LARGE)
+    for number in range(40):
+        send(store, b"x", keys="k", unique_key=f"U{number}", properties=MANY_PROPERTIES)
+    pages = pages_of(store, KeyQuery("orders", "k", kind))
+    assert sum(len(page.records) for page in pages) == (40 if kind is KeyType.KEY else 0)
+    if kind is KeyType.KEY:
+        assert max(len(page.records) for page in pages) <= 4
+    assert len(pages) >= 10
+
+
+def test_a_page_of_large_bodies_counts_their_bytes() -> None:
+    store = open_store(MemoryFileSystem(), replace(LARGE, query_page_bytes_max=1 << 30))
+    for _ in range(12):
+        send(store, b"x" * (1 << 20), keys="k")
+    pages = pages_of(store, KeyQuery("orders", "k"))
+    assert all(len(page.records) < 11 for page in pages)
+    assert sum(len(page.records) for page in pages) == 12
+
+
+def test_a_request_has_a_share_of_work_and_then_a_cursor() -> None:
+    scene = Scene()
+    send_some(scene, 60)
+    query = KeyQuery(TOPICS[0], "k1")
+    expected = scene.expected(query)
+    found: list[int] = []
+    cursor = ""
+    for _ in range(100):
+        pages = list(query_by_key.query_pages(scene.store, query, cursor=cursor, work_max=1))
+        assert [page.last for page in pages] == [False] * (len(pages) - 1) + [True]
+        found += [place for page in pages for place in page.physical_offsets]
+        cursor = pages[-1].cursor
+        if pages[-1].complete:
+            break
+    assert found == expected
+
+
+def test_a_key_is_found_behind_malformed_text_as_before() -> None:
+    """A look at the bytes is no stricter than reading them: U+FFFD stands for what is malformed."""
+    store = open_store(MemoryFileSystem(), SETTINGS)
+    data = bytearray(record(b"x", keys="k?y", unique_key="U"))
+    at = data.index(b"k?y")
+    data[at + 1] = 0xFF
+    fields = read_fields(data, 0, len(data))
+    assert fields is not None
+    assert KeyQuery("orders", "k\ufffdy").accepts(memoryview(data), fields)
+    assert not KeyQuery("orders", "k?y").accepts(memoryview(data), fields)
+    assert not KeyQuery("orders", "\ud800").accepts(memoryview(data), fields)
+    store.close(NOW_MS)

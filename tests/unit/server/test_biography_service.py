@@ -11,6 +11,7 @@ import pytest
 
 from broker.server.biography_service import BiographyParts, BiographyService
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
+from broker.server.turns import Turns
 from tests.unit.biography.conftest import World
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -32,6 +33,7 @@ class Served:
             registry=self.registry,
             durable=self._durable,
             one_more=self._one_more,
+            turns=Turns(),
             clock_ms=lambda: self.world.now_ms,
         )
         self.service = BiographyService(parts)

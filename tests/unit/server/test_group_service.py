@@ -18,6 +18,7 @@ from broker.record_writer import NewRecord
 from broker.server.group_service import GroupService, GroupServiceParts
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.rocketmq.commands import ClientCommands
+from broker.server.turns import Turns
 from broker.storage.memory import MemoryFileSystem
 from broker.timers.recall_handle import decode_recall_handle
 from broker.topic_changes import TopicChanges
@@ -91,6 +92,7 @@ class Bench:
                 registry=self.registry,
                 commands=self.commands,
                 durable=self.sync,
+                turns=Turns(),
                 clock_ms=self.clock_ms,
             )
         )

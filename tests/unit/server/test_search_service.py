@@ -12,6 +12,7 @@ from broker.message_store import MessageStore
 from broker.search import search
 from broker.server.search_service import SearchService
 from broker.server.traffic import Traffic
+from broker.server.turns import Turns
 from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import SMALL, flush, open_store, send
 from trovemq_proto import errors
@@ -37,7 +38,7 @@ def service(store: MessageStore, limit: ErrorSpec | None = None) -> SearchServic
             raise TroveError(limit)
         return nullcontext()
 
-    return SearchService(store, one_more, Traffic())
+    return SearchService(store, one_more, Traffic(), Turns())
 
 
 async def asked(of: SearchService, request: search_pb2.SearchRequest) -> list[search_pb2.SearchPage]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.record_writer import NewRecord
+from broker.steps import finished
 from broker.storage.memory import MemoryFileSystem
 from broker.timers import lookups
 from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
@@ -316,7 +317,7 @@ def test_what_waits_is_found_by_topic_unique_key_and_keys() -> None:
     broker.schedule(b"c", NOW_MS + 100, unique_key="A", topic="other", properties={"KEYS": "shared"})
 
     def found(topic: str, key: str) -> list[tuple[int, bytes]]:
-        answer = broker.timers.find(topic, key)
+        answer = finished(broker.timers.find(topic, key))
         assert answer.complete
         return [(one.deliver_ms - NOW_MS, decode_message(one.record).body) for one in answer.messages]
 
@@ -343,9 +344,14 @@ def test_a_level_s_message_is_found_by_its_key() -> None:
         level = properties | {"DELAY": str(queue_id + 1)}
         broker.writer.append([NewRecord(SCHEDULE_TOPIC, queue_id, b"level", level, NOW_MS)], NOW_MS)
     broker.dispatch()
-    assert [one.deliver_ms - NOW_MS for one in broker.timers.find("orders", "k").messages] == [5_000, 10_000]
+    assert [one.deliver_ms - NOW_MS for one in finished(broker.timers.find("orders", "k")).messages] == [
+        5_000,
+        10_000,
+    ]
     broker.deliver(NOW_MS + 5_000)
-    assert [one.deliver_ms - NOW_MS for one in broker.timers.find("orders", "A").messages] == [10_000]
+    assert [one.deliver_ms - NOW_MS for one in finished(broker.timers.find("orders", "A")).messages] == [
+        10_000
+    ]
 
 
 def test_an_answer_that_is_not_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +359,7 @@ def test_an_answer_that_is_not_all_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     broker = Broker()
     for number in range(3):
         broker.schedule(b"%d" % number, NOW_MS + 100 - number, properties={"KEYS": "k"})
-    answer = broker.timers.find("orders", "k")
+    answer = finished(broker.timers.find("orders", "k"))
     assert [one.deliver_ms - NOW_MS for one in answer.messages] == [98, 99]
     assert not answer.complete
 

@@ -1,0 +1,61 @@
+"""Long work on the event loop, in turns.
+
+A look-up may read megabytes. It does so in steps (broker/steps.py) or in pages, each a few milliseconds of
+processor at most. All of them share one `Turns`: in each pass of the loop one piece of long work gets one
+turn, however many are under way. So a small request waits for one turn, and not for every look-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator
+from typing import Final, TypeVar
+
+from broker.steps import Result, Steps
+
+TURN_S: Final = 0.005
+"""A turn ends with the first step that ends after this."""
+
+Page = TypeVar("Page")
+
+
+class Turns:
+    """One for all long work of a broker."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = asyncio.Lock()
+        self.turn_count = 0
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        """The result of the steps. Raises what they raise."""
+        while True:
+            async with self._one_at_a_time:
+                self.turn_count += 1
+                try:
+                    _take(steps)
+                except StopIteration as stop:
+                    result: Result = stop.value
+                    return result
+                await asyncio.sleep(0)
+
+    async def each(self, pages: Iterator[Page]) -> AsyncGenerator[Page]:
+        """The pages; each is made in a turn of its own. Raises what they raise."""
+        while True:
+            async with self._one_at_a_time:
+                self.turn_count += 1
+                try:
+                    page = next(pages)
+                except StopIteration:
+                    return
+                await asyncio.sleep(0)
+            yield page
+
+
+def _take(steps: Steps[Result]) -> None:
+    """One turn. Raises StopIteration at the end of the steps."""
+    ends = time.perf_counter() + TURN_S
+    while True:
+        next(steps)
+        if time.perf_counter() >= ends:
+            return

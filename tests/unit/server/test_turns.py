@@ -1,0 +1,80 @@
+"""Long work goes on in turns, one of them in each pass of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from broker.server import turns as turns_module
+from broker.server.turns import Turns
+from broker.steps import Steps
+from tests.support import fake_loop
+
+
+@pytest.fixture(autouse=True)
+def every_step_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1_000_000))
+    monkeypatch.setattr(turns_module, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+
+
+def counted(name: str, count: int, log: list[str]) -> Steps[str]:
+    for _ in range(count):
+        log.append(name)
+        yield
+    return name
+
+
+def test_the_result_of_the_steps_is_returned_and_their_error_raised() -> None:
+    def fails() -> Steps[int]:
+        yield
+        raise ValueError("no")
+
+    async def scene() -> None:
+        assert await Turns().run(counted("a", 3, [])) == "a"
+        with pytest.raises(ValueError, match="no"):
+            await Turns().run(fails())
+        assert [page async for page in Turns().each(iter([1, 2, 3]))] == [1, 2, 3]
+
+    fake_loop.run(scene())
+
+
+def test_many_long_reads_at_once_took_a_turn_each_before_anybody_else() -> None:
+    """With one lock for all of them, a pass of the loop has one turn of long work, not one of each."""
+
+    async def scene() -> None:
+        log: list[str] = []
+        turns = Turns()
+        works = [asyncio.create_task(turns.run(counted(str(n), 5, log))) for n in range(20)]
+        most, seen = 0, 0
+        while not all(work.done() for work in works):
+            await asyncio.sleep(0)
+            most, seen = max(most, len(log) - seen), len(log)
+        assert most == 1
+        assert len(log) == 100
+        first = log[:20]
+        assert sorted(first) == sorted(map(str, range(20))), "each had one before a second"
+
+    fake_loop.run(scene())
+
+
+def test_one_that_is_cancelled_lets_the_others_go_on() -> None:
+    def pages() -> Iterator[int]:
+        yield from range(1_000_000)
+
+    async def scene() -> None:
+        turns = Turns()
+
+        async def read_all() -> None:
+            async for _ in turns.each(pages()):
+                pass
+
+        endless = asyncio.create_task(read_all())
+        await fake_loop.turns(5)
+        endless.cancel()
+        async with asyncio.timeout(1):
+            assert await turns.run(counted("b", 3, [])) == "b"
+
+    fake_loop.run(scene())
