@@ -21,6 +21,7 @@ from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
 from trovemq_rpc.tls import Tls
 
+BYTES_PER_SECOND_MIN: Final = 1_024  # of an incomplete message
 JOIN_TOTAL_MAX: Final = (
     64 << 10
 )  # output up to this is joined: one buffer is cheaper than many for the kernel
@@ -57,6 +58,8 @@ class Endpoint(asyncio.BufferedProtocol):
         self.closing = False
         self.to_acknowledge = 0
         self.withheld = 0
+        self.assembling: set[Any] = set()  # calls of which a message is incomplete
+        self._checked_stalls = 0.0
         self._tail = b""
         self._view: memoryview | None = None
         self._flush_scheduled = False
@@ -261,7 +264,19 @@ class Endpoint(asyncio.BufferedProtocol):
             self.refuse("no HTTP/2 within the time for it")
             return
         self._keepalive(now)
+        if self.assembling:
+            self._look_for_progress(now)
         self.on_tick(now)
+
+    def _look_for_progress(self, now: float) -> None:
+        """Incomplete messages must grow by a least rate; checked when a whole period passed with one."""
+        period = self.options.stall_timeout_s
+        if not self._checked_stalls:
+            self._checked_stalls = now
+        elif now - self._checked_stalls >= period:
+            for call in tuple(self.assembling):
+                call.look_for_progress(int(BYTES_PER_SECOND_MIN * period))
+            self._checked_stalls = now if self.assembling else 0.0
 
     def _keepalive(self, now: float) -> None:
         """A PING where nothing came for long; without an answer in time the peer is gone."""

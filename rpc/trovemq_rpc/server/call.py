@@ -207,6 +207,10 @@ class ServerCall(Incoming, Outgoing):
         if self.callbacks is not None:
             self.callbacks.on_end(self)
 
+    def refuse(self, code: StatusCode, details: str) -> None:
+        self.finish(code, details)
+        self.stop_work()
+
     def reset(self, code: ErrorCode, status: str) -> None:
         """Ends the stream without a status: the peer broke the protocol or a limit."""
         self.endpoint.connection.reset(self.stream, code)

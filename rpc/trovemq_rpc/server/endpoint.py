@@ -13,9 +13,9 @@ from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import STREAM_ID_LIMIT, ErrorCode
 from trovemq_rpc.http2.headers import RequestHead
 from trovemq_rpc.http2.streams import CLOSED, Stream
+from trovemq_rpc.intake import NOTHING, as_bytes
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.head import read_head
-from trovemq_rpc.server.incoming import NOTHING
 from trovemq_rpc.server.methods import BATCH, CALLBACKS, ON_HEADERS
 from trovemq_rpc.server.running import log, run
 from trovemq_rpc.tls import Tls
@@ -25,7 +25,6 @@ from trovemq_rpc.wire.status import StatusCode, encode_message
 if TYPE_CHECKING:
     from trovemq_rpc.server.server import Server
 
-BYTES_PER_SECOND_MIN: Final = 1_024
 NOT_GRPC_BODY: Final = b"This server speaks gRPC: POST with content-type application/grpc.\n"
 _NOT_GRPC: Final = Connection.encode(
     [
@@ -76,10 +75,8 @@ class ServerEndpoint(Endpoint):
         self.server = server
         self.compression = server.compression
         self.calls: set[ServerCall] = set()
-        self.assembling: set[Any] = set()
         self._ready: list[ServerCall] = []
         self._draining = False
-        self._checked_stalls = 0.0
         self._pings_seen = 0
         self._last_ping = 0.0
         self._ping_strikes = 0
@@ -181,6 +178,8 @@ class ServerEndpoint(Endpoint):
         if known.timeout >= 0:
             call.deadline = deadline = self.loop.time() + known.timeout
             call.wheel_key = self.parts.wheel.add(deadline, call.on_deadline)
+        if known.encoding != b"identity":
+            call.encoding = known.encoding
         begins = call.method.begins
         if begins == ON_HEADERS:
             self._start(call)
@@ -204,7 +203,7 @@ class ServerEndpoint(Endpoint):
         self.metrics.count(self.metrics.calls_ended, code.name)
 
     # --- handlers ---------------------------------------------------------------------------------------
-    def request_complete(self, call: ServerCall) -> None:
+    def request_complete(self, call: Any) -> None:
         """The one request of a unary call is there."""
         method = call.method
         if method.begins == BATCH:
@@ -229,11 +228,13 @@ class ServerEndpoint(Endpoint):
         except Exception as error:
             self.callback_failed(call, error)
 
-    def call_callbacks(self, call: ServerCall, messages: list[Any], ended: bool) -> None:
+    def call_callbacks(self, call: Any, messages: list[Any], ended: bool) -> None:
         callbacks = call.callbacks
         if callbacks is not None and not call.over:
+            deserialize = call.method.deserialize
             try:
-                callbacks.on_messages(call, messages, ended)
+                parts = [deserialize(as_bytes(m)) for m in messages] if deserialize else messages
+                callbacks.on_messages(call, parts, ended)
             except Exception as error:
                 self.callback_failed(call, error)
 
@@ -312,13 +313,6 @@ class ServerEndpoint(Endpoint):
     # --- once a second ----------------------------------------------------------------------------------
     def on_tick(self, now: float) -> None:
         options = self.options
-        if self.assembling and now - self._checked_stalls >= options.stall_timeout_s:
-            self._checked_stalls = now
-            least = int(BYTES_PER_SECOND_MIN * options.stall_timeout_s)
-            for call in tuple(self.assembling):
-                call.look_for_progress(least)
-        elif not self.assembling:
-            self._checked_stalls = now
         if self._draining:
             self._close_if_drained()
             if now - self._drain_at > options.connection_age_grace_s:

@@ -1,0 +1,601 @@
+"""A call on the channel: `Call` of grpc.aio. It begins when it is made, not when it is awaited.
+
+| state | means | leads to |
+| --- | --- | --- |
+| waiting | no connection yet, or no room on it | sent, over |
+| sent | it is a stream; `stream` and `endpoint` are set | waiting (not processed: sent again), over |
+| over | it has a status | |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from trovemq_rpc.channel.response import ResponseInfo, read_trailers
+from trovemq_rpc.errors import EOF, AioRpcError, make_error, public_code
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.headers import Field, Fields, ResponseHead
+from trovemq_rpc.http2.streams import CLOSED, MAY_SEND, Buffer, Stream
+from trovemq_rpc.intake import NOTHING, Intake, as_bytes, lasting
+from trovemq_rpc.wire.compression import compress, encoding_of
+from trovemq_rpc.wire.deadline import encode_timeout
+from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
+from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata
+from trovemq_rpc.wire.status import StatusCode, status_of_reset
+
+if TYPE_CHECKING:
+    from trovemq_rpc.channel.channel import Channel
+    from trovemq_rpc.channel.endpoint import ChannelEndpoint
+    from trovemq_rpc.channel.method import ClientMethod
+
+ATTEMPTS_MAX: Final = 5  # of a call that servers did not process
+FINISHED: Final = "RPC already finished."
+HALF_CLOSED: Final = 'RPC is half closed after calling "done_writing".'
+
+
+class Call(Intake):
+    """What all four kinds share. Attributes that few calls need are the class's until they are set."""
+
+    endpoint: ChannelEndpoint
+    stream: Stream
+
+    over = False
+    sent = False
+    wheel_key = 0
+    deadline: float | None = None
+    wait_for_ready = False
+    _attempts = 0
+    _metadata: list[Field] | None = None
+    _compression = b"identity"
+    _locally_cancelled = False
+    _status: StatusCode | None = None
+    _details = ""
+    _info: ResponseInfo | None = None
+    _trailers: Fields | None = None
+    _waiters: list[asyncio.Future[None]] | None = None
+    _head_waiters: list[asyncio.Future[None]] | None = None
+    _done_callbacks: list[Callable[[Any], None]] | None = None
+
+    def __init__(
+        self,
+        channel: Channel,
+        method: ClientMethod,
+        timeout: float | None,
+        metadata: MetadataLike | None,
+        wait_for_ready: bool | None,
+        compression: Any,
+    ) -> None:
+        self.channel = channel
+        self.method = method
+        if metadata is not None:
+            self._metadata = encode_metadata(metadata)
+        if wait_for_ready:
+            self.wait_for_ready = True
+        choice = compression if compression is not None else channel.compression
+        if choice is not None:
+            self._compression = encoding_of(choice)
+        if timeout is not None:
+            self.deadline = channel.loop.time() + timeout
+            self.wheel_key = channel.parts.wheel.add(self.deadline, self.on_deadline)
+
+    # --- sending ----------------------------------------------------------------------------------------
+    def start(self, endpoint: ChannelEndpoint) -> None:
+        """Becomes a stream of this connection."""
+        raise NotImplementedError
+
+    def _block(self) -> bytes:
+        """The request's header block."""
+        fields: list[Field] = []
+        if self.deadline is not None:
+            left = max(0.0, self.deadline - self.channel.loop.time())
+            fields.append((b"grpc-timeout", encode_timeout(left)))
+        if self._compression != b"identity":
+            fields.append((b"grpc-encoding", self._compression))
+        if self._metadata is not None:
+            fields += self._metadata
+        return self.method.block + Connection.encode(fields) if fields else self.method.block
+
+    def _frame(self, request: Any, plain: bool = False) -> tuple[bytes, bytes]:
+        """A request as prefix and message."""
+        serialize = self.method.serialize
+        message: bytes = request if serialize is None else serialize(request)
+        flag = 0
+        if self._compression != b"identity" and not plain:
+            message = compress(self._compression, message)
+            flag = 1
+        limit = self.channel.options.send_size_max
+        if 0 <= limit < len(message):
+            self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a request of {len(message)} bytes; at most {limit}")
+        return pack_prefix(flag, len(message)), message
+
+    def _started(self, endpoint: ChannelEndpoint, stream: Stream) -> None:
+        self.endpoint = endpoint
+        self.stream = stream
+        stream.owner = self
+        self.sent = True
+        endpoint.flush_soon()
+
+    # --- events -----------------------------------------------------------------------------------------
+    def on_headers(self, head: ResponseHead, ended: bool) -> None:
+        info = head.cache
+        if info is None:
+            info = head.cache = ResponseInfo(head)
+        if ended:
+            code, details = read_trailers(head.fields)
+            if code is None:
+                code, details = info.failure or (StatusCode.UNKNOWN, "the response has no grpc-status")
+            self._trailers = head.fields
+            self.ended = True
+            self.finish(code, details)
+            return
+        self._info = info
+        if info.failure is not None:
+            self.refuse(*info.failure)
+            return
+        self.encoding = info.encoding
+        if self._head_waiters is not None:
+            self._wake_heads()
+
+    def on_data(self, data: memoryview, ended: bool) -> None:
+        if self.over:
+            self.endpoint.to_acknowledge += len(data)
+            return
+        if len(data):
+            self.feed(data, False)
+        if ended and not self.over:
+            self.ended = True
+            self.finish(StatusCode.UNKNOWN, "the response ended without a status")
+
+    def on_trailers(self, fields: Fields) -> None:
+        if self.over:
+            return
+        self.ended = True
+        self._trailers = fields
+        code, details = read_trailers(fields)
+        if code is None:
+            self.finish(StatusCode.UNKNOWN, "the response ended without a status")
+        elif code is StatusCode.OK and self.reader is not None and not self.reader.at_boundary:
+            self.finish(StatusCode.INTERNAL, "the response ends inside of a message")
+        else:
+            self.finish(code, details)
+
+    def on_reset(self, code: int) -> None:
+        if self.over:
+            return
+        if code == ErrorCode.REFUSED_STREAM and self._info is None:
+            self.on_unprocessed("the server refused the stream")
+            return
+        name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
+        status = status_of_reset(code)
+        if self.deadline is not None and status is StatusCode.CANCELLED and not self.time_remaining():
+            status = StatusCode.DEADLINE_EXCEEDED
+        self.finish(status, f"Received RST_STREAM with error code {code} ({name})")
+
+    def on_lost(self, reason: str) -> None:
+        if not self.over:
+            self.finish(StatusCode.UNAVAILABLE, reason)
+
+    def on_unprocessed(self, reason: str) -> None:
+        """The server did not look at the call: it is sent again, unseen by the caller."""
+        if self.over:
+            return
+        self._attempts += 1
+        if self._attempts >= ATTEMPTS_MAX or not self.can_repeat():
+            self.finish(StatusCode.UNAVAILABLE, reason)
+            return
+        self.channel.metrics.transparent_retries += 1
+        self.sent = False
+        self.channel.submit(self)
+
+    def on_too_large(self) -> None:
+        self.refuse(StatusCode.RESOURCE_EXHAUSTED, "the response's metadata is too large")
+
+    def on_writable(self) -> None:
+        """All that was held back is written."""
+
+    def on_deadline(self) -> None:
+        self.wheel_key = 0
+        if not self.over:
+            self.finish(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def can_repeat(self) -> bool:
+        return True
+
+    # --- the end ----------------------------------------------------------------------------------------
+    def refuse(self, code: StatusCode, details: str) -> None:
+        self.finish(code, details)
+
+    def reset(self, code: ErrorCode, status: str) -> None:
+        self.endpoint.reset(self.stream, code)
+        self.finish(StatusCode[status], "the response makes no progress")
+
+    def finish(self, code: StatusCode, details: str = "") -> None:
+        """The call has its status; a stream that is still open is reset."""
+        if self.over:
+            return
+        self.over = True
+        self._status = code
+        self._details = details
+        channel = self.channel
+        if self.wheel_key:
+            channel.parts.wheel.remove(self.wheel_key, self.on_deadline)
+            self.wheel_key = 0
+        if self.sent:
+            endpoint = self.endpoint
+            if self.stream.state != CLOSED:
+                endpoint.reset(self.stream, ErrorCode.NO_ERROR if self.ended else ErrorCode.CANCEL)
+            if self.reader is not None:
+                self.on_over()
+            endpoint.call_over()
+        metrics = channel.metrics
+        metrics.calls_active -= 1
+        metrics.calls_ended[code.name] = metrics.calls_ended.get(code.name, 0) + 1
+        channel.calls.discard(self)
+        if self._head_waiters is not None:
+            self._wake_heads()
+        if self._waiters is not None:
+            waiters, self._waiters = self._waiters, None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._done_callbacks:
+            for callback in self._done_callbacks:
+                channel.loop.call_soon(callback, self)
+
+    def on_over(self) -> None:
+        self.release_all()
+
+    def _wake_heads(self) -> None:
+        waiters, self._head_waiters = self._head_waiters or [], None
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait_over(self) -> None:
+        while not self.over:
+            waiter = self.channel.loop.create_future()
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
+            await waiter
+
+    def _error(self) -> AioRpcError:
+        assert self._status is not None
+        initial = self._info.metadata if self._info is not None else Metadata()
+        return make_error(self._status, initial, self._trailing(), self._details, self.debug_error_string())
+
+    def _raise(self) -> None:
+        """What a status other than OK is to the caller."""
+        if self._locally_cancelled:
+            raise asyncio.CancelledError
+        if self._status is not StatusCode.OK:
+            raise self._error()
+
+    # --- RpcContext and Call of grpc.aio ----------------------------------------------------------------
+    def cancel(self) -> bool:
+        if self.over:
+            return False
+        self._locally_cancelled = True
+        self.finish(StatusCode.CANCELLED, "Locally cancelled by application!")
+        return True
+
+    def cancelled(self) -> bool:
+        return self._status is StatusCode.CANCELLED
+
+    def done(self) -> bool:
+        return self.over
+
+    def time_remaining(self) -> float | None:
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - self.channel.loop.time())
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        if self.over:
+            callback(self)
+            return
+        if self._done_callbacks is None:
+            self._done_callbacks = []
+        self._done_callbacks.append(callback)
+
+    async def initial_metadata(self) -> Metadata:
+        while self._info is None and not self.over:
+            waiter = self.channel.loop.create_future()
+            if self._head_waiters is None:
+                self._head_waiters = []
+            self._head_waiters.append(waiter)
+            await waiter
+        return self._info.metadata if self._info is not None else Metadata()
+
+    async def trailing_metadata(self) -> Metadata:
+        await self._wait_over()
+        return self._trailing()
+
+    def _trailing(self) -> Metadata:
+        from trovemq_rpc.wire.metadata import decode_metadata
+
+        return Metadata(*decode_metadata(self._trailers or ()))
+
+    async def code(self) -> Any:
+        await self._wait_over()
+        assert self._status is not None
+        return public_code(self._status)
+
+    async def details(self) -> str:
+        await self._wait_over()
+        return self._details
+
+    def debug_error_string(self) -> str:
+        if self._status is None:
+            return ""
+        peer = self.endpoint.peer() if self.sent else self.channel.target.text
+        return f"{self._status.name} from {peer}: {self._details}"
+
+    async def wait_for_connection(self) -> None:
+        await self.channel.wait_until_sent(self)
+        if self.over:
+            self._raise()
+
+
+class OneResponse(Call):
+    """A call whose answer is one message."""
+
+    _response: Buffer | None = None
+
+    def on_data(self, data: memoryview, ended: bool) -> None:
+        """One whole message in one frame is taken as it stands, without reader or budget."""
+        size = len(data)
+        if self.reader is None and self._response is None and not self.over and size >= PREFIX_SIZE:
+            length = int.from_bytes(data[1:PREFIX_SIZE], "big")
+            if not data[0] and length == size - PREFIX_SIZE and not ended:
+                self.endpoint.to_acknowledge += size
+                if length > self.endpoint.options.receive_size_max:
+                    limit = self.endpoint.options.receive_size_max
+                    details = f"a message of {length} bytes; at most {limit} here"
+                    self.finish(StatusCode.RESOURCE_EXHAUSTED, details)
+                else:
+                    self._response = bytes(data[PREFIX_SIZE:])
+                return
+        super().on_data(data, ended)
+
+    def deliver(self, messages: list[Buffer], ended: bool) -> None:
+        self.settle()
+        for message in messages:
+            if self._response is not None:
+                self.finish(StatusCode.UNIMPLEMENTED, "more than one response in a unary call")
+                return
+            self._response = lasting(message)
+
+    def finish(self, code: StatusCode, details: str = "") -> None:
+        if code is StatusCode.OK and self._response is None:
+            code, details = StatusCode.UNIMPLEMENTED, "No message returned for unary request"
+        super().finish(code, details)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.over:
+            try:
+                yield from self._wait_over().__await__()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self._status is not StatusCode.OK:
+            self._raise()
+        assert self._response is not None
+        deserialize = self.method.deserialize
+        return self._response if deserialize is None else deserialize(as_bytes(self._response))
+
+
+class ManyResponses(Call):
+    """A call whose answer is a stream of messages."""
+
+    _readers: deque[asyncio.Future[None]] | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.messages: deque[Buffer] = deque()
+
+    def deliver(self, messages: list[Buffer], ended: bool) -> None:
+        for message in messages:
+            self.messages.append(lasting(message))
+            self.unread += len(message) + PREFIX_SIZE
+        self.open_window()
+        self._wake_readers()
+
+    def finish(self, code: StatusCode, details: str = "") -> None:
+        super().finish(code, details)
+        self._wake_readers()
+
+    def on_over(self) -> None:
+        """What nobody has read yet stays, and stays counted, unless the call failed."""
+        if self._status is not StatusCode.OK:
+            self.messages.clear()
+        if not self.messages:
+            self.release_all()
+
+    def _wake_readers(self) -> None:
+        for waiter in self._readers or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def read(self) -> Any:
+        """The next response; EOF behind the last one; raises the status of a call that failed."""
+        while not self.messages:
+            if self.over:
+                self._raise()
+                return EOF
+            waiter = self.channel.loop.create_future()
+            if self._readers is None:
+                self._readers = deque()
+            self._readers.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+            finally:
+                self._readers.remove(waiter)
+        message = self.messages.popleft()
+        self.taken(message)
+        if self.over and not self.messages:
+            self.release_all()
+        deserialize = self.method.deserialize
+        return message if deserialize is None else deserialize(as_bytes(message))
+
+    def __aiter__(self) -> ManyResponses:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self.read()
+        if message is EOF:
+            raise StopAsyncIteration
+        return message
+
+
+class OneRequest(Call):
+    """A call with one message from us."""
+
+    def __init__(self, channel: Channel, method: ClientMethod, request: Any, *args: Any) -> None:
+        super().__init__(channel, method, *args)
+        self._body = self._frame(request)
+        channel.submit(self)
+
+    def start(self, endpoint: ChannelEndpoint) -> None:
+        self._started(endpoint, endpoint.connection.open_unary(self._block(), self._body))
+
+
+class ManyRequests(Call):
+    """A call with a stream of messages from us: of an iterator, or by `write`."""
+
+    _closed = False  # we send no more
+    _wrote = False
+    _writers: list[asyncio.Future[None]] | None = None
+    _task: asyncio.Task[None] | None = None
+
+    def __init__(self, channel: Channel, method: ClientMethod, requests: Any, *args: Any) -> None:
+        super().__init__(channel, method, *args)
+        channel.submit(self)
+        if requests is not None:
+            self._task = channel.loop.create_task(self._send_all(requests))
+
+    def start(self, endpoint: ChannelEndpoint) -> None:
+        self._started(endpoint, endpoint.connection.open_stream(self._block()))
+        if self._closed:
+            self._end_stream()
+        self._wake_writers()
+
+    def can_repeat(self) -> bool:
+        return not self._wrote
+
+    def on_writable(self) -> None:
+        self._wake_writers()
+
+    def finish(self, code: StatusCode, details: str = "") -> None:
+        super().finish(code, details)
+        self._wake_writers()
+        if self._task is not None and not self._task.done() and self._task is not _current_task():
+            self._task.cancel()
+
+    def _wake_writers(self) -> None:
+        waiters, self._writers = self._writers or [], None
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait_writable(self) -> None:
+        """Until the call is sent and not too much of it is held back."""
+        while not self.over and (not self.sent or self.stream.pending_size > WRITE_PENDING_MAX):
+            waiter = self.channel.loop.create_future()
+            if self._writers is None:
+                self._writers = []
+            self._writers.append(waiter)
+            await waiter
+
+    async def write(self, request: Any, compress: bool = True) -> None:
+        if self._closed:
+            raise asyncio.InvalidStateError(HALF_CLOSED)
+        if self.over:
+            self._raise()
+            raise asyncio.InvalidStateError(FINISHED)
+        prefix, message = self._frame(request, not compress)
+        try:
+            await self._wait_writable()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        if self.done():
+            self._raise()
+            raise asyncio.InvalidStateError(FINISHED)
+        self._wrote = True
+        self.endpoint.connection.send_data(self.stream, (prefix, message), len(message) + PREFIX_SIZE)
+        self.endpoint.flush_soon()
+
+    async def done_writing(self) -> None:
+        """No more requests follow."""
+        if self._closed or self.over:
+            return
+        self._closed = True
+        if self.sent:
+            self._end_stream()
+
+    def _end_stream(self) -> None:
+        if MAY_SEND[self.stream.state]:
+            self.endpoint.connection.send_data(self.stream, (), 0, True)
+            self.endpoint.flush_soon()
+
+    async def _send_all(self, requests: Any) -> None:
+        """Consumes the caller's iterator, synchronous or not."""
+        try:
+            if hasattr(requests, "__aiter__"):
+                async for request in requests:
+                    await self.write(request)
+                    if self.over:
+                        return
+            else:
+                for request in requests:
+                    await self.write(request)
+            await self.done_writing()
+        except (AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+            return  # the call is over: its status says why
+        except Exception as error:
+            self.channel.log_failed_iterator(self.method.path, error)
+            self.cancel()
+
+
+class UnaryUnaryCall(OneRequest, OneResponse):
+    """One request, one response."""
+
+
+class UnaryStreamCall(OneRequest, ManyResponses):
+    """One request, a stream of responses."""
+
+
+class StreamUnaryCall(ManyRequests, OneResponse):
+    """A stream of requests, one response."""
+
+
+class StreamStreamCall(ManyRequests, ManyResponses):
+    """A stream each way."""
+
+
+WRITE_PENDING_MAX: Final = 256 << 10
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+__all__ = [
+    "NOTHING",
+    "Call",
+    "StreamStreamCall",
+    "StreamUnaryCall",
+    "UnaryStreamCall",
+    "UnaryUnaryCall",
+]

@@ -1,0 +1,149 @@
+"""A connection of the channel: calls become streams, events go to their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trovemq_rpc.budget import BytesBudget
+from trovemq_rpc.endpoint import Endpoint
+from trovemq_rpc.http2 import events as ev
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.headers import ResponseHead
+from trovemq_rpc.loop_parts import LoopParts
+from trovemq_rpc.metrics import Metrics
+from trovemq_rpc.options import Options
+from trovemq_rpc.tls import Tls
+
+if TYPE_CHECKING:
+    from trovemq_rpc.channel.call import Call
+
+NOTHING = memoryview(b"")
+
+
+class ChannelEndpoint(Endpoint):
+    """`on_ready`, `on_room` and `on_gone` are the subchannel's."""
+
+    def __init__(
+        self, parts: LoopParts, options: Options, budget: BytesBudget, metrics: Metrics, tls: Tls | None
+    ) -> None:
+        super().__init__(parts, Connection(True, options.limits), options, budget, metrics, tls)
+        self.ready = False
+        self.draining = False
+        self.reason = "the connection was closed"
+        self.on_ready: Callable[[ChannelEndpoint], None] | None = None
+        self.on_room: Callable[[], None] | None = None
+        self.on_gone: Callable[[ChannelEndpoint], None] | None = None
+
+    @property
+    def can_open(self) -> bool:
+        return self.ready and not self.draining and not self.closing and self.connection.can_open
+
+    # --- life -------------------------------------------------------------------------------------------
+    def on_connected(self) -> None:
+        if self.tls is not None:
+            self.tls.handshake()
+            self._write(self.tls.take_output())
+        else:
+            self.flush()
+
+    def on_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self.closing:
+            self.reason = str(exc) or type(exc).__name__
+        streams = tuple(self.connection.streams.values())
+        if self.on_gone is not None:
+            self.on_gone(self)
+        for stream in streams:
+            if stream.owner is not None:
+                stream.owner.on_lost(self.reason)
+
+    def refuse(self, reason: str) -> None:
+        """The server speaks another protocol, or TLS failed: whoever connects reports it."""
+        self.reason = reason
+        self.metrics.refused_connections += 1
+        self.abort()
+
+    def on_unresponsive(self) -> None:
+        self.reason = "keepalive watchdog timeout"
+
+    def may_ping(self) -> bool:
+        return self.ready and (self.options.keepalive_without_calls or bool(self.connection.streams))
+
+    def drain(self) -> None:
+        """No new calls; closes when the open ones are over."""
+        self.draining = True
+        self._close_if_drained()
+
+    def _close_if_drained(self) -> None:
+        if self.draining and not self.connection.streams and not self.closing:
+            self.flush()
+            self.close()
+
+    # --- events -----------------------------------------------------------------------------------------
+    def on_events(self, events: list[ev.Event]) -> None:
+        for kind, stream, value, ended in events:
+            if kind == ev.DATA:
+                stream.owner.on_data(value, ended)
+            elif kind == ev.HEADERS:
+                head: ResponseHead = value
+                stream.owner.on_headers(head, ended)
+            elif kind == ev.TRAILERS:
+                stream.owner.on_trailers(value)
+            elif kind == ev.RESET:
+                name = ErrorCode(value).name if value in ErrorCode._value2member_map_ else str(value)
+                self.metrics.count(self.metrics.resets_received, name)
+                if stream.owner is not None:
+                    stream.owner.on_reset(value)
+            else:
+                self._on_other(kind, stream, value)
+        if self.draining:
+            self._close_if_drained()
+
+    def _on_other(self, kind: int, stream: Any, value: Any) -> None:
+        if kind == ev.WRITABLE:
+            if stream.owner is not None:
+                stream.owner.on_writable()
+        elif kind == ev.TOO_LARGE:
+            stream.owner.on_too_large()
+        elif kind == ev.SETTINGS:
+            if not self.ready:
+                self.ready = True
+                if self.on_ready is not None:
+                    self.on_ready(self)
+            elif self.on_room is not None:
+                self.on_room()
+        elif kind == ev.GOAWAY:
+            self._on_goaway(*value)
+        elif kind == ev.FAULT:
+            self.reason = str(value)
+            self.fault(value)
+            self.abort()
+
+    def _on_goaway(self, last_id: int, code: int, debug: bytes) -> None:
+        """Streams above the id were not looked at: they go to another connection."""
+        name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
+        self.metrics.count(self.metrics.goaways_received, name)
+        self.reason = f"GOAWAY {name} {debug.decode('utf-8', 'replace')}".rstrip()
+        if code == ErrorCode.ENHANCE_YOUR_CALM and debug == b"too_many_pings":
+            self.options.keepalive_time_s *= 2
+        first = not self.draining
+        self.draining = True
+        if first and self.on_gone is not None:
+            self.on_gone(self)
+        for stream in tuple(self.connection.streams.values()):
+            if stream.id > last_id and stream.owner is not None:
+                owner: Call = stream.owner
+                self.connection.forget(stream, 1)
+                owner.on_unprocessed(self.reason)
+
+    def call_over(self) -> None:
+        """A stream is gone: there may be room for the next."""
+        if self.draining:
+            self.loop.call_soon(self._close_if_drained)
+        elif self.on_room is not None:
+            self.on_room()
+
+    def reset(self, stream: Any, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        self.connection.reset(stream, code)
+        self.flush_soon()

@@ -1,0 +1,192 @@
+"""One connection that is kept: made when it is wanted, made again when it is lost, with a backoff
+between failures.
+
+The addresses of a name are raced: the next begins a quarter second after the one before, or when that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from trovemq_rpc.channel.connectivity import ChannelConnectivity as State
+from trovemq_rpc.channel.endpoint import ChannelEndpoint
+from trovemq_rpc.channel.target import Address
+from trovemq_rpc.http2.constants import STREAM_ID_LIMIT
+from trovemq_rpc.tls import Tls
+
+if TYPE_CHECKING:
+    from trovemq_rpc.channel.channel import Channel
+
+RACE_DELAY_S: Final = 0.25
+BACKOFF_FACTOR: Final = 1.6
+BACKOFF_JITTER: Final = 0.2
+RECONNECT_INTERVAL_S: Final = 0.1  # between a connection that was lost at once and the next
+
+_random = random.Random()  # noqa: S311 - spreads reconnections, guards nothing
+
+
+class ConnectError(Exception):
+    """No address could be reached."""
+
+
+class Subchannel:
+    """See the module. `addresses` is asked before each attempt."""
+
+    def __init__(self, channel: Channel, addresses: Callable[[], Awaitable[list[Address]]]) -> None:
+        self.channel = channel
+        self.state = State.IDLE
+        self.endpoint: ChannelEndpoint | None = None
+        self.error = ""
+        self._addresses = addresses
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._connected_at = 0.0
+
+    # --- use --------------------------------------------------------------------------------------------
+    def usable(self) -> ChannelEndpoint | None:
+        """The connection, if it takes one more call."""
+        endpoint = self.endpoint
+        if endpoint is None or not endpoint.can_open:
+            if endpoint is not None and endpoint.connection.next_stream_id >= STREAM_ID_LIMIT:
+                self._retire(endpoint)
+            return None
+        return endpoint
+
+    def _retire(self, endpoint: ChannelEndpoint) -> None:
+        """Its stream ids are used up (RFC 9113 section 5.1.1): its calls end there, new ones go elsewhere."""
+        self.gone(endpoint)
+        endpoint.drain()
+
+    def connect(self) -> None:
+        """Begins to connect, where nothing does yet."""
+        if self._task is None and self.endpoint is None and self.state is not State.SHUTDOWN:
+            self._task = self.channel.loop.create_task(self._connect())
+
+    def close(self) -> None:
+        self._set(State.SHUTDOWN)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _set(self, state: State) -> None:
+        if self.state is not state and self.state is not State.SHUTDOWN:
+            self.state = state
+            self.channel.state_changed()
+
+    # --- connecting -------------------------------------------------------------------------------------
+    async def _connect(self) -> None:
+        loop = self.channel.loop
+        options = self.channel.options
+        early = self._connected_at + RECONNECT_INTERVAL_S - loop.time()
+        if self._connected_at and early > 0:
+            await asyncio.sleep(early)
+        while True:
+            self._set(State.CONNECTING)
+            started = loop.time()
+            try:
+                async with asyncio.timeout(options.connect_timeout_s):
+                    endpoint = await self._race(await self._addresses())
+            except (OSError, ConnectError, TimeoutError) as error:
+                self.error = str(error) or "the time to connect was not enough"
+                self._failures += 1
+                self._set(State.TRANSIENT_FAILURE)
+                self.channel.connect_failed(self.error)
+                await asyncio.sleep(max(0.0, started + self._backoff() - loop.time()))
+                continue
+            break
+        self._failures = 0
+        self._connected_at = loop.time()
+        self._task = None
+        if endpoint.closing or endpoint.draining:
+            self.gone(endpoint)
+            return
+        self.endpoint = endpoint
+        self._set(State.READY)
+        self.channel.send_waiting()
+
+    def _backoff(self) -> float:
+        options = self.channel.options
+        base = options.backoff_initial_s * BACKOFF_FACTOR ** min(self._failures - 1, 64)
+        return min(base, options.backoff_max_s) * _random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
+
+    async def _race(self, addresses: list[Address]) -> ChannelEndpoint:
+        if not addresses:
+            raise ConnectError("the name has no address")
+        errors: list[str] = []
+        running: set[asyncio.Task[ChannelEndpoint]] = set()
+        waiting = list(addresses)
+        try:
+            while waiting or running:
+                if waiting:
+                    running.add(self.channel.loop.create_task(self._open(waiting.pop(0))))
+                done, running = await asyncio.wait(
+                    running,
+                    timeout=RACE_DELAY_S if waiting else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                won = [task.result() for task in done if task.exception() is None]
+                for endpoint in won[1:]:
+                    endpoint.abort()
+                if won:
+                    return won[0]
+                errors += [str(task.exception()) for task in done]
+        finally:
+            for task in running:
+                task.cancel()
+                task.add_done_callback(_abort_late)
+        raise ConnectError("; ".join(errors))
+
+    async def _open(self, address: Address) -> ChannelEndpoint:
+        """A connection whose server has sent its settings."""
+        channel = self.channel
+        loop = channel.loop
+        ready: asyncio.Future[None] = loop.create_future()
+
+        def on_ready(_endpoint: ChannelEndpoint) -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        def on_gone(endpoint: ChannelEndpoint) -> None:
+            if not ready.done():
+                ready.set_exception(ConnectError(f"{address}: {endpoint.reason}"))
+
+        def factory() -> ChannelEndpoint:
+            tls = None
+            if channel.credentials is not None:
+                tls = Tls(channel.credentials.context, False, channel.server_name)
+            made = ChannelEndpoint(channel.parts, channel.options, channel.budget, channel.metrics, tls)
+            made.on_ready, made.on_gone = on_ready, on_gone
+            return made
+
+        try:
+            if address.unix:
+                _, endpoint = await loop.create_unix_connection(factory, address.unix)
+            else:
+                _, endpoint = await loop.create_connection(factory, address.host, address.port)
+        except OSError as error:
+            raise ConnectError(f"{address}: {error}") from None
+        try:
+            await ready
+        except BaseException:
+            endpoint.abort()
+            raise
+        endpoint.on_gone = self.gone
+        endpoint.on_room = channel.send_waiting
+        channel.endpoints.add(endpoint)
+        return endpoint
+
+    def gone(self, endpoint: ChannelEndpoint) -> None:
+        """The connection is lost, or takes no more calls."""
+        if endpoint.transport is None or endpoint.closing:
+            self.channel.endpoints.discard(endpoint)
+        if self.endpoint is endpoint:
+            self.endpoint = None
+            self._set(State.IDLE)
+            self.channel.connection_gone(self)
+
+
+def _abort_late(task: asyncio.Task[ChannelEndpoint]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().abort()

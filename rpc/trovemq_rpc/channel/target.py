@@ -1,0 +1,80 @@
+"""Targets as grpc writes them, and their addresses.
+
+| target | means |
+| --- | --- |
+| host:port, dns:host:port, dns:///host:port | all addresses of a name |
+| ipv4:a:port,b:port and ipv6:[a]:port,[b]:port | these addresses |
+| unix:path, unix:///path, unix-abstract:name | a socket in the file system |
+
+The port is 443 where none is named, as in grpc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, NamedTuple
+
+from trovemq_rpc.listening import split_host_port
+
+
+class Address(NamedTuple):
+    """One place to connect to; `unix` where it is a path."""
+
+    host: str
+    port: int
+    unix: str = ""
+
+    def __str__(self) -> str:
+        if self.unix:
+            return f"unix:{self.unix}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Target:
+    """A parsed target. ValueError where it is none."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.addresses: list[Address] = []
+        self.name: Address | None = None
+        if text.startswith("unix-abstract:"):
+            self.addresses = [Address("", 0, "\0" + text.removeprefix("unix-abstract:"))]
+        elif text.startswith("unix:"):
+            path = text.removeprefix("unix:")
+            self.addresses = [Address("", 0, path.removeprefix("//") if path.startswith("///") else path)]
+        elif text.startswith(("ipv4:", "ipv6:")):
+            self.addresses = [Address(*split_host_port(part, 443)) for part in text[5:].split(",")]
+        else:
+            name = text.removeprefix("dns:").removeprefix("///")
+            self.name = Address(*split_host_port(name, 443))
+
+    @property
+    def authority(self) -> str:
+        """What :authority says, unless an option does."""
+        if self.name is not None:
+            return str(self.name)
+        return "localhost" if self.addresses[0].unix else str(self.addresses[0])
+
+    @property
+    def host(self) -> str:
+        """What a certificate must name."""
+        return self.name.host if self.name is not None else self.addresses[0].host or "localhost"
+
+    async def resolve(self) -> list[Address]:
+        """All addresses, IPv6 and IPv4 in turns, so that a broken family costs one attempt."""
+        if self.name is None:
+            return self.addresses
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(self.name.host, self.name.port, type=socket.SOCK_STREAM)
+        six = [_address(info[4]) for info in infos if info[0] == socket.AF_INET6]
+        four = [_address(info[4]) for info in infos if info[0] == socket.AF_INET]
+        first, second = (six, four) if infos and infos[0][0] == socket.AF_INET6 else (four, six)
+        mixed: list[Address] = []
+        for at in range(max(len(first), len(second))):
+            mixed += first[at : at + 1] + second[at : at + 1]
+        return list(dict.fromkeys(mixed))
+
+
+def _address(where: Any) -> Address:
+    return Address(where[0], where[1])

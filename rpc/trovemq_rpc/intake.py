@@ -1,0 +1,188 @@
+"""A call's messages on their way in: from DATA to whole messages, under the budget and the stream's window.
+
+Both ends use it: the server for requests, the channel for responses.
+
+Invariants:
+- `charged` and `admitted` are what the budget counts for this call; both are 0 when it is over.
+- The stream's receive window is the default less what is unread, or more for one message that was admitted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trovemq_rpc.endpoint import Endpoint
+from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
+from trovemq_rpc.wire.compression import DecompressionError, decompress
+from trovemq_rpc.wire.framing import PREFIX_SIZE, FramingError, Message, MessageReader
+from trovemq_rpc.wire.status import StatusCode
+
+NOTHING: Final = memoryview(b"")
+
+
+class Intake:
+    """The reading half of a call. Attributes that small calls never need are the class's until
+    they are set.
+    """
+
+    endpoint: Endpoint
+    stream: Stream
+    over: bool
+
+    encoding = b"identity"  # grpc-encoding of what comes
+    ended = False  # the peer sends no more
+    message_compressed = False
+    reader: MessageReader | None = None
+    unread = 0
+    charged = 0  # bytes that the budget counts, apart from `admitted`
+    admitted = 0  # a message that the budget admitted by its length
+    admission_waits = False
+    progress = 0  # bytes of the incomplete message since the last look
+
+    # --- the two ends' own ------------------------------------------------------------------------------
+    def deliver(self, messages: list[Buffer], ended: bool) -> None:
+        """Whole messages; views of the receive buffer among them are valid until this returns."""
+        raise NotImplementedError
+
+    def refuse(self, code: StatusCode, details: str) -> None:
+        """Ends the call: what came is wrong or too large."""
+        raise NotImplementedError
+
+    def reset(self, code: ErrorCode, status: str) -> None:
+        """Ends the stream: the peer broke the protocol or a limit."""
+        raise NotImplementedError
+
+    # --- in ---------------------------------------------------------------------------------------------
+    def feed(self, data: memoryview, ended: bool) -> None:
+        """The stream's next bytes."""
+        endpoint = self.endpoint
+        reader = self.reader
+        size_max = endpoint.options.receive_size_max
+        if reader is None:
+            reader = self.reader = MessageReader(size_max)
+        self._account(len(data), reader)
+        try:
+            complete = reader.feed(data)
+            if ended and not reader.at_boundary:
+                raise FramingError("the stream ends inside of a message")
+            messages = [self._plain(flag, message, size_max) for flag, message in complete]
+        except (FramingError, DecompressionError) as error:
+            code = StatusCode.RESOURCE_EXHAUSTED if error.too_large else StatusCode.INTERNAL
+            self.refuse(code, str(error))
+            return
+        if messages and self.admitted:
+            admitted, self.admitted = self.admitted, 0
+            self.charged += admitted
+            endpoint.budget.take(endpoint, admitted)
+            endpoint.budget.give_message(endpoint, admitted)
+        if reader.announced:
+            self._admit(reader)
+        elif messages:
+            endpoint.assembling.discard(self)
+        if messages or ended:
+            self.deliver(messages, ended)
+        else:
+            self.open_window()
+
+    def _account(self, size: int, reader: MessageReader) -> None:
+        """The connection's window is returned at once, unless the budget is used up by messages
+        not admitted.
+        """
+        endpoint = self.endpoint
+        self.progress += size
+        if self.admitted and size <= reader.missing:
+            endpoint.to_acknowledge += size
+            return
+        endpoint.budget.take(endpoint, size)
+        self.charged += size
+        if endpoint.budget.exhausted(endpoint):
+            endpoint.withheld += size
+        else:
+            endpoint.to_acknowledge += size
+
+    def _admit(self, reader: MessageReader) -> None:
+        """A message is incomplete: where it exceeds the window, the rest may come once the budget
+        has room for it.
+        """
+        endpoint = self.endpoint
+        endpoint.assembling.add(self)
+        missing = reader.missing
+        if self.admitted or self.admission_waits or self.stream.receive_window >= missing:
+            return
+        if reader.announced <= endpoint.connection.limits.stream_window:
+            return
+        self.admission_waits = True
+
+        def admitted() -> bool:
+            self.admission_waits = False
+            if self.over or self.reader is None:
+                return False
+            self.admitted = missing
+            endpoint.connection.raise_stream_window(self.stream, self.reader.missing)
+            endpoint.flush_soon()
+            return True
+
+        endpoint.budget.admit(endpoint, missing, admitted)
+
+    def _plain(self, flag: int, message: Message, size_max: int) -> Buffer:
+        self.message_compressed = bool(flag)
+        return decompress(self.encoding, message, size_max) if flag else message
+
+    # --- out --------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """The messages so far leave the budget: whoever they are for has them."""
+        self._give(self.charged)
+        self.open_window()
+
+    def taken(self, message: Buffer) -> None:
+        """One message was read."""
+        size = len(message) + PREFIX_SIZE
+        self.unread -= size
+        self._give(size)
+        self.open_window()
+
+    def open_window(self) -> None:
+        """The peer may send as much as nobody has left unread."""
+        if not self.ended and self.stream.state != CLOSED and not self.admission_waits and not self.admitted:
+            endpoint = self.endpoint
+            window = endpoint.connection.limits.stream_window
+            if self.unread < window:
+                endpoint.connection.set_stream_window(self.stream, window - self.unread)
+                endpoint.flush_soon()
+
+    def _give(self, size: int) -> None:
+        size = min(size, self.charged)
+        if size:
+            self.charged -= size
+            self.endpoint.budget.give(self.endpoint, size)
+
+    def release_all(self) -> None:
+        """The call is over: nothing of it is held."""
+        endpoint = self.endpoint
+        endpoint.assembling.discard(self)
+        self.reader = None
+        self._give(self.charged)
+        if self.admitted:
+            admitted, self.admitted = self.admitted, 0
+            endpoint.budget.give_message(endpoint, admitted)
+
+    def look_for_progress(self, least: int) -> None:
+        """Resets the call where its incomplete message came slower than it may, though the window
+        was open.
+        """
+        progress, self.progress = self.progress, 0
+        if self.reader is None or not self.reader.announced:
+            self.endpoint.assembling.discard(self)
+        elif progress < min(least, self.reader.missing) and not self.admission_waits:
+            self.endpoint.metrics.calls_stalled += 1
+            self.reset(ErrorCode.ENHANCE_YOUR_CALM, "CANCELLED")
+
+
+def lasting(message: Any) -> Buffer:
+    """The message without the receive buffer: views of it become bytes."""
+    return bytes(message) if isinstance(message, memoryview) else message
+
+
+def as_bytes(message: Buffer) -> bytes:
+    return message if isinstance(message, bytes) else bytes(message)
