@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 from trovemq_rpc.endpoint import Endpoint
@@ -20,6 +21,8 @@ from trovemq_rpc.wire.status import StatusCode
 
 NOTHING: Final = memoryview(b"")
 
+Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
+
 
 class Intake:
     """The reading half of a call. Attributes that small calls never need are the class's until
@@ -29,10 +32,11 @@ class Intake:
     endpoint: Endpoint
     stream: Stream
     over: bool
+    messages: deque[Received]
 
     encoding = b"identity"  # grpc-encoding of what comes
     ended = False  # the peer sends no more
-    message_compressed = False
+    message_compressed = False  # of the message that was read last
     reader: MessageReader | None = None
     unread = 0
     charged = 0  # bytes that the budget counts, apart from `admitted`
@@ -41,7 +45,7 @@ class Intake:
     progress = 0  # bytes of the incomplete message since the last look
 
     # --- the two ends' own ------------------------------------------------------------------------------
-    def deliver(self, messages: list[Buffer], ended: bool) -> None:
+    def deliver(self, messages: list[Received], ended: bool) -> None:
         """Whole messages; views of the receive buffer among them are valid until this returns."""
         raise NotImplementedError
 
@@ -66,7 +70,7 @@ class Intake:
             complete = reader.feed(data)
             if ended and not reader.at_boundary:
                 raise FramingError("the stream ends inside of a message")
-            messages = [self._plain(flag, message, size_max) for flag, message in complete]
+            messages = [(flag, self._plain(flag, message, size_max)) for flag, message in complete]
         except (FramingError, DecompressionError) as error:
             code = StatusCode.RESOURCE_EXHAUSTED if error.too_large else StatusCode.INTERNAL
             self.refuse(code, str(error))
@@ -126,7 +130,6 @@ class Intake:
         endpoint.budget.admit(endpoint, missing, admitted)
 
     def _plain(self, flag: int, message: Message, size_max: int) -> Buffer:
-        self.message_compressed = bool(flag)
         return decompress(self.encoding, message, size_max) if flag else message
 
     # --- out --------------------------------------------------------------------------------------------
@@ -135,12 +138,22 @@ class Intake:
         self._give(self.charged)
         self.open_window()
 
-    def taken(self, message: Buffer) -> None:
-        """One message was read."""
+    def queue(self, messages: list[Received]) -> None:
+        """Queues messages of a stream until somebody reads them."""
+        for flag, message in messages:
+            self.messages.append((flag, lasting(message)))
+            self.unread += len(message) + PREFIX_SIZE
+        self.open_window()
+
+    def take(self) -> Buffer:
+        """The next of them; its bytes are free for others."""
+        flag, message = self.messages.popleft()
+        self.message_compressed = bool(flag)
         size = len(message) + PREFIX_SIZE
         self.unread -= size
         self._give(size)
         self.open_window()
+        return message
 
     def open_window(self) -> None:
         """The peer may send as much as nobody has left unread."""

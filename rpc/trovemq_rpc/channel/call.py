@@ -20,7 +20,7 @@ from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.headers import Field, Fields, ResponseHead
 from trovemq_rpc.http2.streams import CLOSED, MAY_SEND, Buffer, Stream
-from trovemq_rpc.intake import NOTHING, Intake, as_bytes, lasting
+from trovemq_rpc.intake import NOTHING, Intake, Received, as_bytes, lasting
 from trovemq_rpc.wire.compression import compress, encoding_of
 from trovemq_rpc.wire.deadline import encode_timeout
 from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
@@ -362,13 +362,14 @@ class OneResponse(Call):
                 return
         super().on_data(data, ended)
 
-    def deliver(self, messages: list[Buffer], ended: bool) -> None:
+    def deliver(self, messages: list[Received], ended: bool) -> None:
         self.settle()
-        for message in messages:
+        for flag, message in messages:
             if self._response is not None:
                 self.finish(StatusCode.UNIMPLEMENTED, "more than one response in a unary call")
                 return
             self._response = lasting(message)
+            self.message_compressed = bool(flag)
 
     def finish(self, code: StatusCode, details: str = "") -> None:
         if code is StatusCode.OK and self._response is None:
@@ -396,13 +397,10 @@ class ManyResponses(Call):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.messages: deque[Buffer] = deque()
+        self.messages: deque[Received] = deque()
 
-    def deliver(self, messages: list[Buffer], ended: bool) -> None:
-        for message in messages:
-            self.messages.append(lasting(message))
-            self.unread += len(message) + PREFIX_SIZE
-        self.open_window()
+    def deliver(self, messages: list[Received], ended: bool) -> None:
+        self.queue(messages)
         self._wake_readers()
 
     def finish(self, code: StatusCode, details: str = "") -> None:
@@ -438,8 +436,7 @@ class ManyResponses(Call):
                 raise
             finally:
                 self._readers.remove(waiter)
-        message = self.messages.popleft()
-        self.taken(message)
+        message = self.take()
         if self.over and not self.messages:
             self.release_all()
         deserialize = self.method.deserialize

@@ -2,7 +2,8 @@
 
 A stream's bytes leave at once where the windows and the transport allow it; the rest waits at the
 stream, in order, and its trailers behind it. Streams that wait take turns of one frame's size, so
-that a large message does not keep small ones.
+that a large message does not keep small ones. What is sent on a stream that was reset meanwhile goes
+nowhere.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class Sending(ConnectionState):
     # --- headers ----------------------------------------------------------------------------------------
     def send_headers(self, stream: Stream, block: bytes, end: bool = False) -> None:
         """A response's header block, or trailers, which wait for the data before them."""
+        if stream.state == CLOSED:
+            return
         assert MAY_SEND[stream.state], stream
         if stream.pending:
             assert end, "only trailers may follow data"
@@ -115,6 +118,8 @@ class Sending(ConnectionState):
 
     def send_answer(self, stream: Stream, block: bytes, body: tuple[bytes, bytes], trailers: bytes) -> None:
         """A whole response, its body in two pieces: one piece of output where it fits."""
+        if stream.state == CLOSED:
+            return
         size = len(body[0]) + len(body[1])
         if (
             size > JOIN_SIZE_MAX
@@ -148,6 +153,8 @@ class Sending(ConnectionState):
     # --- data -------------------------------------------------------------------------------------------
     def send_data(self, stream: Stream, pieces: Sequence[Buffer], size: int, end: bool = False) -> None:
         """DATA of `size` bytes in `pieces`, which must not change before they are written."""
+        if stream.state == CLOSED:
+            return
         assert MAY_SEND[stream.state], stream
         assert not stream.pending_end, stream
         if stream.pending:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from trovemq_rpc.errors import EOF, AbortError, UsageError, public_code
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
+from trovemq_rpc.intake import Received
 from trovemq_rpc.server.head import CallHead
 from trovemq_rpc.server.incoming import Incoming
 from trovemq_rpc.server.methods import StreamCallbacks
@@ -53,7 +54,7 @@ class ServerCall(Incoming, Outgoing):
         self.head = head
         assert head.method is not None
         self.method = head.method
-        self.messages: deque[Any] = deque()
+        self.messages: deque[Received] = deque()
 
     # --- reading ----------------------------------------------------------------------------------------
     async def read(self) -> Any:

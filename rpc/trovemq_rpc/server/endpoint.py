@@ -80,7 +80,7 @@ class ServerEndpoint(Endpoint):
         self._pings_seen = 0
         self._last_ping = 0.0
         self._ping_strikes = 0
-        self._blocks_sent = 0
+        self._sent_before = (0, 0)
         self._idle_since = 0.0
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 - spreads reconnections, guards nothing
         self._age_max = options.connection_age_s * jitter
@@ -130,28 +130,38 @@ class ServerEndpoint(Endpoint):
     # --- events -----------------------------------------------------------------------------------------
     def on_events(self, events: list[ev.Event]) -> None:
         for kind, stream, value, ended in events:
-            if kind == ev.DATA:
-                stream.owner.on_data(value, ended)
-            elif kind == ev.HEADERS:
-                self._begin(stream, value, ended)
+            owner = stream.owner if stream is not None else None
+            if kind == ev.HEADERS:
+                if stream.state != CLOSED:  # else it was reset by the same read
+                    self._begin(stream, value, ended)
+            elif kind == ev.DATA:
+                if owner is not None:
+                    owner.on_data(value, ended)
+                else:
+                    self.to_acknowledge += len(value)
             elif kind == ev.TRAILERS:
-                stream.owner.on_data(NOTHING, True)
-            elif kind == ev.RESET:
-                name = ErrorCode(value).name if value in ErrorCode._value2member_map_ else str(value)
-                self.metrics.count(self.metrics.resets_received, name)
-                if stream.owner is not None:
-                    stream.owner.on_reset()
-            elif kind == ev.WRITABLE:
-                stream.owner.on_writable()
-            elif kind == ev.TOO_LARGE:
-                stream.owner = _Refused(self)
-                self._refuse_stream(stream, StatusCode.RESOURCE_EXHAUSTED, "the metadata is too large")
-            elif kind == ev.PONG:
-                if value == DRAIN_PAYLOAD:
-                    self._second_goaway()
-            elif kind == ev.FAULT:
-                log.debug("connection from %s ended: %s", self.peer(), value)
-                self.fault(value)
+                if owner is not None:
+                    owner.on_data(NOTHING, True)
+            else:
+                self._on_other(kind, stream, value)
+
+    def _on_other(self, kind: int, stream: Any, value: Any) -> None:
+        if kind == ev.RESET:
+            name = ErrorCode(value).name if value in ErrorCode._value2member_map_ else str(value)
+            self.metrics.count(self.metrics.resets_received, name)
+            if stream.owner is not None:
+                stream.owner.on_reset()
+        elif kind == ev.WRITABLE:
+            stream.owner.on_writable()
+        elif kind == ev.TOO_LARGE:
+            stream.owner = _Refused(self)
+            self._refuse_stream(stream, StatusCode.RESOURCE_EXHAUSTED, "the metadata is too large")
+        elif kind == ev.PONG:
+            if value == DRAIN_PAYLOAD:
+                self._second_goaway()
+        elif kind == ev.FAULT:
+            log.debug("connection from %s ended: %s", self.peer(), value)
+            self.fault(value)
 
     def _begin(self, stream: Stream, head: RequestHead, ended: bool) -> None:
         known = head.cache
@@ -267,14 +277,14 @@ class ServerEndpoint(Endpoint):
 
     # --- keepalive of the client's ----------------------------------------------------------------------
     def _count_pings(self, count: int) -> None:
-        """A client that asks too often without calls for it is sent away, as gRPC's keepalive rules say."""
+        """A client that asks too often while nothing is sent to it is sent away (gRPC's keepalive)."""
         now = self.loop.time()
         interval = self.options.ping_interval_min_s
         allowed = self._last_ping == 0.0 or now - self._last_ping >= interval
         self._last_ping = now
-        sent = self.connection.streams_opened
-        if sent != self._blocks_sent:
-            self._blocks_sent = sent
+        sent = (self.connection.streams_opened, self.connection.send_window)
+        if sent != self._sent_before:
+            self._sent_before = sent
             self._ping_strikes = 0
             allowed = True
         if not allowed or count > 1:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from trovemq_rpc.http2.streams import Buffer
-from trovemq_rpc.intake import Intake, as_bytes, lasting
+from trovemq_rpc.intake import Intake, Received, as_bytes, lasting
 from trovemq_rpc.server.methods import BATCH, CALLBACKS, ON_MESSAGE, Method
 from trovemq_rpc.wire.framing import PREFIX_SIZE
 from trovemq_rpc.wire.status import StatusCode
@@ -20,7 +19,6 @@ class Incoming(Intake):
 
     endpoint: ServerEndpoint
     method: Method
-    messages: deque[Any]
 
     message: Buffer = b""  # the one request of a unary call
     _has_message = False
@@ -51,29 +49,28 @@ class Incoming(Intake):
                     return
         self.feed(data, ended)
 
-    def deliver(self, messages: list[Buffer], ended: bool) -> None:
+    def deliver(self, messages: list[Received], ended: bool) -> None:
         endpoint = self.endpoint
         method = self.method
         endpoint.metrics.messages_received += len(messages)
         if method.begins in {ON_MESSAGE, BATCH}:
             self._deliver_unary(messages, ended)
         elif method.begins == CALLBACKS:
-            endpoint.call_callbacks(self, messages, ended)
+            endpoint.call_callbacks(self, [message for _, message in messages], ended)
             self.settle()
         else:
-            for message in messages:
-                self.messages.append(lasting(message))
-                self.unread += len(message) + PREFIX_SIZE
-            self.open_window()
+            self.queue(messages)
             self.wake_reader()
 
-    def _deliver_unary(self, messages: list[Buffer], ended: bool) -> None:
+    def _deliver_unary(self, messages: list[Received], ended: bool) -> None:
         if messages:
             if self._has_message or len(messages) > 1:
                 self.refuse(StatusCode.UNIMPLEMENTED, "more than one request in a unary call")
                 return
             self._has_message = True
-            self.message = lasting(messages[0])
+            flag, message = messages[0]
+            self.message_compressed = bool(flag)
+            self.message = lasting(message)
         if ended:
             if not self._has_message:
                 self.refuse(StatusCode.UNIMPLEMENTED, "a unary call without a request")
@@ -83,8 +80,7 @@ class Incoming(Intake):
 
     def take_message(self) -> Any:
         """The next request of a stream, deserialized; its bytes are free for others."""
-        message = self.messages.popleft()
-        self.taken(message)
+        message = self.take()
         deserialize = self.method.deserialize
         return message if deserialize is None else deserialize(as_bytes(message))
 
