@@ -15,7 +15,7 @@ import typer
 
 from broker.rocketmq_keys import IGNORED_KEYS
 from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
-from trovemq_daemon.cli import EXIT_CODES_HELP, command_line, run_cli
+from trovemq_daemon.cli import command_line, exit_codes_help, run_cli
 from trovemq_daemon.settings import Loaded
 
 
@@ -93,7 +93,7 @@ def broker(
 
 
 def main() -> None:
-    command_line(broker, name="broker", epilog=EXIT_CODES_HELP)
+    command_line(broker, name="broker", epilog=exit_codes_help(with_store=True))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from nameserver.settings import ENVIRONMENT_PREFIX, IGNORED_KEYS, NameserverSettings
-from trovemq_daemon.cli import EXIT_CODES_HELP, command_line, run_cli
+from trovemq_daemon.cli import command_line, exit_codes_help, run_cli
 from trovemq_daemon.settings import Loaded
 
 
@@ -65,7 +65,7 @@ def nameserver(
 
 
 def main() -> None:
-    command_line(nameserver, name="nameserver", epilog=EXIT_CODES_HELP)
+    command_line(nameserver, name="nameserver", epilog=exit_codes_help(with_store=False))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,16 @@ from trovemq_daemon.settings import Loaded, load_settings
 
 S = TypeVar("S")
 
-EXIT_CODES_HELP = (
-    "Exit codes: 0 clean stop, 1 unexpected error, 2 usage or settings, 3 store locked, "
-    "4 store of other settings or a newer version, 5 fatal storage error, 6 address in use, "
-    "128+N ended by a second signal N."
-)
+_STORE_EXIT_CODES = "3 store locked, 4 store of other settings or a newer version, 5 fatal storage error, "
+
+
+def exit_codes_help(*, with_store: bool) -> str:
+    """The exit codes that a daemon can end with, for its help."""
+    store = _STORE_EXIT_CODES if with_store else ""
+    return (
+        "Exit codes: 0 clean stop, 1 unexpected error, 2 usage or settings, "
+        f"{store}6 address in use, 128+N ended by a second signal N."
+    )
 
 
 def command_line(command: Callable[..., int], *, name: str, epilog: str) -> NoReturn:

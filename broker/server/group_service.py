@@ -183,6 +183,8 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     ) -> group_pb2.ResetGroupReply:
         queue_id = request.queue_id if request.HasField("queue_id") else None
         target, offsets = reset_target(request), self._parts.offsets
+        check_group_name(request.group)
+        self._topics_of(request.group)
         if request.preview:
             entries = offsets.preview(request.group, request.topic, queue_id, target)
         else:

@@ -244,7 +244,7 @@ PRODUCER_SEQUENCE_CONFLICT = _add(
 TOPIC_NOT_FOUND = _add(
     "TOPIC_NOT_FOUND", 200, "NOT_FOUND", False,
     "The topic does not exist here.",
-    "Create it: trovemq topic create NAME (topics are not made by sending unless autoCreateTopicEnable is on).",
+    "See the names: trovemq topic list. A new one: trovemq topic create NAME (sending makes none unless autoCreateTopicEnable is on).",
 )  # fmt: skip
 TOPIC_EXISTS = _add(
     "TOPIC_EXISTS", 201, "ALREADY_EXISTS", False,

@@ -143,7 +143,7 @@ def test_a_file_is_applied_once_and_then_there_is_nothing_to_do(trovemq: Command
     assert [one["change"] for one in trovemq.answer("apply", str(file))] == ["unchanged"] * 5
     trovemq.answer("group", "alter", "sample-fifo-group", "--unordered", "--retry-max", "4")
     changed = {one["name"]: one["details"] for one in trovemq.answer("apply", str(file)) if one["details"]}
-    assert changed == {"sample-fifo-group": ["orderly False -> True", "maxRetries 4 -> 3"]}
+    assert changed == {"sample-fifo-group": ["unordered -> orderly", "maxRetries 4 -> 3"]}
 
 
 def test_a_group_lives_from_create_to_delete(trovemq: CommandLine) -> None:
@@ -236,10 +236,20 @@ def test_dead_letters_are_listed_and_sent_again_with_the_result_of_each(
         assert again.body in (b"one", b"two", b"three")
     (found,) = trovemq.answer("get", results[0]["offsetMsgId"])
     assert (found["topic"], found["uniqKey"]) == (topic, system.message_id)
-    assert [one["error"] for one in trovemq.answer("dlq", "resend", group, "--all", "--rate", "50")] == [
-        None
-    ] * 3
+    assert [
+        one["error"] for one in trovemq.answer("dlq", "resend", group, "--yes", "--all", "--rate", "50")
+    ] == [None] * 3
     assert len(trovemq.answer("dlq", "list", group)) == 3, "the letters stay"
+
+
+def test_dead_letters_of_a_misspelt_group_were_an_empty_list(trovemq: CommandLine) -> None:
+    assert trovemq.error("dlq", "list", "typo")["error"] == "GROUP_NOT_FOUND"
+    assert (
+        trovemq.error("group", "reset", "typo", trovemq.topic("reset"), "--to-min")["error"]
+        == "GROUP_NOT_FOUND"
+    )
+    trovemq.answer("group", "create", "without-letters")
+    assert trovemq.answer("dlq", "list", "without-letters") == []
 
 
 def test_a_consumer_consumes_directly_and_nothing_moves(broker: BrokerProcess, trovemq: CommandLine) -> None:

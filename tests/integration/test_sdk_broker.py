@@ -108,6 +108,8 @@ async def test_admin(client: Client) -> None:
     with pytest.raises(TroveError) as refused:
         await client.admin.create_topic("admin")
     assert refused.value.spec is errors.TOPIC_EXISTS
+    (kept,) = await client.admin.create_topic("admin", exist_ok=True)
+    assert (kept.queue_count, kept.message_type) == (2, "FIFO")
     (altered,) = await client.admin.alter_topic("admin", queue_count=4)
     assert (altered.queue_count, altered.message_type) == (4, "FIFO")
     await client.send("admin", b"x", queue_id=3)

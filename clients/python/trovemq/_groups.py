@@ -49,7 +49,12 @@ class Groups:
     # --- the groups themselves ------------------------------------------------------------------------
 
     async def create(
-        self, group: str, settings: GroupSettings | None = None, *, broker: str | None = None
+        self,
+        group: str,
+        settings: GroupSettings | None = None,
+        *,
+        broker: str | None = None,
+        exist_ok: bool = False,
     ) -> list[GroupDescription]:
         """Makes a group, durably.
 
@@ -57,12 +62,22 @@ class Groups:
             group: 1 to 120 characters of letters, digits, %, |, - and _.
             settings: How it is served; the defaults where None.
             broker: The broker; every one where None.
+            exist_ok: A group of that name is no error; it keeps its settings.
 
         Raises:
             TroveError: GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
         """
         wanted = checked_settings(settings or GroupSettings())
-        return await present([calls.create(group, wanted) for calls in self._all(broker)], ())
+
+        async def create(calls: GroupCalls) -> GroupDescription:
+            try:
+                return await calls.create(group, wanted)
+            except TroveError as error:
+                if not exist_ok or error.spec is not errors.GROUP_EXISTS:
+                    raise
+                return await calls.describe(group)
+
+        return await present([create(calls) for calls in self._all(broker)], ())
 
     async def alter(
         self, group: str, settings: GroupSettings, *, broker: str | None = None
@@ -134,8 +149,8 @@ class Groups:
             broker: The broker; every one that has the topic where None.
 
         Raises:
-            TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; TOPIC_NOT_FOUND,
-                QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, …
+            TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; GROUP_NOT_FOUND,
+                TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, …
         """
         target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
         if queue_id is None:
@@ -143,7 +158,7 @@ class Groups:
         else:
             brokers = [self._links.routes.broker_of_queue(topic, queue_id, broker)]
         calls = [self._calls(info).reset(group, topic, queue_id, target, preview) for info in brokers]
-        lists = await present(calls, (errors.TOPIC_NOT_FOUND,))
+        lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND))
         return [entry for entries in lists for entry in entries]
 
     # --- dead letters ---------------------------------------------------------------------------------
@@ -153,11 +168,15 @@ class Groups:
     ) -> AsyncGenerator[DeadLetter, None]:
         """The group's dead letters from an offset on, broker by broker, oldest first; () of a group without.
 
-        Raises TroveError; damaged records are left out."""
+        Raises TroveError: GROUP_NOT_FOUND where no broker knows the group; damaged records are left out."""
+        found = False
         for info in self._links.routes.brokers(broker):
             async with aclosing(self._dead_letters_of(info, group, offset)) as letters:
                 async for letter in letters:
+                    found = True
                     yield letter
+        if not found:
+            await self.describe(group, broker=broker)
 
     async def _dead_letters_of(
         self, info: BrokerInfo, group: str, offset: int

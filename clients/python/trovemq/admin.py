@@ -8,6 +8,7 @@ from trovemq._groups import Groups, reset_target
 from trovemq._links import Links
 from trovemq._queries import present
 from trovemq._stores import Stores
+from trovemq._wire.connection import Connection
 from trovemq.model import BrokerInfo, BrokerStatistics, ClusterState, OffsetReset, TopicDescription
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -40,6 +41,7 @@ class Admin:
         broker: str | None = None,
         *,
         options: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
     ) -> list[TopicDescription]:
         """Creates a topic, durably, and waits until the routes show it.
 
@@ -51,6 +53,7 @@ class Admin:
             options: What the topic does beside the usual, by name: `deduplicate` (a time such as "1h"),
                 `order` ("priority"), `retention` ("until_acknowledged"), `retention_age_max` (a time),
                 `indexed_properties` (names with commas between); "off" is each one's default.
+            exist_ok: A topic of that name is no error; it stays as it is, whatever else is asked for.
 
         Returns:
             The topic as each broker describes it.
@@ -62,7 +65,16 @@ class Admin:
         _check_queue_count(queue_count)
         brokers = self._links.routes.brokers(broker)
         connections = [self._links.connection(info) for info in brokers]
-        calls = [c.create_topic(name, queue_count, message_type, options or {}) for c in connections]
+
+        async def create(connection: Connection) -> TopicDescription:
+            try:
+                return await connection.create_topic(name, queue_count, message_type, options or {})
+            except TroveError as error:
+                if not exist_ok or error.spec is not errors.TOPIC_EXISTS:
+                    raise
+                return await connection.describe_topic(name)
+
+        calls = [create(connection) for connection in connections]
         created = await present(calls, ())
         await self._seen(lambda: all(self._links.routes.has_topic(name, info.name) for info in brokers))
         return created

@@ -69,7 +69,7 @@ def test_what_differs_is_altered_and_said(run: Any, file: Path) -> None:
     details = {one["name"]: one["details"] for one in ran.objects if one["change"] == "altered"}
     assert details["ORDERS_NORMAL"] == ["queues 2 -> 4"]
     assert details["ORDERS_FIFO"] == ["type NORMAL -> FIFO"]
-    assert details["g_fifo"][:2] == ["orderly False -> True", "maxRetries 16 -> 3"]
+    assert details["g_fifo"][:2] == ["unordered -> orderly", "maxRetries 16 -> 3"]
     assert details["g_fifo"][2].endswith("-> 1s 1s")
     assert run.client.topics["ORDERS_NORMAL"] == 4
 
@@ -111,8 +111,8 @@ def test_a_failure_on_the_way_says_what_was_done(
     ("content", "message"),
     [
         (b"{", "line 1, column 2"),
-        (b"\xff", "no JSON text in UTF-8"),
-        (b"[" * 100_000, "no JSON text"),
+        (b"\xff", "apply reads JSON in UTF-8"),
+        (b"[" * 100_000, "apply reads JSON"),
         (b"[]", "no object"),
         (b'{"topic": []}', "unknown member 'topic'"),
         (b'{"topics": {}}', "topics is no list"),

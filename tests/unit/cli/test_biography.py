@@ -148,6 +148,7 @@ def test_a_message_that_is_not_there_is_an_error(run: Any, told: Any) -> None:
     told["answer"] = TroveError(errors.MESSAGE_NOT_FOUND, "no message UNIQUE")
     ran = run("--json", "biography", "UNIQUE")
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "MESSAGE_NOT_FOUND")
+    assert "trovemq query TOPIC UNIQUE" in ran.note["message"], "it may be a key"
 
 
 def test_an_answer_that_is_not_whole_says_what_is_missing(run: Any, told: Any) -> None:

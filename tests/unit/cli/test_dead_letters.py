@@ -55,7 +55,9 @@ def test_a_group_without_dead_letters_is_an_empty_answer(run: Any) -> None:
 
 
 def test_resend_sends_those_chosen_and_shows_each_result(run: Any, letters: Any) -> None:
-    ran = run("--json", "dlq", "resend", "billing", "--offset", "3", "--offset", "999", "--offset", "3")
+    ran = run(
+        "--json", "dlq", "resend", "billing", "--yes", "--offset", "3", "--offset", "999", "--offset", "3"
+    )
     assert ran.code == 0
     assert ran.objects == [
         {
@@ -80,7 +82,7 @@ def test_resend_sends_those_chosen_and_shows_each_result(run: Any, letters: Any)
 
 
 def test_resend_all_takes_what_is_there_in_bounded_calls(run: Any, letters: Any) -> None:
-    ran = run("--json", "dlq", "resend", "billing", "--all")
+    ran = run("--json", "dlq", "resend", "billing", "--yes", "--all")
     assert [len(offsets) for offsets in resent(letters)] == [100, 100, 50]
     assert len(ran.objects) == 250
 
@@ -88,7 +90,7 @@ def test_resend_all_takes_what_is_there_in_bounded_calls(run: Any, letters: Any)
 def test_resend_all_of_two_brokers_asks_each_for_its_own(run: Any, client: Any) -> None:
     client.groups.brokers = ("broker-a", "broker-b")
     client.groups.letters = [dead_letter("broker-b", 0, ORIGIN), dead_letter("broker-a", 1, ORIGIN)]
-    run("--json", "dlq", "resend", "billing", "--all")
+    run("--json", "dlq", "resend", "billing", "--yes", "--all")
     asked = [(call["broker"], call["offsets"]) for name, call in client.groups.calls if name == "resend"]
     assert asked == [("broker-b", [0]), ("broker-a", [1])]
 
@@ -100,7 +102,7 @@ def test_a_rate_is_kept(run: Any, letters: Any, monkeypatch: pytest.MonkeyPatch)
         waited.append(seconds)
 
     monkeypatch.setattr("trovemq.cli.dead_letters.asyncio.sleep", sleep)
-    run("dlq", "resend", "billing", "--rate", "20", *(f"--offset={n}" for n in range(6)))
+    run("dlq", "resend", "billing", "--yes", "--rate", "20", *(f"--offset={n}" for n in range(6)))
     assert resent(letters) == [[0, 1], [2, 3], [4, 5]]
     assert [round(seconds, 1) for seconds in waited] == [0.0, 0.1, 0.2]
 
@@ -116,14 +118,14 @@ def test_a_call_that_fails_says_what_was_sent_until_then(
         return await send(group, offsets, broker=broker)
 
     monkeypatch.setattr(letters, "resend_dead_letters", fail_at_last)
-    ran = run("--json", "dlq", "resend", "billing", "--all")
+    ran = run("--json", "dlq", "resend", "billing", "--yes", "--all")
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "DISK_FULL")
     assert ran.note["resent"] == list(range(100))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--all", "--offset", "1"), ("--all", "--rate", "0")])
 def test_wrong_usage_of_resend_sends_nothing(run: Any, letters: Any, arguments: tuple[str, ...]) -> None:
-    ran = run("--json", "dlq", "resend", "billing", *arguments)
+    ran = run("--json", "dlq", "resend", "billing", "--yes", *arguments)
     assert (ran.code, ran.out) == (2, b"")
     assert letters.calls == []
 

@@ -68,7 +68,7 @@ def test_alter_leaves_what_is_not_given_as_it_is_on_each_broker(run: Any) -> Non
         (("create", "g", "--exponential", "1s,2s,often"), "FROM,TO,BY"),
         (("create", "g", "--backoff", "soon"), "is no time"),
         (("create", "g", "--backoff", "0.0001s"), "whole number of milliseconds"),
-        (("create", "g", "--retry-max", "-1"), "greater than or equal to 0"),
+        (("create", "g", "--retry-max", "-1"), "not in the range 0<=x<=10000"),
         (("alter", "g"), "nothing to alter"),
         (("reset", "g", "orders"), "exactly one"),
         (("reset", "g", "orders", "--to-min", "--to-max"), "exactly one"),
@@ -84,8 +84,8 @@ def test_wrong_usage_is_one_object_and_exit_code_2(
 
 
 def test_an_unknown_group_is_an_error_with_nothing_on_standard_output(run: Any) -> None:
-    for verb in ("describe", "delete", "members", "lag"):
-        ran = run("--json", "group", verb, "nobody")
+    for verb in (("describe",), ("delete", "--yes"), ("members",), ("lag",)):
+        ran = run("--json", "group", *verb, "nobody")
         assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "GROUP_NOT_FOUND")
 
 
@@ -102,6 +102,33 @@ def test_delete_says_where(run: Any) -> None:
         {"group": "billing", "broker": "broker-a"}
     ]
     assert run.client.groups.groups == {}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "delete", "orders"),
+        ("group", "delete", "billing"),
+        ("dlq", "resend", "billing", "--offset", "0"),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_no_on_a_pipe_deleted_all_the_same(
+    run: Any, arguments: tuple[str, ...], flags: tuple[str, ...]
+) -> None:
+    run("group", "create", "billing")
+    ran = run(*flags, *arguments, stdin=b"n\n")
+    assert ran.code == 2
+    assert "--yes" in ran.err
+    assert run.client.topics == {"orders": 2}
+    assert ("broker-a", "billing") in run.client.groups.groups
+    assert not [name for name, _ in run.client.calls if name.startswith(("delete", "resend"))]
+
+
+def test_one_message_is_no_plural(run: Any) -> None:
+    run("group", "create", "billing")
+    run.client.groups.lags = [QueueLag("orders", 0, 0, 5, 4, 4, 0, 1, 1_000, False, "broker-a")]
+    assert "behind by 1 message, 1.0 s" in run("group", "lag", "billing").err
 
 
 def test_a_members_words_cannot_steer_the_terminal(run: Any) -> None:

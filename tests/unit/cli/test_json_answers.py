@@ -244,7 +244,7 @@ def test_topics_from_creation_to_deletion(run: Any, client: FakeClient) -> None:
         "queueOffset": 7,
         "until": 1_000,
     }
-    assert run("--json", "topic", "delete", "new").objects == [
+    assert run("--json", "topic", "delete", "new", "--yes").objects == [
         {"topic": "new", "physicalOffset": 0, "broker": "broker-a"}
     ]
     assert run("--json", "topic", "describe", "new").note["error"] == "TOPIC_NOT_FOUND"

@@ -338,6 +338,14 @@ async def test_a_reset_without_a_target_is_refused() -> None:
         assert await refused(service.ResetGroup(request, CONTEXT)) is errors.REQUEST_ILLEGAL
 
 
+@pytest.mark.asyncio
+async def test_a_misspelt_group_was_reset_without_a_word() -> None:
+    service = Bench().service
+    for preview in (True, False):
+        request = pb.ResetGroupRequest(group="typo", topic="orders", to_min=True, preview=preview)
+        assert await refused(service.ResetGroup(request, CONTEXT)) is errors.GROUP_NOT_FOUND
+
+
 # --- dead letters -------------------------------------------------------------------------------------
 @pytest.mark.asyncio
 async def test_each_letter_has_its_result_and_the_reply_waits_for_the_disk() -> None:

@@ -174,7 +174,7 @@ def _group_step(client: Client, wanted: WantedGroup, broker: str, found: GroupDe
     settings = GroupSettings(wanted.orderly, wanted.retry_max, wanted.backoff_ms or BACKOFF_MS_DEFAULT)
     if found is None:
         details = (
-            f"orderly {settings.orderly}",
+            _order(settings),
             f"maxRetries {settings.retry_max}",
             backoff_text(settings, BACKOFF_STEPS_SHOWN),
         )
@@ -199,12 +199,16 @@ def _group_step(client: Client, wanted: WantedGroup, broker: str, found: GroupDe
     )
 
 
+def _order(settings: GroupSettings) -> str:
+    return "orderly" if settings.orderly else "unordered"
+
+
 def _group_changes(before: GroupSettings, after: GroupSettings) -> tuple[str, ...]:
     from trovemq.cli.group_answers import backoff_text
 
     changes = []
     if before.orderly != after.orderly:
-        changes.append(f"orderly {before.orderly} -> {after.orderly}")
+        changes.append(f"{_order(before)} -> {_order(after)}")
     if before.retry_max != after.retry_max:
         changes.append(f"maxRetries {before.retry_max} -> {after.retry_max}")
     if before.exponential or before.backoff_ms != after.backoff_ms:

@@ -77,9 +77,11 @@ def parse_file(content: bytes) -> Wanted:
     try:
         document = json.loads(content.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise _illegal(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise _illegal(
+            f"apply reads JSON, and line {error.lineno}, column {error.colno} is none: {error.msg}"
+        ) from None
     except (UnicodeDecodeError, RecursionError):
-        raise _illegal("the file is no JSON text in UTF-8") from None
+        raise _illegal("apply reads JSON in UTF-8, and the file is none") from None
     if not isinstance(document, dict):
         raise _illegal('the file is no object: {"topics": […], "groups": […]}')
     _check_members("the file", document, _KINDS)

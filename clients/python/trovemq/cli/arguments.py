@@ -33,7 +33,13 @@ TopicOption = Annotated[
     str | None,
     typer.Option("--topic", metavar="TOPIC", help="This topic only.", show_default=False),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask (asked only at a terminal).")]
+EveryBrokerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", metavar="NAME", help="This broker only; otherwise every one.", show_default=False
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
 TagsOption = Annotated[
     list[str] | None,
     typer.Option(

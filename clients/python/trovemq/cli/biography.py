@@ -10,6 +10,8 @@ import typer
 from trovemq.cli.arguments import OFFSET_MAX, QUEUE_ID_MAX, BrokerOption
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from trovemq import GroupVerdict, MessageBiography
@@ -79,7 +81,13 @@ async def biography(
     else:
         raise typer.BadParameter("give one ID, or TOPIC QUEUE OFFSET")
     async with session.client() as client:
-        found = await session.call(client.biography(name, topic, broker=broker))
+        try:
+            found = await session.call(client.biography(name, topic, broker=broker))
+        except TroveError as error:
+            if error.spec is not errors.MESSAGE_NOT_FOUND or not isinstance(name, str):
+                raise
+            hint = f"{error.message}. Is it a key? This gives ids: trovemq query {topic or 'TOPIC'} {name}"
+            raise TroveError(error.spec, hint, **error.fields) from None
     for kind, rows in (("copy", found.copies), ("event", found.events), ("verdict", found.verdicts)):
         for row in rows:
             session.output.item({"type": kind, **_fields(asdict(row))})

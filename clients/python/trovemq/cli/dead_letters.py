@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Final
@@ -157,8 +156,7 @@ async def resend(
     async with session.client() as client:
         chosen = await _chosen(session, client, group, sorted(set(offsets or [])), broker)
         count = sum(len(offsets) for offsets in chosen.values())
-        if not yes and not session.output.json and sys.stdin.isatty() and sys.stdout.isatty():
-            typer.confirm(f"Send {count:,} messages again?", abort=True, err=True)
+        session.confirm(f"Send {count:,} messages again?", yes=yes)
         results: list[ResentDeadLetter] = []
         for name, wanted in chosen.items():
             results += await _resend_paced(session, client, group, name, wanted, rate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,7 +10,7 @@ import typer
 from trovemq.cli import group_offsets
 from trovemq.cli.arguments import (
     OFFSET_MAX,
-    BrokerOption,
+    EveryBrokerOption,
     GroupArgument,
     QueueOption,
     TopicArgument,
@@ -135,7 +134,7 @@ async def create(
     retry_max: RetryMaxOption = None,
     backoff: BackoffOption = None,
     exponential: ExponentialOption = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Create a group: through a nameserver on every broker, unless --broker names one."""
     from trovemq import GroupSettings
@@ -154,7 +153,7 @@ async def alter(
     retry_max: RetryMaxOption = None,
     backoff: BackoffOption = None,
     exponential: ExponentialOption = None,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Change a group's settings; what is not given stays as it is."""
     if orderly is None and retry_max is None and not backoff and not exponential:
@@ -171,7 +170,7 @@ async def alter(
 
 
 @verb(app, "list")
-async def list_(session: Session, broker: BrokerOption = None) -> None:
+async def list_(session: Session, broker: EveryBrokerOption = None) -> None:
     """List the groups of every broker."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.list_all(broker=broker))
@@ -179,7 +178,7 @@ async def list_(session: Session, broker: BrokerOption = None) -> None:
 
 
 @verb(app, "describe")
-async def describe(session: Session, group: GroupArgument, broker: BrokerOption = None) -> None:
+async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOption = None) -> None:
     """Show a group's settings and what it reads, on every broker that knows it."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.describe(group, broker=broker))
@@ -211,11 +210,10 @@ async def delete(
     session: Session,
     group: GroupArgument,
     yes: YesOption = False,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Delete a group with its offsets and what it has in flight; its dead letters stay."""
-    if not yes and not session.output.json and sys.stdin.isatty() and sys.stdout.isatty():
-        typer.confirm(f"Delete group {group} and its offsets?", abort=True, err=True)
+    session.confirm(f"Delete group {group} and its offsets?", yes=yes)
     async with session.client() as client:
         brokers = await session.call(client.admin.groups.delete(group, broker=broker))
     for name in brokers:
@@ -224,7 +222,7 @@ async def delete(
 
 
 @verb(app, "members")
-async def members(session: Session, group: GroupArgument, broker: BrokerOption = None) -> None:
+async def members(session: Session, group: GroupArgument, broker: EveryBrokerOption = None) -> None:
     """List the consumers of a group that are connected."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.members(group, broker=broker))
@@ -262,7 +260,7 @@ async def members(session: Session, group: GroupArgument, broker: BrokerOption =
 
 @verb(app, "lag")
 async def lag(
-    session: Session, group: GroupArgument, topic: TopicOption = None, broker: BrokerOption = None
+    session: Session, group: GroupArgument, topic: TopicOption = None, broker: EveryBrokerOption = None
 ) -> None:
     """Show how far a group is behind, queue by queue, in messages and in seconds."""
     async with session.client() as client:
@@ -290,7 +288,8 @@ async def lag(
     session.output.show(table(("topic", "broker", *numbers), rows, numbers=numbers))
     total = sum(queue.lag for queue in found)
     oldest = max((queue.lag_ms for queue in found), default=0)
-    session.output.remark(f"behind by {total:,} messages, {oldest / 1000:,.1f} s")
+    messages = "message" if total == 1 else "messages"
+    session.output.remark(f"behind by {total:,} {messages}, {oldest / 1000:,.1f} s")
 
 
 @verb(app, "reset")
@@ -315,7 +314,7 @@ async def reset(
     to_min: Annotated[bool, typer.Option("--to-min", help="To each queue's first message.")] = False,
     to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Show what would change, and stop.")] = False,
-    broker: BrokerOption = None,
+    broker: EveryBrokerOption = None,
 ) -> None:
     """Set where a group goes on, of every queue of a topic (or of one); what is in flight is forgotten."""
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import os
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -42,8 +43,9 @@ TimeoutOption = Annotated[
     float | None,
     typer.Option(
         "--timeout",
+        metavar="SECONDS",
         min=0.001,
-        help=f"Seconds for each request (default {TIMEOUT_S_DEFAULT:g}).",
+        help=f"For each request (default {TIMEOUT_S_DEFAULT:g}).",
         show_default=False,
     ),
 ]
@@ -88,6 +90,15 @@ class Session:
             yield client
         finally:
             await client.close()
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Asks before what cannot be undone. Raises typer.Abort for a no; BadParameter (usage) where
+        nobody can be asked and --yes is not given."""
+        if yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise typer.BadParameter("nobody can be asked here: without a terminal this needs --yes")
+        typer.confirm(question, abort=True, err=True)
 
     async def call(self, awaitable: Awaitable[Result]) -> Result:
         """Awaits one request within --timeout. Raises TroveError REQUEST_TIMEOUT."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trovemq.cli.arguments import BrokerOption, TopicArgument
+from trovemq.cli.arguments import BrokerOption, TopicArgument, YesOption
 from trovemq.cli.session import Session, verb
 
 if TYPE_CHECKING:
@@ -194,12 +193,11 @@ async def describe(session: Session, name: NameArgument, broker: BrokerOption = 
 async def delete(
     session: Session,
     name: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask (asked only at a terminal).")] = False,
+    yes: YesOption = False,
     broker: BrokerOption = None,
 ) -> None:
     """Delete a topic and every message in it."""
-    if not yes and not session.output.json and sys.stdin.isatty() and sys.stdout.isatty():
-        typer.confirm(f"Delete topic {name} and all its messages?", abort=True, err=True)
+    session.confirm(f"Delete topic {name} and all its messages?", yes=yes)
     async with session.client() as client:
         deletions = await session.call(client.admin.delete_topic(name, broker=broker))
     for broker_name, physical_offset in deletions.items():
