@@ -73,6 +73,7 @@ class ControlFrames(Sending):
         if flags & ACK:
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "acknowledged SETTINGS have a payload")
+            self._settings_acknowledged()
             return
         if len(payload) % 6:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS are not a multiple of six bytes")
@@ -83,6 +84,13 @@ class ControlFrames(Sending):
         self.write(frames.SETTINGS_ACK)
         self.events.append((ev.SETTINGS, None, None, False))
         self.drain()
+
+    def _settings_acknowledged(self) -> None:
+        surplus = self.initial_receive_window - self.limits.stream_window
+        if surplus:
+            self.initial_receive_window -= surplus
+            for stream in self.streams.values():
+                stream.receive_window -= surplus
 
     def _setting(self, identifier: int, value: int) -> None:
         if identifier == Setting.INITIAL_WINDOW_SIZE:
@@ -108,6 +116,8 @@ class ControlFrames(Sending):
             stream.send_window += difference
             if stream.send_window > WINDOW_LIMIT:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window above 2^31-1")
+            if stream.pending:
+                self.window_opened(stream)
 
     # --- WINDOW_UPDATE (section 6.9) --------------------------------------------------------------------
     def _window_update(self, payload: memoryview, stream_id: int) -> None:
@@ -136,6 +146,7 @@ class ControlFrames(Sending):
         if stream.send_window > WINDOW_LIMIT:
             self._stream_fault(stream, StreamFault(ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31-1"))
         elif stream.pending:
+            self.window_opened(stream)
             self.drain()
 
     # --- the others -------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
 from trovemq_rpc.http2 import events as ev
@@ -177,8 +176,8 @@ class Sending(ConnectionState):
         if not self.blocked and self.can_write:
             self._drain(stream)
         if stream.pending:
-            self.blocked[stream.id] = stream
             self.window_stalls += 1
+            self.window_opened(stream)
 
     def _data_frame(self, stream: Stream, pieces: Sequence[Buffer], size: int, end: bool) -> None:
         self.send_window -= size
@@ -222,27 +221,20 @@ class Sending(ConnectionState):
             self.events.append((ev.WRITABLE, stream, None, False))
 
     def drain(self) -> None:
-        """Gives each waiting stream its turns, until windows or transport stop them."""
-        progress = True
-        while self.blocked and self.can_write and self.send_window > 0 and progress:
-            progress = False
-            for stream in list(islice(self.blocked.values(), 64)):
-                before = stream.pending_size
-                if stream.send_window > 0:
-                    self._drain(stream, one_frame=True)
-                    progress = progress or stream.pending_size != before or stream.pending is None
-                if stream.pending:
-                    self.blocked.move_to_end(stream.id)
-            if not progress:
-                progress = self._drain_beyond()
+        """Gives each waiting stream its turns, until the connection's window or the transport stops them.
 
-    def _drain_beyond(self) -> bool:
-        """Those in front are stopped by their own windows: looks at all once."""
-        for stream in list(self.blocked.values()):
-            if stream.send_window > 0:
-                self.blocked.move_to_end(stream.id, last=False)
-                return True
-        return False
+        A stream that its own window stopped is not in `blocked`: it must not keep the others waiting.
+        """
+        while self.blocked and self.can_write and self.send_window > 0:
+            _, stream = self.blocked.popitem(last=False)
+            self._drain(stream, one_frame=True)
+            if stream.pending and stream.send_window > 0:
+                self.blocked[stream.id] = stream
+
+    def window_opened(self, stream: Stream) -> None:
+        """The stream's own window grew: if that stopped it, it waits for its turn again."""
+        if stream.pending and stream.send_window > 0:
+            self.blocked[stream.id] = stream
 
     def transport_writable(self, writable: bool) -> None:
         """The transport's buffer is full, or has room again."""

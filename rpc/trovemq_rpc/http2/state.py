@@ -73,8 +73,9 @@ class ConnectionState:
         self.can_write = True  # False while the transport is full
         self.blocked: OrderedDict[int, Stream] = OrderedDict()
 
-        # A peer that has not acknowledged our settings yet may keep to the defaults only; ours are
-        # larger, so that applying them at once is the lenient side.
+        # Until the peer acknowledges our settings it may use the default windows (section 6.9.2): a smaller
+        # one of ours holds from then on, a larger one at once.
+        self.initial_receive_window = max(WINDOW_DEFAULT, limits.stream_window)
         self.receive_window = WINDOW_DEFAULT
         self.unacknowledged = 0
         self._closed: OrderedDict[int, int] = OrderedDict()
@@ -121,7 +122,7 @@ class ConnectionState:
 
     # --- streams ----------------------------------------------------------------------------------------
     def new_stream(self, stream_id: int, state: int) -> Stream:
-        stream = Stream(stream_id, self.peer_initial_window, self.limits.stream_window, state)
+        stream = Stream(stream_id, self.peer_initial_window, self.initial_receive_window, state)
         self.streams[stream_id] = stream
         self.streams_opened += 1
         return stream
