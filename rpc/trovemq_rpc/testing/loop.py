@@ -1,0 +1,167 @@
+"""An event loop without sockets and with a clock of its own.
+
+    loop = MemoryLoop(seed=7, faults=Faults(piece_size_max=1024, delay_s_max=0.01))
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(test())
+
+Where nothing is ready the clock jumps to the next timer. A program that waits for what can never come
+fails with Deadlock instead of hanging. `create_server` and `create_connection` join ends in memory; there
+are no sockets, processes or signals. Names resolve to 127.0.0.1 and to what `names` says.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from trovemq_rpc.testing.pipe import Faults
+from trovemq_rpc.testing.transport import MemoryTransport, join
+
+__all__ = ["Deadlock", "MemoryLoop", "MemoryServer"]
+
+FIRST_PORT = 50_000
+
+
+class Deadlock(RuntimeError):  # noqa: N818 - the name says what happened
+    """Nothing is ready and no timer is set: the program waits for ever."""
+
+
+class _Waiting:
+    """Stands where a loop has its selector: waiting moves the clock."""
+
+    def __init__(self, loop: "MemoryLoop") -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise Deadlock("nothing is ready and no timer is set")
+        self._loop.now_s += max(timeout, 0)
+        return []
+
+
+class MemoryServer(asyncio.AbstractServer):
+    """A listener."""
+
+    def __init__(self, loop: "MemoryLoop", address: tuple[str, int], factory: Callable[[], Any]) -> None:
+        self._loop = loop
+        self.address = address
+        self.factory = factory
+        self.sockets = [_SocketName(address)]
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def is_serving(self) -> bool:
+        return self._loop.listeners.get(self.address) is self
+
+    async def start_serving(self) -> None:
+        self._loop.listeners[self.address] = self
+
+    async def serve_forever(self) -> None:
+        await self.start_serving()
+        await self._loop.create_future()
+
+    def close(self) -> None:
+        if self.is_serving():
+            del self._loop.listeners[self.address]
+
+    async def wait_closed(self) -> None:
+        await asyncio.sleep(0)
+
+
+class _SocketName:
+    """As much of a socket as a server shows."""
+
+    family = socket.AF_INET
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+
+class MemoryLoop(asyncio.BaseEventLoop):
+    """See the module. `now_s` is the clock; `random` and `faults` hold for connections made from now on."""
+
+    def __init__(
+        self, seed: int = 0, faults: Faults | None = None, names: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.random = Random(seed)  # noqa: S311 - not for secrets
+        self.faults = faults or Faults()
+        self.names = dict(names or {})
+        self.listeners: dict[tuple[str, int], MemoryServer] = {}
+        self.connections: list[tuple[MemoryTransport, MemoryTransport]] = []
+        self._selector = _Waiting(self)
+        self._next_port = FIRST_PORT
+
+    # --- what asyncio's base asks of a loop ---------------------------------------------------------------
+    def time(self) -> float:
+        return self.now_s
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps in a selector here."""
+
+    # --- the network --------------------------------------------------------------------------------------
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: Any = None, port: int = 0, **_options: Any
+    ) -> MemoryServer:
+        name = host if isinstance(host, str) and host else "127.0.0.1"
+        if not port:
+            port, self._next_port = self._next_port, self._next_port + 1
+        if (name, port) in self.listeners:
+            raise OSError(f"{name}:{port} is in use")
+        server = MemoryServer(self, (name, port), protocol_factory)
+        await server.start_serving()
+        return server
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_options: Any
+    ) -> tuple[MemoryTransport, Any]:
+        await asyncio.sleep(self.faults.delay_s(self.random))
+        addresses = self.names.get(host, (host,))
+        for address in addresses:
+            listener = self._listener(address, port)
+            if listener is not None:
+                return self._connect(protocol_factory, listener)
+        raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+
+    def _listener(self, host: str, port: int) -> MemoryServer | None:
+        host = "127.0.0.1" if host == "localhost" else host
+        return self.listeners.get((host, port)) or self.listeners.get(("0.0.0.0", port))  # noqa: S104
+
+    def _connect(
+        self, protocol_factory: Callable[[], Any], listener: MemoryServer
+    ) -> tuple[MemoryTransport, Any]:
+        client, server = join(self, self.random, self.faults, listener.address)
+        self.connections.append((client, server))
+        protocol = protocol_factory()
+        server.start(listener.factory())
+        client.start(protocol)
+        return client, protocol
+
+    async def getaddrinfo(self, host: Any, port: Any, **_options: Any) -> list[Any]:
+        addresses = self.names.get(host, ("127.0.0.1" if host == "localhost" else host,))
+        return [
+            (
+                socket.AF_INET6 if ":" in address else socket.AF_INET,
+                socket.SOCK_STREAM,
+                6,
+                "",
+                (address, port),
+            )
+            for address in addresses
+        ]
+
+    # --- what a test does to it ---------------------------------------------------------------------------
+    def break_connections(self) -> None:
+        """All connections are lost now, with what is under way."""
+        for client, _ in self.connections:
+            client.abort()
+        self.connections.clear()
