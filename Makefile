@@ -22,6 +22,7 @@ PACKAGES := broker nameserver trovemq_daemon proto rpc clients/python pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
 PROJECTS := pyproject.toml proto/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
 PROTO_OUT ?= proto
+RPC_OUT ?= rpc
 
 .PHONY: help
 help: ## List the commands
@@ -119,7 +120,7 @@ quick: setup ## The fast tests, under a minute
 
 .PHONY: soak
 soak: setup ## Every trial of durability and all flights, about 40 minutes; writes docs/soak.md
-	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit/search tests/unit/cli
+	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit/search tests/unit/cli tests/unit/rpc
 
 .PHONY: test-pipeline-long
 test-pipeline-long: setup ## The proofs of the Spark pipeline in full: every kill, the whole flights data
@@ -128,6 +129,10 @@ test-pipeline-long: setup ## The proofs of the Spark pipeline in full: every kil
 .PHONY: conformance
 conformance: setup ## The official RocketMQ 5 clients against a broker (ARGS="python": one language)
 	@$(RUN) -m tests.conformance.run $(ARGS)
+
+.PHONY: interop-grpc
+interop-grpc: setup ## gRPC's interoperability cases and h2spec with our transport; writes docs/rpc-interop.md
+	@$(RUN) -m tests.interop_grpc.run $(ARGS)
 
 # --- checks -----------------------------------------------------------------------------------------
 .PHONY: check
@@ -155,6 +160,7 @@ generated: setup ## Generated code and pages are what their sources give
 proto: setup ## Generate the protocol's Python code from the .proto files
 	@$(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) \
 	  --pyi_out=$(PROTO_OUT) $(wildcard proto/trovemq_proto/v1/*.proto proto/trovemq_proto/rocketmq/v2/*.proto)
+	@$(RUN) -m grpc_tools.protoc -I rpc --python_out=$(RPC_OUT) --pyi_out=$(RPC_OUT) rpc/trovemq_rpc/interop/interop.proto
 
 .PHONY: docs
 docs: setup ## Generate the pages of reference: settings, errors, options of the pipeline

@@ -20,7 +20,7 @@ def generated_names(folder: Path) -> dict[str, Path]:
 
 def test_the_protocol_code_is_what_the_proto_files_give(tmp_path: Path) -> None:
     """By `make proto` itself, into another folder: the command stands in one place only."""
-    done = run("make", "proto", f"PROTO_OUT={tmp_path}")
+    done = run("make", "proto", f"PROTO_OUT={tmp_path}", f"RPC_OUT={tmp_path}")
     assert done.returncode == 0, done.stderr
     for folder in PROTO_FOLDERS:
         fresh = generated_names(tmp_path / folder.relative_to("proto"))
@@ -29,6 +29,9 @@ def test_the_protocol_code_is_what_the_proto_files_give(tmp_path: Path) -> None:
         assert sorted(fresh) == sorted(committed), "a .proto file came or went: run `make proto`"
         stale = [name for name in fresh if fresh[name].read_bytes() != committed[name].read_bytes()]
         assert stale == [], "run `make proto`"
+    for name in ("interop_pb2.py", "interop_pb2.pyi"):
+        made = (tmp_path / "trovemq_rpc" / "interop" / name).read_bytes()
+        assert made == (ROOT / "rpc/trovemq_rpc/interop" / name).read_bytes(), "run `make proto`"
 
 
 def test_the_pages_of_reference_are_what_the_tables_give() -> None:
