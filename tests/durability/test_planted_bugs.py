@@ -1,10 +1,10 @@
-"""Deliberate faults in the engine, each found by the tests: see tests/support/planted.py."""
+"""Deliberate faults in the engine, each found by the tests: see tests/durability/planted.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.planted import Planted, find
+from tests.durability.planted import Planted, find
 from tests.support.trials import Trials
 
 ENGINE = "tests/unit/engine/"

@@ -1,4 +1,4 @@
-"""Old faults found again: docs/track-record.md, each with its fix reverted (tests/support/planted.py)."""
+"""Old faults found again: docs/track-record.md, each with its fix reverted (tests/durability/planted.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.planted import ROOT, Planted, find
+from tests.durability.planted import ROOT, Planted, find
 from tests.support.trials import Trials
 
 PAGE: Final = (ROOT / "docs" / "track-record.md").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 A planted bug is one module whose source has one exact text replaced, in a test process of its own. The tests
 that are said to find it run there, and have to fail; that they pass without it is what every other run shows.
 
-The process is `pytest -p tests.support.planted`, with the bug in the environment variable PLANTED_BUG: this
+The process is `pytest -p tests.durability.planted`, with the bug in the environment variable PLANTED_BUG: this
 module, loaded as a plugin before anything of the broker is, then puts a loader in front of Python's own.
 A program that a test starts plants the same bug by importing this module first.
 """
@@ -94,7 +94,7 @@ def find(bug: Planted) -> None:
     planted = json.dumps({"name": bug.name, "path": bug.path, "old": bug.old, "new": bug.new, "finds": []})
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_THIS_RUN}
     environment = {**inherited, **bug.environment, _VARIABLE: planted}
-    options = ["-q", "-n0", "-p", "tests.support.planted", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
+    options = ["-q", "-n0", "-p", "tests.durability.planted", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *bug.finds],
         cwd=ROOT,
