@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import uvloop
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import trials as trials_run
 from tests.support.durations import Recorder
@@ -22,6 +22,9 @@ _DURATIONS = Recorder()
 
 settings.register_profile(
     "tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(  # where it is enough that a test fails: no search for a smaller example
+    "first-failure", settings.get_profile("tests"), phases=(Phase.explicit, Phase.generate)
 )
 settings.load_profile("tests")
 

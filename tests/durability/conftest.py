@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.timers import rocketmq_files
+from tests.durability.planted import Planting
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +24,11 @@ def untraced() -> Iterator[None]:
 def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's has 38 MB, which each clean stop would write."""
     monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 600)
+
+
+@pytest.fixture(scope="session")
+def planting() -> Iterator[Planting]:
+    """One server for all planted bugs of this worker."""
+    server = Planting()
+    yield server
+    server.close()

@@ -1,11 +1,9 @@
 """Deliberate faults: would the tests see them?
 
-A planted bug is one module whose source has one exact text replaced, in a test process of its own. The tests
-that are said to find it run there, and have to fail; that they pass without it is what every other run shows.
-
-The process is `pytest -p tests.durability.planted`, with the bug in the environment variable PLANTED_BUG: this
-module, loaded as a plugin before anything of the broker is, then puts a loader in front of Python's own.
-A program that a test starts plants the same bug by importing this module first.
+A planted bug is one module whose source has one exact text replaced, in a process that ends with the tests.
+The tests that are said to find it run there, and have to fail; that they pass without it is what every other
+run shows. A loader in front of Python's own gives the changed source; the process (planting_server.py) has
+imported nothing of the broker before.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -24,10 +22,7 @@ from types import CodeType, ModuleType
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-_VARIABLE: Final = "PLANTED_BUG"
 _SOURCE_ROOTS: Final = ("proto/", "clients/python/")
-
-
 _OF_THIS_RUN: Final = ("TRIAL", "SOAK", "WHOLE")
 
 
@@ -83,35 +78,47 @@ class _Finder(MetaPathFinder):
         return spec_from_file_location(fullname, ROOT / self._bug.path, loader=_Loader(self._bug))
 
 
-def _plant(bug: Planted) -> None:
+def plant(bug: Planted) -> None:
+    """From now on the module is imported with the bug."""
     assert bug.module() not in sys.modules, f"{bug.module()} is loaded already"
     sys.meta_path.insert(0, _Finder(bug))
 
 
-def find(bug: Planted) -> None:
+class Planting:
+    """The server that runs the tests of a bug."""
+
+    def __init__(self) -> None:
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_THIS_RUN}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.durability.planting_server"],
+            cwd=ROOT,
+            env={**inherited, "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, bug: Planted) -> tuple[int, str]:
+        """pytest's exit code, and what it printed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asdict(bug)) + "\n")
+        self._process.stdin.flush()
+        reply = json.loads(self._process.stdout.readline() or '{"code": -1, "said": "the server has ended"}')
+        return reply["code"], reply["said"]
+
+    def close(self) -> None:
+        self._process.communicate(timeout=10)
+
+
+def find(bug: Planted, planting: Planting) -> None:
     """Runs the bug's tests with it. AssertionError, with what pytest printed, where one does not fail."""
     bug.source()
-    planted = json.dumps({"name": bug.name, "path": bug.path, "old": bug.old, "new": bug.new, "finds": []})
-    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THIS_RUN}
-    environment = {**inherited, **bug.environment, _VARIABLE: planted}
-    options = ["-q", "-n0", "-p", "tests.durability.planted", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *bug.finds],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    said = f"{run.stdout[-6_000:]}\n{run.stderr[-2_000:]}"
-    assert run.returncode in (0, 1), f"pytest ended with {run.returncode} and the bug {bug.name!r}:\n{said}"
-    failed = [line.split()[1] for line in run.stdout.splitlines() if line.startswith("FAILED ")]
+    code, printed = planting.run(bug)
+    said = printed[-8_000:]
+    assert code in (0, 1), f"pytest ended with {code} and the bug {bug.name!r}:\n{said}"
+    failed = [line.split()[1] for line in printed.splitlines() if line.startswith("FAILED ")]
     for test in bug.finds:
         assert any(name == test or name.startswith(f"{test}[") for name in failed), (
             f"{test} passes although {bug.path} has the bug {bug.name!r}:\n{said}"
         )
-
-
-if _VARIABLE in os.environ:
-    _plant(Planted(**json.loads(os.environ[_VARIABLE])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.durability.planted import Planted, find
+from tests.durability.planted import Planted, Planting, find
 from tests.support.trials import Trials
 
 ENGINE = "tests/unit/engine/"
@@ -267,18 +267,18 @@ BUGS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "_"))
-def test_the_tests_find_it(bug: Planted, trials: Trials) -> None:
-    find(bug)
+def test_the_tests_find_it(bug: Planted, trials: Trials, planting: Planting) -> None:
+    find(bug, planting)
     trials.count("planted", "planted bugs found")
 
 
-def test_a_bug_that_no_longer_fits_the_code_is_an_error() -> None:
+def test_a_bug_that_no_longer_fits_the_code_is_an_error(planting: Planting) -> None:
     with pytest.raises(AssertionError, match="is stale"):
-        find(Planted("gone", "broker/message_store.py", "no such text", "", (ONE_TEST,)))
+        find(Planted("gone", "broker/message_store.py", "no such text", "", (ONE_TEST,)), planting)
 
 
 @pytest.mark.slow
-def test_a_bug_that_nothing_finds_is_an_error() -> None:
+def test_a_bug_that_nothing_finds_is_an_error(planting: Planting) -> None:
     harmless = Planted(
         "harmless",
         "broker/store_marks.py",
@@ -287,4 +287,4 @@ def test_a_bug_that_nothing_finds_is_an_error() -> None:
         (ONE_TEST,),
     )
     with pytest.raises(AssertionError, match="passes although"):
-        find(harmless)
+        find(harmless, planting)

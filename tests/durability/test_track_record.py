@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.durability.planted import ROOT, Planted, find
+from tests.durability.planted import ROOT, Planted, Planting, find
 from tests.support.trials import Trials
 
 PAGE: Final = (ROOT / "docs" / "track-record.md").read_text(encoding="utf-8")
@@ -401,8 +401,10 @@ FAULTS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: re.sub(r"\W+", "_", fault.name)[:60])
-def test_with_its_fix_reverted_the_test_finds_it_again(fault: Planted, trials: Trials) -> None:
-    find(fault)
+def test_with_its_fix_reverted_the_test_finds_it_again(
+    fault: Planted, trials: Trials, planting: Planting
+) -> None:
+    find(fault, planting)
     trials.count("R22", "old faults found again")
 
 

@@ -1,0 +1,110 @@
+"""A process that has imported every library runs the tests of one planted bug after another.
+
+Each bug gets a fork of this process: there the project's own modules are imported afresh, one of them with
+the bug, and pytest runs the tests that should find it. That takes a fraction of what a new interpreter takes,
+and is as separate from the bug before. The process starts no thread, so nothing is lost in a fork.
+
+    request   one line: the bug as JSON, its tests in `finds`, variables for its tests in `environment`
+    reply     one line: {"code": pytest's exit code, "said": what pytest printed}
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from typing import Any, Final
+
+import pytest
+
+LIBRARIES_OF: Final = ("broker.app", "nameserver.app", "trovemq", "trovemq.testing", "trovemq.cli.app")
+"""Importing these imports every library; they themselves are forgotten again."""
+LIBRARIES: Final = ("pytest_asyncio.plugin", "hypothesis.stateful", "unittest.mock", "asyncio")
+OWN: Final = frozenset(
+    {"broker", "nameserver", "trovemq", "trovemq_daemon", "trovemq_proto", "tests", "bench"}
+)
+GENERATED: Final = ("_pb2", "_pb2_grpc")
+"""Protobuf has one registry of messages in a process: these modules stay."""
+OPTIONS: Final = (
+    *("-q", "-rfE", "--tb=line", "--hypothesis-profile=first-failure"),
+    *("-p", "no:xdist", "-p", "no:cov", "-p", "no:cacheprovider"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of plugins, which are imported already
+)
+TIME_MAX_S: Final = 100.0
+
+
+def warm_up() -> None:
+    for name in (*LIBRARIES, *LIBRARIES_OF):
+        importlib.import_module(name)
+    forget_own_modules()
+    gc.collect()
+    gc.freeze()
+    assert threading.active_count() == 1
+
+
+def forget_own_modules() -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] in OWN and not name.endswith(GENERATED) and name != __name__:
+            del sys.modules[name]
+
+
+def run_forked(request: dict[str, Any]) -> dict[str, Any]:
+    """The bug's tests, in a process that ends with them."""
+    with tempfile.TemporaryFile() as output:
+        child = os.fork()
+        if child == 0:
+            end_with_tests(request, output.fileno())
+        code = wait(child)
+        output.seek(0)
+        return {"code": code, "said": output.read().decode(errors="replace")}
+
+
+def end_with_tests(request: dict[str, Any], output: int) -> None:
+    code = -1
+    try:
+        os.setpgid(0, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(request["environment"])
+        code = run_tests(request)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code % 256)
+
+
+def run_tests(request: dict[str, Any]) -> int:
+    from tests.durability.planted import Planted, plant
+
+    plant(Planted(**request))
+    return int(pytest.main([*OPTIONS, *request["finds"]]))
+
+
+def wait(child: int) -> int:
+    deadline = time.monotonic() + TIME_MAX_S
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.killpg(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def serve() -> None:
+    warm_up()
+    for line in sys.stdin:
+        print(json.dumps(run_forked(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
