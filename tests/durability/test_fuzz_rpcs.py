@@ -11,11 +11,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
 from nameserver.routes import RouteLimits
-from tests.durability.test_fuzz_rocketmq_rpcs import INPUTS, fuzz, limited
+from tests.durability.test_fuzz_rocketmq_rpcs import INPUTS, TRIALS, fuzz, limited
 from tests.support.fake_loop import run
 from tests.support.fuzzed_broker import NATIVE as PACKAGE
 from tests.support.fuzzed_broker import FuzzedBroker, check_outcome
@@ -23,6 +26,7 @@ from tests.support.fuzzing import MessageMaker, Values, request_bytes
 from tests.support.services_here import (
     NAMESERVER,
     NATIVE,
+    ROCKETMQ,
     NameserverServices,
     clock_ms,
     faults_seen,
@@ -31,6 +35,8 @@ from tests.support.services_here import (
     small_broker_settings,
 )
 from tests.support.trials import Trials
+from trovemq_daemon import request_bounds
+from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, route_pb2
 
 BACKUP = f"{PACKAGE}StoreService.Backup"
@@ -41,7 +47,7 @@ ROUTE_LIMITS = RouteLimits(brokers_max=20, topics_per_broker_max=30, topic_route
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_request_breaks_a_service_of_the_broker(name: str, trials: Trials) -> None:
-    for number in trials.numbers(10, usual=2):
+    for number in trials.numbers(TRIALS, usual=1):
         with trials.one(number) as source:
             files = MemoryFileSystem()
             run(fuzz(name, files, files.after_power_cut, random.Random(f"{name} {source.random()}")))
@@ -51,7 +57,7 @@ def test_no_request_breaks_a_service_of_the_broker(name: str, trials: Trials) ->
 @pytest.mark.slow
 def test_no_request_breaks_the_backup_and_none_leaves_its_place(trials: Trials, tmp_path: Path) -> None:
     """A backup is of real files."""
-    for number in trials.numbers(10, usual=2):
+    for number in trials.numbers(TRIALS, usual=1):
         with trials.one(number) as source:
             root = tmp_path / f"trial {number}"
             run(fuzz_backup(root, random.Random(source.random())))
@@ -85,7 +91,7 @@ async def fuzz_backup(root: Path, source: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(methods_of(NAMESERVER)))
 def test_no_request_breaks_a_service_of_the_nameserver(name: str, trials: Trials) -> None:
-    for number in trials.numbers(10, usual=2):
+    for number in trials.numbers(TRIALS, usual=1):
         with trials.one(number) as source:
             run(fuzz_nameserver(name, random.Random(f"{name} {source.random()}")))
             trials.count_each("S2", "inputs, to each RPC", f"nameserver {name}", INPUTS)
@@ -124,6 +130,41 @@ def heartbeat(source: random.Random) -> route_pb2.Heartbeat:
     info = common_pb2.BrokerInfo(cluster="c", name=f"b{number}", address=f"10.0.0.{number}:8081")
     topics = [common_pb2.TopicRoute(topic=f"t{i}", queue_count=4) for i in range(source.randrange(8))]
     return route_pb2.Heartbeat(broker=info, topics=topics, data_version=clock_ms())
+
+
+@pytest.mark.slow
+def test_no_bytes_break_the_reader_of_requests(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every RPC has in common: its parts are counted, protobuf reads it. Here all of a request is
+    counted, as those of large ones are: with the limit at what there is it passes, and below it does not."""
+    monkeypatch.setattr(request_bounds, "SIZE_ALWAYS_FINE", 0)
+    types = [method.input_type for method in methods_of((*NATIVE, *ROCKETMQ, *NAMESERVER)).values()]
+    maker, done = MessageMaker(random.Random(0), Values()), 0
+    for number in trials.numbers(20_000, usual=4_000):
+        with trials.one(number) as source:
+            maker.begin(source)
+            descriptor = types[number % len(types)]
+            recent = [maker.message(descriptor, plausible=True).SerializeToString()]
+            data = request_bytes(maker, source, descriptor, recent)
+            check_reader(data, descriptor)
+        done += 1
+    trials.count("S2", "inputs, to the reader of all RPCs", done)
+
+
+def check_reader(data: bytes, descriptor: Descriptor) -> None:
+    request_type = GetMessageClass(descriptor)
+    try:
+        request = request_bounds.bounded(request_type)(data)
+    except DecodeError:
+        return  # gRPC refuses the call by itself
+    parts = request_bounds.PARTS_MAX - request_bounds._walk(
+        data, 0, len(data), descriptor, request_bounds.PARTS_MAX
+    )
+    assert 0 <= parts <= len(data)
+    assert request_type.FromString(request.SerializeToString()) is not None
+    request_bounds.check_parts(data, descriptor, parts)
+    if parts:
+        with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+            request_bounds.check_parts(data, descriptor, parts - 1)
 
 
 def test_every_method_of_every_service_is_fuzzed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -50,3 +51,13 @@ async def turns(count: int = 5) -> None:
     """Lets everything that is ready run."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def forget_cancelled_timers() -> None:
+    """Takes them out of the running loop's heap, as asyncio does by itself when they are many."""
+    loop: Any = asyncio.get_running_loop()
+    for handle in loop._scheduled:
+        handle._scheduled = not handle.cancelled()
+    loop._scheduled = [handle for handle in loop._scheduled if not handle.cancelled()]
+    loop._timer_cancelled_count = 0
+    heapq.heapify(loop._scheduled)

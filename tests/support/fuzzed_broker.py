@@ -75,6 +75,10 @@ FAULT_CODES: Final = frozenset((v2.INTERNAL_ERROR, v2.INTERNAL_SERVER_ERROR, v2.
 SYMBOLS: Final = frozenset(spec.symbol for spec in errors.ERRORS) - FAULT_SYMBOLS
 
 
+Asked = tuple[Sequence[bytes], Sequence[tuple[str, Any]]]
+"""The requests of a call, and its metadata."""
+
+
 def check_outcome(name: str, outcome: Outcome, replies: Sequence[Any]) -> None:
     """The call ended as its documentation says."""
     said = f"{name}: {outcome.code} {outcome.symbol} {outcome.details[:300]}"
@@ -134,6 +138,7 @@ class FuzzedBroker:
         self.acknowledged = Acknowledged()
         self.outcomes: Counter[str] = Counter()
         """How the calls ended: by symbol of the error table or gRPC's code."""
+        self._latest: dict[str, deque[Asked]] = defaultdict(lambda: deque(maxlen=64))
         self._recent: list[bytes] = []
         self._valid: dict[str, deque[Message]] = defaultdict(lambda: deque(maxlen=16))
         self._fed = 0
@@ -152,11 +157,17 @@ class FuzzedBroker:
                 request_bytes(self.maker, self.source, method.input_type, self._recent, self._templates(name))
                 for _ in range(min(length, count - done))
             ]
-            outcome = await self.call(name, requests, self._metadata(name))
+            metadata = self._metadata(name)
+            self._latest[name].append((requests, metadata))
+            outcome = await self.call(name, requests, metadata)
             self.outcomes[outcome.symbol or outcome.code] += 1
             if done // FED_EVERY != (done + len(requests)) // FED_EVERY:
                 await self.feed()
             done += len(requests)
+
+    def latest_of(self, name: str) -> Sequence[Asked]:
+        """The latest inputs to the method."""
+        return self._latest[name]
 
     def _metadata(self, name: str) -> Sequence[tuple[str, Any]]:
         source = self.source

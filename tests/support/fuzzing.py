@@ -173,6 +173,12 @@ class MessageMaker:
         self._bodies = 0
         self._plans: dict[tuple[str, str], list[tuple[FieldDescriptor, Callable[[bool], Any]]]] = {}
 
+    def begin(self, source: random.Random) -> None:
+        """From now on what it makes depends on this source alone."""
+        self._source = source
+        self._bodies = 0
+        self._plans.clear()
+
     # --- whole messages -------------------------------------------------------------------------------
     def message(self, descriptor: Descriptor, *, plausible: bool, around: str = "") -> Any:
         """`around` is the name of the field that it is for."""

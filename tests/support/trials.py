@@ -1,7 +1,8 @@
 """How many trials the tests of durability run, how one of them is run again, and what was run.
 
 A trial is one kill, one crash state, one flipped bit, one hostile input: numbered, and made from its number
-alone. By default a test runs a fixed part of its trials, at least a fifth; the environment chooses others:
+alone. By default a test runs a fixed part of its trials, at least what GOALS says; the environment chooses
+others:
 
     SOAK=1        all of them (`make soak`, which also writes what was run into docs/soak.md)
     TRIAL=n       that one alone: what the note of a failure says
@@ -18,7 +19,7 @@ import platform
 import random
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,39 +38,42 @@ _SKIPPED: Final = "skipped"
 
 @dataclass(frozen=True)
 class Goal:
-    """`total`: how many a soak runs; 0: as many as the store at hand has (bits, lengths, calls)."""
+    """`usual`: how many any run of everything does at least. `total`: how many a soak runs; 0: as many as the
+    store at hand has (bits, lengths, calls)."""
 
     identifier: str
     what: str
+    usual: int
     total: int = 0
 
 
 GOALS: Final = (
-    Goal("R1", "kills of a process that has the engine alone", 180),
-    Goal("R1", "kills of the daemon", 20),
-    Goal("R2", "crash states", 10_000),
-    Goal("R3", "power cuts of a mounted file system", 100),
-    Goal("R4", "fault points, each killed, failed and paused", 180),
-    Goal("R5", "flipped bits"),
-    Goal("R6", "truncations and tails"),
-    Goal("R7", "failing calls of the seam"),
-    Goal("R7", "failing system calls of the daemon"),
-    Goal("R8", "file systems that are really full", 20),
-    Goal("R9", "walks of 60 steps against the model", 400),
-    Goal("R10", "messages whose index answers equal the scan", 100_000),
-    Goal("R13", "clock scenarios", 20),
-    Goal("R15", "failed allocations", 2_000),
-    Goal("R15", "runs within 256 MiB", 1),
-    Goal("R23", "truncations of golden stores"),
-    Goal("S2", "inputs, to each RPC", 20_000),
-    Goal("S2", "inputs, to each decoder of files", 20_000),
-    Goal("S3", "bombs", 12),
-    Goal("S4", "hostile names", 500),
-    Goal("atomic", "crash states of atomic transactions", 1_000),
-    Goal("atomic", "kills of a daemon under atomic transactions", 100),
-    Goal("unique", "kills of a daemon that deduplicates", 100),
-    Goal("planted", "planted bugs found", 12),
-    Goal("R22", "old faults found again", 12),
+    Goal("R1", "kills of a process that has the engine alone", 12, 180),
+    Goal("R1", "kills of the daemon", 3, 20),
+    Goal("R2", "crash states", 600, 10_000),
+    Goal("R3", "power cuts of a mounted file system", 8, 100),
+    Goal("R4", "fault points, each killed, failed and paused", 180, 180),
+    Goal("R5", "flipped bits", 1_200),
+    Goal("R6", "truncations and tails", 900),
+    Goal("R7", "failing calls of the seam", 150),
+    Goal("R7", "failing system calls of the daemon", 12),
+    Goal("R8", "file systems that are really full", 2, 20),
+    Goal("R9", "walks of 60 steps against the model", 24, 400),
+    Goal("R10", "messages whose index answers equal the scan", 20_000, 100_000),
+    Goal("R13", "clock scenarios", 20, 20),
+    Goal("R15", "failed allocations", 120, 2_000),
+    Goal("R15", "runs within 256 MiB", 1, 1),
+    Goal("R23", "truncations of golden stores", 300),
+    Goal("S2", "inputs, to each RPC", 300, 20_000),
+    Goal("S2", "inputs, to the reader of all RPCs", 4_000, 20_000),
+    Goal("S2", "inputs, to each decoder of files", 1_000, 20_000),
+    Goal("S3", "bombs", 12, 12),
+    Goal("S4", "hostile names", 250, 500),
+    Goal("atomic", "crash states of atomic transactions", 200, 1_000),
+    Goal("atomic", "kills of a daemon under atomic transactions", 3, 100),
+    Goal("unique", "kills of a daemon that deduplicates", 3, 100),
+    Goal("planted", "planted bugs found", 12, 12),
+    Goal("R22", "old faults found again", 12, 12),
 )
 
 
@@ -82,13 +86,19 @@ class Trials:
     def numbers(self, total: int, *, usual: int, part: int = 0, parts: int = 1) -> Iterator[int]:
         """The numbers of this test's trials, below `total`: every one in a soak, otherwise `usual` of them,
         spread evenly. A test that is split takes every `parts`-th from `part` on."""
-        assert usual * 5 >= total, "a fifth of the trials runs always"
         if ONLY is not None:
             yield ONLY
             return
         count = total if SOAK else usual
         for index in range(part, count, parts):
             yield index * total // count
+
+    def chosen(self, total: int, usual: Sequence[int], *, part: int = 0, parts: int = 1) -> Iterator[int]:
+        """As `numbers`, where the structure of the trials chooses the usual ones."""
+        if ONLY is not None:
+            yield ONLY
+            return
+        yield from (range(total) if SOAK else usual)[part::parts]
 
     @contextmanager
     def one(self, number: int) -> Iterator[random.Random]:
@@ -97,7 +107,8 @@ class Trials:
         try:
             yield random.Random(f"{name.partition('[')[0]} {number}")
         except BaseException as error:
-            error.add_note(f'trial {number}; again: TRIAL={number} make test ARGS="{path}::{name}"')
+            soak = "SOAK=1 " if SOAK else ""
+            error.add_note(f'trial {number}; again: {soak}TRIAL={number} make test ARGS="{path}::{name}"')
             raise
 
     def count(self, identifier: str, what: str, done: int = 1) -> None:
@@ -154,10 +165,10 @@ class Tally:
         return min(self.counts.get((goal.identifier, goal.what), {"": 0}).values())
 
     def is_short(self, goal: Goal) -> bool:
-        """Whether less was run than a soak (the whole) or any other run of everything (a fifth) has to."""
+        """Whether less was run than a soak or any other run of everything has to."""
         if (goal.identifier, goal.what) in self.skipped:
             return False
-        return self.done(goal) * (1 if SOAK else 5) < max(1, goal.total)
+        return self.done(goal) < (max(1, goal.total) if SOAK else goal.usual)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """identifier, what, how many there are, how many passed, seconds; of each goal that was run."""
@@ -170,7 +181,7 @@ class Tally:
             if key in self.skipped:
                 done = f"{done} skipped".strip()
             if done or WHOLE:
-                wanted = f"{goal.total:,}" if goal.total else "all"
+                wanted = "all" if SOAK and not goal.total else f"{goal.total if SOAK else goal.usual:,}"
                 short = " SHORT" if WHOLE and self.is_short(goal) else ""
                 rows.append((*key, wanted, f"{done}{short}", f"{self.seconds.get(key, 0.0):.0f}"))
         return rows
