@@ -2,8 +2,8 @@
 
 A planted bug is one module whose source has one exact text replaced, in a process that ends with the tests.
 The tests that are said to find it run there, and have to fail; that they pass without it is what every other
-run shows. A loader in front of Python's own gives the changed source; the process (planting_server.py) has
-imported nothing of the broker before.
+run shows. This module is loaded there as a plugin of pytest, with the bug in an environment variable, before
+anything of the broker (planting_server.py); it puts a loader in front of Python's own and of pytest's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from types import CodeType, ModuleType
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
+VARIABLE: Final = "PLANTED_BUG"
 _SOURCE_ROOTS: Final = ("proto/", "clients/python/")
 _OF_THIS_RUN: Final = ("TRIAL", "SOAK", "WHOLE")
 
@@ -78,7 +79,7 @@ class _Finder(MetaPathFinder):
         return spec_from_file_location(fullname, ROOT / self._bug.path, loader=_Loader(self._bug))
 
 
-def plant(bug: Planted) -> None:
+def _plant(bug: Planted) -> None:
     """From now on the module is imported with the bug."""
     assert bug.module() not in sys.modules, f"{bug.module()} is loaded already"
     sys.meta_path.insert(0, _Finder(bug))
@@ -122,3 +123,7 @@ def find(bug: Planted, planting: Planting) -> None:
         assert any(name == test or name.startswith(f"{test}[") for name in failed), (
             f"{test} passes although {bug.path} has the bug {bug.name!r}:\n{said}"
         )
+
+
+if VARIABLE in os.environ:
+    _plant(Planted(**json.loads(os.environ[VARIABLE])))

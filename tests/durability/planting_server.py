@@ -24,6 +24,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.durability.planted import VARIABLE
+
 LIBRARIES_OF: Final = ("broker.app", "nameserver.app", "trovemq", "trovemq.testing", "trovemq.cli.app")
 """Importing these imports every library; they themselves are forgotten again."""
 LIBRARIES: Final = ("pytest_asyncio.plugin", "hypothesis.stateful", "unittest.mock", "asyncio")
@@ -34,6 +36,7 @@ GENERATED: Final = ("_pb2", "_pb2_grpc")
 """Protobuf has one registry of messages in a process: these modules stay."""
 OPTIONS: Final = (
     *("-q", "-rfE", "--tb=line", "--hypothesis-profile=first-failure"),
+    *("-p", "tests.durability.planted"),
     *("-p", "no:xdist", "-p", "no:cov", "-p", "no:cacheprovider"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of plugins, which are imported already
 )
@@ -73,20 +76,14 @@ def end_with_tests(request: dict[str, Any], output: int) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ.update(request["environment"])
-        code = run_tests(request)
+        os.environ[VARIABLE] = json.dumps(request)
+        code = int(pytest.main([*OPTIONS, *request["finds"]]))
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(code % 256)
-
-
-def run_tests(request: dict[str, Any]) -> int:
-    from tests.durability.planted import Planted, plant
-
-    plant(Planted(**request))
-    return int(pytest.main([*OPTIONS, *request["finds"]]))
 
 
 def wait(child: int) -> int:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 180)]
 
 DAEMONS: Final = 5
 USUAL_DAEMONS: Final = 1
-KILLS: Final = 20
+KILLS: Final = 20 if SOAK else 3
 PRODUCERS: Final = 3
 QUEUES: Final = 2
 

@@ -49,7 +49,7 @@ from trovemq_proto.records import check_record, decode_message, parse_properties
 from trovemq_proto.records.fields import read_fields
 
 TOTAL: Final = 20_000
-USUAL: Final = 4_000
+USUAL: Final = 1_000
 SIZE_MAX: Final = 8_192
 EXTREMES: Final = (
     0,

@@ -44,6 +44,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PARTS: Final = 2
 SIZE_MAX: Final = 65_536
+RECORD_HEAD_SIZE: Final = 91
+RECORD_PART: Final = 40
+INDEX_HEAD_SIZE: Final = 40
+UNIT_SIZE: Final = 20
+PARTS_OF_A_FILE: Final = 16
 PROJECTIONS: Final = ("consumequeue/", "index/")
 GONE: Final = frozenset({"RECORD_DAMAGED", "MESSAGE_NOT_FOUND", "OFFSET_OUT_OF_RANGE"})
 REFUSALS: Final = frozenset({"STORE_FAILED", "STORE_NEWER", "STORE_SETTINGS_MISMATCH"})
@@ -60,6 +65,32 @@ class Case:
         self.places = places_of(self.contents)
 
 
+def usual_flips(one: Case, places: list[tuple[str, int]]) -> list[int]:
+    """One byte of each class by chance: what is of one kind in files of one kind is one class."""
+    classes: dict[object, list[int]] = {}
+    for number, (path, offset) in enumerate(places):
+        classes.setdefault(class_of(one, path, offset), []).append(number)
+    source = random.Random("usual flips")
+    return sorted(source.choice(numbers) for numbers in classes.values())
+
+
+def class_of(one: Case, path: str, offset: int) -> object:
+    """Of a record each byte of its head, and each other part once in each record; of a queue each byte of a
+    unit, of an index file those of its head and its items; of any other file so many parts of it."""
+    kind = path.rpartition("/")[0]
+    if kind == "commitlog":
+        message = one.answers.at(int(path[-20:]) + offset)
+        at = int(path[-20:]) + offset - message.physical_offset if message else offset % UNIT_SIZE
+        part = at if at < RECORD_HEAD_SIZE else RECORD_HEAD_SIZE + at // RECORD_PART
+        return kind, message if at >= RECORD_HEAD_SIZE else None, part, message is None
+    if kind.startswith("consumequeue"):
+        return kind, offset % UNIT_SIZE
+    if kind == "index":
+        slots_end = INDEX_HEAD_SIZE + 4 * TINY.index_slot_count
+        return kind, offset if offset < slots_end else slots_end + (offset - slots_end) % UNIT_SIZE
+    return path, offset * PARTS_OF_A_FILE // len(one.contents[path])
+
+
 @functools.cache
 def case(clean: bool, append_property_crc: bool = True) -> Case:
     return Case(clean=clean, append_property_crc=append_property_crc)
@@ -69,8 +100,7 @@ def case(clean: bool, append_property_crc: bool = True) -> Case:
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
 def test_one_flipped_bit(trials: Trials, clean: bool, part: int) -> None:
     one, done = case(clean), 0
-    total = len(one.places)
-    for number in trials.numbers(total, usual=-(-total // 5), part=part, parts=PARTS):
+    for number in trials.chosen(len(one.places), usual_flips(one, one.places), part=part, parts=PARTS):
         with trials.one(number) as source:
             flip(one, one.places[number], source)
         done += 1
@@ -84,7 +114,7 @@ def test_one_flipped_bit_of_records_without_a_crc_of_their_own(trials: Trials, c
     one = case(clean, append_property_crc=False)
     places = [place for place in one.places if place[0].startswith("commitlog/")][::3]
     done = 0
-    for number in trials.numbers(len(places), usual=-(-len(places) // 5)):
+    for number in trials.chosen(len(places), usual_flips(one, places)):
         with trials.one(number) as source:
             flip_without_crc(one, places[number], source)
         done += 1

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]
 
 STORES: Final = 9
 USUAL_STORES: Final = 3
-KILLS: Final = 20
+KILLS: Final = 20 if SOAK else 4
 """Of one store, one after another."""
 STEPS_MAX: Final = 200
 ACKNOWLEDGED_MIN: Final = 20
@@ -34,7 +34,7 @@ ACKNOWLEDGED_MIN: Final = 20
 
 DAEMONS: Final = 4
 USUAL_DAEMONS: Final = 1
-DAEMON_KILLS: Final = 5
+DAEMON_KILLS: Final = 5 if SOAK else 3
 NEW_LINES: Final = (100, 400)
 """So many acknowledgements lie between two kills."""
 LOOK_UPS: Final = 20

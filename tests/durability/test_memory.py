@@ -41,14 +41,15 @@ from tests.support.nomemory_child import (
     bodies,
 )
 from tests.support.script_check import check_queues, scan
-from tests.support.trials import Trials
+from tests.support.trials import Trials, strata
 from trovemq_proto.errors import TroveError
 
 TOTAL: Final = 2_000
+USUAL: Final = 120
 WHAT: Final = "failed allocations"
 IN_MEMORY: Final = Path("/dev/shm")
 STRIDE: Final = 5
-"""So many trials one after another are of one call: every STRIDE-th alone (the usual ones) has all calls."""
+"""So many trials one after another are of one call."""
 PARTS: Final = 2
 CHUNK: Final = 100
 
@@ -58,6 +59,16 @@ def trial_of(number: int) -> tuple[str, int]:
     block, within = divmod(number, STRIDE)
     name, of_call = OPERATIONS[block % len(OPERATIONS)], block // len(OPERATIONS) * STRIDE + within
     return name, of_call * ALLOCATIONS[name] * len(OPERATIONS) // TOTAL
+
+
+def usual_trials() -> list[int]:
+    """So many of each call, over all of its allocations."""
+    by_call: dict[str, list[int]] = {}
+    for number in range(TOTAL):
+        by_call.setdefault(trial_of(number)[0], []).append(number)
+    each = -(-USUAL // len(OPERATIONS))
+    chosen = [numbers[at] for name, numbers in by_call.items() for at in strata(len(numbers), each, name)]
+    return sorted(chosen)
 
 
 @pytest.mark.slow
@@ -74,7 +85,7 @@ def fail_allocations(part: int, trials: Trials, base: Path, monkeypatch: pytest.
     if find_spec("_testcapi") is None:
         trials.skip("R15", WHAT, "this Python has no _testcapi to make allocations fail")
     monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 4_096)
-    numbers = list(trials.numbers(TOTAL, usual=400, part=part, parts=PARTS))
+    numbers = list(trials.chosen(TOTAL, usual_trials(), part=part, parts=PARTS))
     seen: Counter[int] = Counter()
     for begin in range(0, len(numbers), CHUNK):
         chunk = numbers[begin : begin + CHUNK]

@@ -31,14 +31,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]
 WHAT: Final = "power cuts of a mounted file system"
 STORES: Final = 10
 USUAL_STORES: Final = 2
-CUTS: Final = 10
+CUTS: Final = 10 if SOAK else 4
 """Of one store, one after another."""
 STEPS_MAX: Final = 160
 ACKNOWLEDGED_MIN: Final = 20
 """A cut, on average: else there was no load."""
 KILLED_BEFORE: Final = 0.3
 """So often the process alone was killed first: what it recovers has to be synced too."""
-DAEMON_CUTS: Final = 3
+DAEMON_CUTS: Final = 3 if SOAK else 2
 NEW_LINES: Final = (100, 400)
 """So many outcomes lie between two cuts of the daemon."""
 IMAGE_SIZE: Final = 64 << 20

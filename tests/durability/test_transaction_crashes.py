@@ -20,7 +20,7 @@ from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
 from tests.support.atomic import SEGMENT, AtomicStore, Sent
 from tests.support.crash_seam import RecordingFileSystem
-from tests.support.trials import Trials
+from tests.support.trials import SOAK, Trials
 from tests.support.verified_daemon import SMALL_FILES
 from trovemq.testing import BrokerProcess
 from trovemq_proto import errors
@@ -32,10 +32,10 @@ SECTOR: Final = 512
 SCRIPTS: Final = 10
 USUAL_SCRIPTS: Final = 2
 FAULTS: Final = 200
-USUAL_FAULTS: Final = 40
+USUAL_FAULTS: Final = 20
 DAEMONS: Final = 5
 USUAL_DAEMONS: Final = 1
-KILLS: Final = 20
+KILLS: Final = 20 if SOAK else 3
 WHAT: Final = "crash states of atomic transactions"
 WHAT_KILLED: Final = "kills of a daemon under atomic transactions"
 

@@ -19,12 +19,14 @@ from tests.durability.test_flipped_bits import Case, case, check_consumers, chec
 from tests.support.answers import SAME, Answers, Known
 from tests.support.damage import TINY, Files, contents_of, killed, reported_in_log, scrub, try_open
 from tests.support.engine import NOW_MS, append, flush, record
-from tests.support.trials import Trials
+from tests.support.trials import Trials, strata
 from trovemq_proto.records.fields import read_fields
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 RECORDS_CUT: Final = 4
+USUAL_LOG_CUTS: Final = 100
+USUAL_FILE_CUTS: Final = 8
 RECORD_CRC_SIZE: Final = 20
 TAILS: Final = ("zeros", "random", "another place's records", "the file ends")
 SEGMENT: Final = TINY.commit_log_file_size
@@ -66,10 +68,22 @@ def in_properties(message: Known, physical_offset: int) -> bool:
     return physical_offset - message.physical_offset >= fields.property_position
 
 
+def usual_log_cuts(answers: Answers, cuts: list[tuple[int, str]]) -> list[int]:
+    """At each record's two ends and around them every tail; between them some of each."""
+    edges = {
+        at
+        for message in last_segment_messages(answers)
+        for place in (message.physical_offset, message.end)
+        for at in (place - 1, place, place + 1)
+    }
+    inside = strata(len(cuts), USUAL_LOG_CUTS, "inside")
+    return sorted({number for number, (at, _) in enumerate(cuts) if at in edges}.union(inside))
+
+
 @STATES
 def test_the_end_of_the_log_at_every_length(trials: Trials, clean: bool) -> None:
     one, cuts, done = case(clean), log_cuts(clean), 0
-    for number in trials.numbers(len(cuts), usual=-(-len(cuts) // 5)):
+    for number in trials.chosen(len(cuts), usual_log_cuts(one.answers, cuts)):
         with trials.one(number) as source:
             at, tail = cuts[number]
             path = max(path for path in one.contents if path.startswith("commitlog/"))
@@ -140,7 +154,7 @@ def test_records_that_were_cut_do_not_come_back(trials: Trials, clean: bool) -> 
     """Two records were written at the end, and the first lost a sector, or all: then the second is cut too. A
     new record of the first one's size ends where the second one began."""
     total, done = 400, 0
-    for number in trials.numbers(total, usual=total // 5):
+    for number in trials.numbers(total, usual=40):
         with trials.one(number) as source:
             one = case(clean)
             files = Files.of(one.contents)
@@ -180,6 +194,18 @@ def check_not_back(
     assert again.record_at(second) is None
 
 
+def usual_file_cuts(cuts: list[tuple[str, int]]) -> list[int]:
+    """Of each file: gone but for its name, its first byte alone, without its last; some between."""
+    by_path: dict[str, list[int]] = {}
+    for number, (path, _) in enumerate(cuts):
+        by_path.setdefault(path, []).append(number)
+    chosen: set[int] = set()
+    for path, numbers in by_path.items():
+        chosen.update((*numbers[:2], numbers[-1]))
+        chosen.update(numbers[at] for at in strata(len(numbers), USUAL_FILE_CUTS, path))
+    return sorted(chosen)
+
+
 # --- every other file -------------------------------------------------------------------------------------
 @STATES
 def test_every_other_file_at_every_length(trials: Trials, clean: bool) -> None:
@@ -191,7 +217,7 @@ def test_every_other_file_at_every_length(trials: Trials, clean: bool) -> None:
         for length in range(len(data.rstrip(b"\0")) + 1)
         if length < len(data)
     ]
-    for number in trials.numbers(len(cuts), usual=-(-len(cuts) // 5)):
+    for number in trials.chosen(len(cuts), usual_file_cuts(cuts)):
         with trials.one(number):
             path, length = cuts[number]
             damaged = {**one.contents, path: one.contents[path][:length]}

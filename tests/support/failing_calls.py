@@ -23,7 +23,7 @@ from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, append, flush, record
 from tests.support.retention import HOUR_MS, SETTINGS, Broker, bodies
-from tests.support.trials import Trials
+from tests.support.trials import Trials, strata
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -49,6 +49,8 @@ class OneCall:
     def __init__(self, nth: int, error_number: int, counts: Callable[[str], bool]) -> None:
         self._nth, self._error_number, self._counts = nth, error_number, counts
         self.count = 0
+        self.made: list[tuple[str, str]] = []
+        """Each of them: the operation, and of which kind its file is."""
         self.failed = ("", "")
 
     @property
@@ -61,6 +63,7 @@ class OneCall:
         if not self._counts(operation):
             return None
         self.count += 1
+        self.made.append((operation, re.sub("consumequeue/.*", "consumequeue", re.sub("[0-9]+", "", path))))
         if self.count != self._nth:
             return None
         self.failed = (operation, path)
@@ -287,14 +290,28 @@ def reads(operation: str) -> bool:
 
 
 @cache
-def count_of(counts: Callable[[str], bool]) -> int:
-    """How many such calls the work makes."""
+def calls_of(counts: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """The calls of this kind that the work makes."""
     call = OneCall(0, errno.EIO, counts)
     work = Work(FaultyFileSystem(MemoryFileSystem(), call), call)
     work.run()
     assert work.steps_failed == 0, "nothing fails where the disk does not"
     assert len(work.promised.lines) == 6
-    return call.count
+    return call.made
+
+
+def usual_of(calls: list[tuple[str, str]], errors_each: int) -> list[int]:
+    """Of each operation on files of one kind the first call, the last one and one between them, the last two
+    with one of the errors."""
+    by_kind: dict[tuple[str, str], list[int]] = {}
+    for at, call in enumerate(calls):
+        by_kind.setdefault(call, []).append(at)
+    chosen = set()
+    for kind, places in by_kind.items():
+        some = places[strata(len(places), 1, str(kind))[0]]
+        chosen.update(places[0] * errors_each + error for error in range(errors_each))
+        chosen.update((places[-1] * errors_each, (some + 1) * errors_each - 1))
+    return sorted(chosen)
 
 
 def fail_one(call: OneCall, source: random.Random) -> None:
@@ -313,8 +330,9 @@ def fail_each(
     trials: Trials, error_numbers: tuple[int, ...], counts: Callable[[str], bool], part: int, parts: int
 ) -> None:
     """One part of a test's trials: every call, with every error."""
-    total, done = count_of(counts) * len(error_numbers), 0
-    for number in trials.numbers(total, usual=-(-total // 5), part=part, parts=parts):
+    calls, done = calls_of(counts), 0
+    total = len(calls) * len(error_numbers)
+    for number in trials.chosen(total, usual_of(calls, len(error_numbers)), part=part, parts=parts):
         with trials.one(number) as source:
             nth, which = divmod(number, len(error_numbers))
             fail_one(OneCall(1 + nth, error_numbers[which], counts), source)
