@@ -12,13 +12,14 @@ Messages are sent until the failing call was reached: strace writes down which o
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -26,7 +27,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.rocketmq_client import RawClient, create_topics
-from tests.support.trials import Trials
+from tests.support.trials import SOAK, Trials
 from trovemq_daemon.lifecycle import ExitCode
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import query_pb2, query_pb2_grpc
@@ -61,7 +62,7 @@ TREES = "trovemq/trees/data.mdb"
 MADE = tuple(f"trovemq/{name}" for name in ("spare-segment", "new-segment", "index-file.new"))
 TEMPORARY = tuple(f"{name}.tmp" for name in ("trovemq/state.json", "checkpoint"))
 """Files that are being made: they get their own names, or are given up."""
-RESUMES_WITHIN_S = 5.0
+RESUMES_WITHIN_S = 60.0
 DESCRIPTORS_MORE_MAX = 12
 """Files that a daemon has open for good reason, and had not before: a segment, a queue, an index file."""
 
@@ -105,7 +106,7 @@ def failing(
     command += ["-e", f"inject={call}:error={error}:when={when}", "-p", str(broker.process.pid)]
     tracer = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not _is_traced(broker.process.pid):
             assert time.monotonic() < deadline, "strace has not begun to trace"
             if tracer.poll() is not None:
@@ -116,7 +117,7 @@ def failing(
     finally:
         if tracer.poll() is None:
             tracer.terminate()
-        tracer.wait(10)
+        tracer.wait(60)
         assert tracer.stderr is not None
         tracer.stderr.close()
 
@@ -159,63 +160,101 @@ def check_all(address: str, acknowledged: list[bytes]) -> None:
             place = {"topic": "orders", "queue_id": 0, "queue_offset": offset}
             try:
                 request = query_pb2.GetMessageRequest(location=place)
-                found += bytes(queries.GetMessage(request, timeout=10).records)
+                found += bytes(queries.GetMessage(request, timeout=60).records)
             except grpc.RpcError:
                 break
     for body in acknowledged:
         assert body in found, f"{body[:9]!r} is lost"
 
 
-def run_case(store: Path, call: str, error: str, when: int, trials: Trials) -> None:
-    acknowledged: list[bytes] = []
-    settings = (f"mappedFileSizeCommitLog={SEGMENT}", "projection_flush_interval_ms=50")
-    with running_broker(store, *settings) as broker, RawClient(broker.address) as client:
-        create_topics(broker.address, {"orders": "NORMAL"}, queue_count=1)
-        assert send_all(client, acknowledged, 0, 20)
+@dataclass
+class Life:
+    """A store whose daemon goes on after some failed calls, and ends by others."""
+
+    store: Path
+    acknowledged: list[bytes] = field(default_factory=list)
+    sent: int = 0
+
+    def run(self, numbers: list[int], trials: Trials) -> None:
+        """The trials, those that end the daemon last; then everything is there."""
+        waiting = sorted(numbers, key=lambda number: case_of(number)[0] in FATAL)
+        while waiting:
+            with self.broker() as broker, RawClient(broker.address) as client:
+                if not self.sent:
+                    create_topics(broker.address, {"orders": "NORMAL"}, queue_count=1)
+                    assert self.send(client, 20)
+                while waiting and broker.process.poll() is None:
+                    number = waiting.pop(0)
+                    with trials.one(number) as source:
+                        self.fail(broker, client, *case_of(number), source, trials)
+                if broker.process.poll() is None:
+                    assert broker.stop() == ExitCode.CLEAN
+        with self.broker() as broker:
+            check_all(broker.address, self.acknowledged)
+
+    def broker(self) -> AbstractContextManager[BrokerProcess]:
+        settings = (f"mappedFileSizeCommitLog={SEGMENT}", "projection_flush_interval_ms=50")
+        return running_broker(self.store, *settings)
+
+    def send(self, client: RawClient, count: int) -> bool:
+        """False once the broker is gone."""
+        self.sent += count
+        return send_all(client, self.acknowledged, self.sent - count, count)
+
+    def fail(
+        self,
+        broker: BrokerProcess,
+        client: RawClient,
+        call: str,
+        error: str,
+        source: random.Random,
+        trials: Trials,
+    ) -> None:
+        when = source.randint(1, RARE_WHEN_MAX.get(call, WHEN_MAX))
         before = descriptors(broker)
-        with failing(broker, call, error, when, store, trials) as failed:
-            went_on = send_until_failed(client, acknowledged, failed)
+        with failing(broker, call, error, when, self.store, trials) as failed:
+            went_on = self.send_until_failed(client, failed)
         files = failed.files()
         assert files, f"the daemon made fewer than {when} calls: nothing has failed"
         given_up = error == "ENOSPC" and all(file in MADE or file.endswith(".tmp") for file in files)
         if (call in FATAL and not given_up) or (error == "EIO" and TREES in files):
             assert not went_on or _ends(broker), f"the failed sync of {files} has ended nothing"
             assert broker.wait() == ExitCode.STORE_FAILED
-        else:
-            assert went_on, broker.process.poll()
-            assert is_taken_again(client, acknowledged), "no messages are taken any more"
-            assert descriptors(broker) <= before + DESCRIPTORS_MORE_MAX
-            check_all(broker.address, acknowledged)
-            assert broker.stop() == ExitCode.CLEAN
-    with running_broker(store, *settings) as broker:
-        check_all(broker.address, acknowledged)
+            return
+        assert went_on, broker.process.poll()
+        assert self.is_taken_again(client), "no messages are taken any more"
+        assert descriptors(broker) <= before + DESCRIPTORS_MORE_MAX
+        check_all(broker.address, self.acknowledged)
+
+    def send_until_failed(self, client: RawClient, failed: Failing) -> bool:
+        """At least SENDS messages, and as many as it takes. False once the broker is gone."""
+        for _ in range(0, SENDS_MAX, SENDS):
+            if not self.send(client, SENDS):
+                return False
+            if failed.files():
+                return True
+        return True
+
+    def is_taken_again(self, client: RawClient) -> bool:
+        """A call that met a full disk holds new messages back until the next look."""
+        end = time.monotonic() + RESUMES_WITHIN_S
+        while time.monotonic() < end:
+            before = len(self.acknowledged)
+            if self.send(client, 1) and len(self.acknowledged) > before:
+                return True
+            time.sleep(0.05)
+        return False
 
 
-def send_until_failed(client: RawClient, acknowledged: list[bytes], failed: Failing) -> bool:
-    """At least SENDS messages, and as many as it takes. False once the broker is gone."""
-    for begin in range(20, 20 + SENDS_MAX, SENDS):
-        if not send_all(client, acknowledged, begin, SENDS):
-            return False
-        if failed.files():
-            return True
-    return True
-
-
-def is_taken_again(client: RawClient, acknowledged: list[bytes]) -> bool:
-    """A call that met a full disk holds new messages back until the next look."""
-    end, number = time.monotonic() + RESUMES_WITHIN_S, 1_000
-    while time.monotonic() < end:
-        before, number = len(acknowledged), number + 1
-        if send_all(client, acknowledged, number, 1) and len(acknowledged) > before:
-            return True
-        time.sleep(0.05)
-    return False
+def case_of(number: int) -> tuple[str, str]:
+    """The call and its error."""
+    return CASES[number // MOMENTS]
 
 
 def _ends(broker: BrokerProcess) -> bool:
-    """Whether the daemon ends by itself, within the time that its look for failed syncs takes."""
+    """Whether the daemon ends by itself, as it does when its look for failed syncs comes round."""
     try:
-        broker.process.wait(3)
+        broker.process.wait(30)
     except subprocess.TimeoutExpired:
         return False
     return True
@@ -223,14 +262,11 @@ def _ends(broker: BrokerProcess) -> bool:
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_system_call_of_the_daemon_fails(trials: Trials, part: int, tmp_path: Path) -> None:
-    total, done = len(CASES) * MOMENTS, 0
-    for number in trials.numbers(total, usual=USUAL, part=part, parts=4):
-        with trials.one(number) as source:
-            call, error = CASES[number // MOMENTS]
-            when = source.randint(1, RARE_WHEN_MAX.get(call, WHEN_MAX))
-            run_case(tmp_path / f"{number}", call, error, when, trials)
-        done += 1
-    trials.count("R7", WHAT, done)
+    numbers = list(trials.numbers(len(CASES) * MOMENTS, usual=USUAL, part=part, parts=4))
+    together = 1 if SOAK else len(numbers)
+    for begin in range(0, len(numbers), together):
+        Life(tmp_path / f"{begin}").run(numbers[begin : begin + together], trials)
+    trials.count("R7", WHAT, len(numbers))
 
 
 def test_a_shortened_segment_under_a_running_daemon_costs_its_messages_and_no_others(tmp_path: Path) -> None:
@@ -249,7 +285,7 @@ def test_a_shortened_segment_under_a_running_daemon_costs_its_messages_and_no_ot
                     place = {"topic": "orders", "queue_id": 0, "queue_offset": offset}
                     request = query_pb2.GetMessageRequest(location=place)
                     try:
-                        served += acknowledged[offset] in queries.GetMessage(request, timeout=10).records
+                        served += acknowledged[offset] in queries.GetMessage(request, timeout=60).records
                     except grpc.RpcError as failure:
                         refusals.append(str(failure.trailing_metadata()))
             assert 8 <= served < 20

@@ -104,7 +104,7 @@ async def _kill_under_load(broker: BrokerProcess, source: random.Random) -> Told
     try:
         for _ in range(KILLS):
             wanted = len(told.places) + source.randrange(4, 60)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(90):
                 while len(told.places) < wanted and not any(task.done() for task in producers):
                     await asyncio.sleep(source.random() / 100)
             await asyncio.to_thread(broker.restart, kill=True)
