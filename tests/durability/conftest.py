@@ -9,6 +9,7 @@ import pytest
 
 from broker.timers import rocketmq_files
 from tests.durability.planted import Planting
+from tests.support.killed_engine import KilledEngine
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +25,25 @@ def untraced() -> Iterator[None]:
 def small_timer_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's has 38 MB, which each clean stop would write."""
     monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 600)
+
+
+@pytest.fixture(scope="session")
+def engines() -> Iterator[list[KilledEngine]]:
+    """The server that forks lives of an engine, once one was needed: it takes a second to start."""
+    running: list[KilledEngine] = []
+    yield running
+    for engine in running:
+        engine.close()
+
+
+@pytest.fixture
+def engine(engines: list[KilledEngine]) -> Iterator[KilledEngine]:
+    """The same for all tests of this worker, until one leaves a life that has not ended."""
+    if not engines:
+        engines.append(KilledEngine())
+    yield engines[0]
+    if engines[0].is_busy:
+        engines.pop().close()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 
 from broker.storage.fault_points import POINTS
 from tests.durability.engine_process import Life
-from tests.support.killed_engine import Moment, killed_engine
+from tests.support.killed_engine import KilledEngine, Moment
 
 pytestmark = pytest.mark.slow
 
@@ -41,30 +41,29 @@ MISSED_MAX = 8
 """A pass of a number by chance may not come."""
 
 
-def test_a_process_that_ends_at_a_fault_point_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_process_that_ends_at_a_fault_point_has_lost_nothing(tmp_path: Path, engine: KilledEngine) -> None:
     assert set(SAMPLE) <= POINTS.keys()
     missed = []
-    with killed_engine() as engine:
-        for number, point in enumerate(SAMPLE):
-            source = random.Random(f"process {number}")
-            first, second, third = (
-                Life(
-                    store=str(tmp_path / f"{number}"),
-                    ledger=str(tmp_path / f"{number}.ledger"),
-                    seed=f"{number} {at}",
-                    number=at,
-                    steps=(0, STEPS, STEPS // 2)[at],
-                    ends_at=point if at == 1 else "",
-                    ends_at_pass=source.randint(1, PASSES_MAX),
-                )
-                for at in range(3)
+    for number, point in enumerate(SAMPLE):
+        source = random.Random(f"process {number}")
+        first, second, third = (
+            Life(
+                store=str(tmp_path / f"{number}"),
+                ledger=str(tmp_path / f"{number}.ledger"),
+                seed=f"{number} {at}",
+                number=at,
+                steps=(0, STEPS, STEPS // 2)[at],
+                ends_at=point if at == 1 else "",
+                ends_at_pass=source.randint(1, PASSES_MAX),
             )
-            try:
-                engine.live(first, Moment.draw(source, STEPS))
-                if engine.live(second, None).done:
-                    missed.append(point)
-                engine.live(third, None)
-            except AssertionError as error:
-                error.add_note(f"a process ended at {point}")
-                raise
+            for at in range(3)
+        )
+        try:
+            engine.live(first, Moment.draw(source, STEPS))
+            if engine.live(second, None).done:
+                missed.append(point)
+            engine.live(third, None)
+        except AssertionError as error:
+            error.add_note(f"a process ended at {point}")
+            raise
     assert len(missed) <= MISSED_MAX, missed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ import pytest
 
 import trovemq
 from tests.durability.engine_process import Life
-from tests.support.killed_engine import SPIN_MAX, KilledEngine, Moment, killed_engine
+from tests.support.killed_engine import SPIN_MAX, KilledEngine, Moment
 from tests.support.trials import SOAK, Trials
 from tests.support.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
 from trovemq._verify.ledger import ACKNOWLEDGED, LedgerReader
@@ -38,12 +37,6 @@ DAEMON_KILLS: Final = 5 if SOAK else 3
 NEW_LINES: Final = (100, 400)
 """So many acknowledgements lie between two kills."""
 LOOK_UPS: Final = 20
-
-
-@pytest.fixture
-def engine() -> Iterator[KilledEngine]:
-    with killed_engine() as running:
-        yield running
 
 
 def life_of(directory: Path, number: int, life: int, *, steps: int = 0) -> Life:

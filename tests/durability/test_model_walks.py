@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 
 STEPS = 60
 TOTAL = 400
-USUAL = 24
+USUAL = 16
 PARTS = 8
 LOOK_EVERY = 12
 

@@ -21,7 +21,7 @@ import pytest
 
 from broker.store_settings import FlushMode
 from tests.durability.engine_process import Life
-from tests.support.killed_engine import KilledEngine, Moment, kill, killed_engine
+from tests.support.killed_engine import KilledEngine, Moment, kill
 from tests.support.trials import SOAK, Trials
 from tests.support.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
 from trovemq.testing import BrokerProcess
@@ -107,12 +107,6 @@ def disk_at(directory: Path, trials: Trials) -> Iterator[Disk]:
         yield disk
     finally:
         disk.close()
-
-
-@pytest.fixture
-def engine() -> Iterator[KilledEngine]:
-    with killed_engine() as running:
-        yield running
 
 
 def cut_again_and_again(

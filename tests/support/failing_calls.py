@@ -306,7 +306,7 @@ def usual_of(calls: list[tuple[str, str]], errors_each: int) -> list[int]:
     by_kind: dict[tuple[str, str], list[int]] = {}
     for at, call in enumerate(calls):
         by_kind.setdefault(call, []).append(at)
-    chosen = set()
+    chosen: set[int] = set()
     for kind, places in by_kind.items():
         some = places[strata(len(places), 1, str(kind))[0]]
         chosen.update(places[0] * errors_each + error for error in range(errors_each))

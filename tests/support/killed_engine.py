@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,6 +61,11 @@ class KilledEngine:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy starts no thread: they do not fork
         )
         self._pid = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """A life has begun and not ended."""
+        return self._pid != 0
 
     def live(self, life: Life, moment: Moment | None, end: Callable[[int], None] | None = None) -> LifeReport:
         """One life; at the moment `end(pid)` ends it (default: kill -9). Without a moment it ends itself.
@@ -116,12 +120,3 @@ class KilledEngine:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def killed_engine() -> Iterator[KilledEngine]:
-    engine = KilledEngine()
-    try:
-        yield engine
-    finally:
-        engine.close()

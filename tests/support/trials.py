@@ -58,7 +58,7 @@ GOALS: Final = (
     Goal("R7", "failing calls of the seam", 150),
     Goal("R7", "failing system calls of the daemon", 12),
     Goal("R8", "file systems that are really full", 2, 20),
-    Goal("R9", "walks of 60 steps against the model", 24, 400),
+    Goal("R9", "walks of 60 steps against the model", 16, 400),
     Goal("R10", "messages whose index answers equal the scan", 20_000, 100_000),
     Goal("R13", "clock scenarios", 20, 20),
     Goal("R15", "failed allocations", 100, 2_000),
