@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from broker.timers import rocketmq_files
+from tests.durability.killed_engine import KilledEngine
 from tests.durability.planted import Planting
-from tests.support.killed_engine import KilledEngine
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 """A process that has the engine alone, for tests that kill it: `python -m tests.durability.engine_process`.
 
 It imports everything once and has no thread. For each line of its standard input, a life as JSON, it forks a
-child; the child opens the store, compares it with the ledger (tests/support/oracle_check.py), puts load on it
-(tests/support/engine_load.py), and is killed from outside. Lines of the standard output:
+child; the child opens the store, compares it with the ledger (oracle_check.py), puts load on it
+(engine_load.py), and is killed from outside. Lines of the standard output:
 
     pid N            a child began
     open             it opens the store
@@ -37,10 +37,10 @@ from broker.message_store import MessageStore
 from broker.storage.fault_points import armed
 from broker.storage.real import RealFileSystem
 from broker.store_settings import FlushMode
+from tests.durability.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
+from tests.durability.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
+from tests.durability.oracle_check import StoreCheck
 from tests.support.engine import NOW_MS, SMALL
-from tests.support.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
-from tests.support.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
-from tests.support.oracle_check import StoreCheck
 from trovemq_proto.records import decode_message
 
 KILLED: Final = 9

@@ -68,7 +68,7 @@ REFUSALS = {
 @pytest.mark.slow
 def test_bombs_are_refused_within_16_mib_and_a_tenth_of_a_second(trials: Trials) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.bombs"],
+        [sys.executable, "-m", "tests.durability.bombs"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import pytest
 
 from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
-from tests.support.crash_check import Recovered
-from tests.support.crash_script import Script
+from tests.durability.crash_check import Recovered
+from tests.durability.crash_script import Script
 from tests.support.trials import SOAK, Trials
 
 pytestmark = pytest.mark.usefixtures("small_timer_wheel")

@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 import trovemq
+from tests.durability.verified_daemon import SMALL_FILES
 from tests.support.trials import SOAK, Trials
-from tests.support.verified_daemon import SMALL_FILES
 from trovemq.receipts import SendReceipt
 from trovemq.testing import BrokerProcess
 from trovemq_proto.errors import TroveError

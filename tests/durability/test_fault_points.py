@@ -24,10 +24,10 @@ from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
 from broker.store_trim import trim_now
 from broker.timers import rocketmq_files
-from tests.support.consumer_script import ConsumerScript
+from tests.durability.consumer_script import ConsumerScript
+from tests.durability.engine_script import SETTINGS, Ledger, StoppedError
+from tests.durability.script_check import check_files
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, read_queue, record, send
-from tests.support.engine_script import SETTINGS, Ledger, StoppedError
-from tests.support.script_check import check_files
 from tests.support.trials import SOAK, Trials
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

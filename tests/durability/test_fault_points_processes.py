@@ -13,7 +13,7 @@ import pytest
 
 from broker.storage.fault_points import POINTS
 from tests.durability.engine_process import Life
-from tests.support.killed_engine import KilledEngine, Moment
+from tests.durability.killed_engine import KilledEngine, Moment
 
 pytestmark = pytest.mark.slow
 

@@ -26,8 +26,8 @@ from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
 from broker.tools.repair import repair
 from broker.tools.store_view import StoreView
+from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, record, scan_bodies
-from tests.support.script_check import check_queues, scan
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
 

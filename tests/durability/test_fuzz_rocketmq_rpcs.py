@@ -16,9 +16,9 @@ import pytest
 
 from broker.storage.files import FileSystem
 from broker.storage.memory import MemoryFileSystem
+from tests.durability.process_memory import kept_blocks, kept_kib
 from tests.support.fake_loop import forget_cancelled_timers, run
 from tests.support.fuzzed_broker import FED_EVERY, TOPIC_COUNT_MAX, Asked, FuzzedBroker
-from tests.support.process_memory import kept_blocks, kept_kib
 from tests.support.services_here import (
     ROCKETMQ,
     BrokerServices,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bombs import GIB, deflated_zeros
+from tests.durability.bombs import GIB, deflated_zeros
+from tests.durability.process_memory import memory_kib, restart_peak
+from tests.durability.raw_http2 import RawCall
 from tests.support.broker_process import running_broker
-from tests.support.process_memory import memory_kib, restart_peak
-from tests.support.raw_http2 import RawCall
 from tests.support.rocketmq_client import SERVICE, RawClient, create_topics
 from tests.support.trials import Trials
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from broker.storage.real import RealFileSystem
+from tests.durability.hostile_names import COUNT, hostile_names
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
-from tests.support.hostile_names import COUNT, hostile_names
 from tests.support.logs import logged
 from tests.support.rocketmq_parts import message
 from tests.support.rocketmq_service import consumer_settings

@@ -1,6 +1,6 @@
 """R1: kill -9 at random moments under load, again and again in the same store; nothing acknowledged is lost.
 
-The engine alone is killed in the middle of everything that it does (tests/support/engine_load.py), and while
+The engine alone is killed in the middle of everything that it does (engine_load.py), and while
 it recovers from the kill before. The daemon is killed under the producers of `trovemq verify`.
 """
 
@@ -15,9 +15,9 @@ import pytest
 
 import trovemq
 from tests.durability.engine_process import Life
-from tests.support.killed_engine import SPIN_MAX, KilledEngine, Moment
+from tests.durability.killed_engine import SPIN_MAX, KilledEngine, Moment
+from tests.durability.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
 from tests.support.trials import SOAK, Trials
-from tests.support.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
 from trovemq._verify.ledger import ACKNOWLEDGED, LedgerReader
 from trovemq.testing import BrokerProcess
 

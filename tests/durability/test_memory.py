@@ -27,8 +27,7 @@ from broker.query.query_by_key import query_pages
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
 from broker.timers import rocketmq_files
-from tests.support.engine import NOW_MS, flush, open_store, read_queue, send
-from tests.support.nomemory_child import (
+from tests.durability.nomemory_child import (
     ALLOCATIONS,
     CONSUMERS,
     FIRST_LATER,
@@ -40,7 +39,8 @@ from tests.support.nomemory_child import (
     WENT_ON,
     bodies,
 )
-from tests.support.script_check import check_queues, scan
+from tests.durability.script_check import check_queues, scan
+from tests.support.engine import NOW_MS, flush, open_store, read_queue, send
 from tests.support.trials import Trials, strata
 from trovemq_proto.errors import TroveError
 
@@ -105,7 +105,7 @@ def run_child(directory: Path, numbers: list[int]) -> list[int]:
     """How each of these trials ended."""
     asked = ["{}:{}".format(*trial_of(number)) for number in numbers]
     child = subprocess.run(
-        [sys.executable, "-m", "tests.support.nomemory_child", str(directory), *asked],
+        [sys.executable, "-m", "tests.durability.nomemory_child", str(directory), *asked],
         capture_output=True,
         text=True,
         timeout=100,
@@ -200,7 +200,7 @@ def test_a_store_of_384_mib_is_written_and_read_within_256_mib(trials: Trials, t
     """The limit is on the data that the process makes (RLIMIT_DATA): pages of mapped files are the kernel's
     to take back."""
     child = subprocess.run(
-        [sys.executable, "-m", "tests.support.small_memory_child", str(tmp_path / "store")],
+        [sys.executable, "-m", "tests.durability.small_memory_child", str(tmp_path / "store")],
         capture_output=True,
         text=True,
         timeout=110,

@@ -8,8 +8,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.crash_check import Recovered
-from tests.support.crash_script import Script
+from tests.durability.crash_check import Recovered
+from tests.durability.crash_script import Script
 from tests.support.damaged_store_machine import DamagedStoreMachine, walk
 from tests.support.trials import Trials
 

@@ -1,4 +1,4 @@
-"""Deliberate faults in the engine, each found by the tests: see tests/durability/planted.py."""
+"""Deliberate faults in the engine, each found by the tests: see planted.py."""
 
 from __future__ import annotations
 

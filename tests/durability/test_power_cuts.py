@@ -21,9 +21,9 @@ import pytest
 
 from broker.store_settings import FlushMode
 from tests.durability.engine_process import Life
-from tests.support.killed_engine import KilledEngine, Moment, kill
+from tests.durability.killed_engine import KilledEngine, Moment, kill
+from tests.durability.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
 from tests.support.trials import SOAK, Trials
-from tests.support.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
 from trovemq.testing import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]

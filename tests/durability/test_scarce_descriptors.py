@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.support.failing_calls import changes, fail_each
+from tests.durability.failing_calls import changes, fail_each
 from tests.support.trials import Trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_timer_wheel")]

@@ -10,7 +10,7 @@ import errno
 
 import pytest
 
-from tests.support.failing_calls import changes, fail_each, reads
+from tests.durability.failing_calls import changes, fail_each, reads
 from tests.support.trials import Trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_timer_wheel")]

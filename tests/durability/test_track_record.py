@@ -1,4 +1,4 @@
-"""Old faults found again: docs/track-record.md, each with its fix reverted (tests/durability/planted.py)."""
+"""Old faults found again: docs/track-record.md, each with its fix reverted (planted.py)."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ import trovemq
 from broker.storage.faulty import FaultyFileSystem
 from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
+from tests.durability.crash_seam import RecordingFileSystem
+from tests.durability.verified_daemon import SMALL_FILES
 from tests.support.atomic import SEGMENT, AtomicStore, Sent
-from tests.support.crash_seam import RecordingFileSystem
 from tests.support.trials import SOAK, Trials
-from tests.support.verified_daemon import SMALL_FILES
 from trovemq.testing import BrokerProcess
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

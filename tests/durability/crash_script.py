@@ -2,7 +2,7 @@
 
 `Script` does the steps that a broker does: sends, group commits, rolls with and without a spare segment,
 flushes of projections, topics, consumer offsets, retention, deliveries and their events, delayed messages,
-transactions, clean stops, crashes. Its promises (tests/support/crash_promises.py) say at every moment what
+transactions, clean stops, crashes. Its promises (tests/durability/crash_promises.py) say at every moment what
 must be there after a crash then.
 """
 
@@ -23,8 +23,8 @@ from broker.record_writer import NewRecord
 from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import OP_TOPIC
-from tests.support.crash_promises import Delayed, Half, Plain, Promises
-from tests.support.crash_seam import RecordingFileSystem
+from tests.durability.crash_promises import Delayed, Half, Plain, Promises
+from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message

@@ -1,7 +1,7 @@
 """A process whose allocations fail on purpose: forks a child for each trial, in which one call of the engine
 runs with its n-th allocation failing.
 
-    python -m tests.support.nomemory_child DIRECTORY OPERATION:N...
+    python -m tests.durability.nomemory_child DIRECTORY OPERATION:N...
 
 Each child works in DIRECTORY/OPERATION-N, made as a copy of the prepared store, and ends by itself. Exit code
 0 = the call came through, 1 = it raised, 2 = it raised and the engine took more messages after that and

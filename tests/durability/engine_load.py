@@ -22,9 +22,9 @@ from broker.record_writer import NewRecord
 from broker.retention_task import RetentionTask
 from broker.topic_changes import TopicChanges
 from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
+from tests.durability.engine_threads import EngineThreads, Reply
+from tests.durability.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from tests.support.engine import append, record
-from tests.support.engine_threads import EngineThreads, Reply
-from tests.support.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, pack_host
 

@@ -13,10 +13,10 @@ from broker.query.query_by_key import query_pages
 from broker.storage.files import FileSystem, StorageError
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import GIVEN_UP_TOPIC
-from tests.support.consumer_script import HOUR_MS, ConsumerScript
+from tests.durability.consumer_script import HOUR_MS, ConsumerScript
+from tests.durability.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, EngineScript, Ledger
+from tests.durability.tree_check import check_transactions_whole, check_unique
 from tests.support.engine import read_queue
-from tests.support.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, EngineScript, Ledger
-from tests.support.tree_check import check_transactions_whole, check_unique
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK

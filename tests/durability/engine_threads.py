@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.consumer_model import ConsumerModel
 from broker.message_store import FlushWork, MessageStore
-from tests.support.oracle import Ledger
+from tests.durability.oracle import Ledger
 
 ASYNC_FLUSH_SHARE: Final = 0.05
 """Of the turns with async flush that begin a sync."""

@@ -16,8 +16,8 @@ from broker.storage.files import StorageError
 from broker.storage.trees import TreeChange
 from broker.trees.layout import DIRECTORY, FORMAT_KEY, META, NUMBER
 from broker.trees.store_trees import TREE_NAMES
+from tests.durability.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run
 from tests.support.engine import record, validated
-from tests.support.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 

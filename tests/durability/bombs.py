@@ -21,10 +21,10 @@ from typing import Any, Final
 from broker.storage.memory import MemoryFileSystem
 from broker.storage.real import RealFileSystem
 from broker.topics.json_file import JsonFile
+from tests.durability.process_memory import memory_kib, restart_peak
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
-from tests.support.process_memory import memory_kib, restart_peak
 from tests.support.rocketmq_parts import message, receive_request
 from tests.support.services_here import (
     BrokerServices,

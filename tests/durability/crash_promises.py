@@ -1,7 +1,7 @@
 """What the script of crash_script.py has promised: what must be there after a crash at this moment.
 
 Whatever may or may not be there (an append that no sync has covered, an acknowledgement whose event was lost)
-is bound to nothing. `tests.support.crash_check` holds a recovered store against it.
+is bound to nothing. `tests.durability.crash_check` holds a recovered store against it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The script goes through everything the engine does to its files: sends, rolls, spare segments, syncs,
 deletions, offsets, retention, clean stops, crashes with torn tails and lost projections, and what consumers,
-timers and transactions add (tests/support/consumer_script.py). A step that is refused for want of room is
+timers and transactions add (consumer_script.py). A step that is refused for want of room is
 tried again; any other failure stops the engine as the daemon stops it.
 """
 

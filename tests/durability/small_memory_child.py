@@ -1,7 +1,7 @@
 """A process with 256 MiB for its data: writes a store of 384 MiB, reads it, looks things up, opens it again
 as after a kill, and reads it once more.
 
-    python -m tests.support.small_memory_child DIRECTORY
+    python -m tests.durability.small_memory_child DIRECTORY
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 
 from broker.message_store import MessageStore
+from tests.durability.engine_script import QUEUES, Ledger
+from tests.durability.tree_script import ONCE, PAIRS, TreeScript
 from tests.support.engine import read_queue
-from tests.support.engine_script import QUEUES, Ledger
-from tests.support.tree_script import ONCE, PAIRS, TreeScript
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message

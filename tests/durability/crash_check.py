@@ -18,8 +18,8 @@ from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
 from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
-from tests.support.crash_promises import Promises
-from tests.support.crash_script import (
+from tests.durability.crash_promises import Promises
+from tests.durability.crash_script import (
     AUDIT,
     CONSUMERS,
     DEALS,
@@ -31,7 +31,7 @@ from tests.support.crash_script import (
     TOPICS,
     WORKERS,
 )
-from tests.support.crash_seam import Logged, LogImage
+from tests.durability.crash_seam import Logged, LogImage
 from tests.support.engine import flush, read_queue
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message

@@ -11,7 +11,7 @@ from broker.consumer_model import ConsumerModel
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from tests.support.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
+from tests.durability.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
 from trovemq_proto.records import Message, decode_message
 
 OLD_KEYS_SAMPLE: Final = 40

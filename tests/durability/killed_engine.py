@@ -1,4 +1,4 @@
-"""Starts lives of tests/durability/engine_process.py and ends them at a moment that is drawn from a seed."""
+"""Starts lives of engine_process.py and ends them at a moment that is drawn from a seed."""
 
 from __future__ import annotations
 

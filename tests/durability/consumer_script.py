@@ -8,8 +8,8 @@ from typing import Final
 from broker.delivery.request import Delivered, ReceiveRequest
 from broker.record_writer import NewRecord
 from broker.topics.subscription_groups import SubscriptionGroup
-from tests.support.engine_script import STEPS, WORKERS
-from tests.support.tree_script import TreeScript, void
+from tests.durability.engine_script import STEPS, WORKERS
+from tests.durability.tree_script import TreeScript, void
 from trovemq_proto.records import decode_message
 
 LEASE_MS: Final = 60_000
