@@ -278,7 +278,7 @@ def run_scenario(scenario: Scenario, number: int) -> None:
     assert run.count > 0, name
 
 
-def test_a_clock_ten_years_ahead_lets_retention_by_age_remove_what_is_old_by_it() -> None:
+def test_a_clock_ten_years_ahead_lets_retention_remove_what_is_old_by_it() -> None:
     """As RocketMQ's: age is what the clock says, so everything closed is old. What is owed is carried first,
     the last segment stays, and no more than deleteFileBatchMax segments go in one run (10 s)."""
     policy = RetentionPolicy(hours=frozenset(range(24)))

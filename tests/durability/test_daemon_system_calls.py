@@ -269,7 +269,7 @@ def test_a_system_call_of_the_daemon_fails(trials: Trials, part: int, tmp_path: 
     trials.count("R7", WHAT, len(numbers))
 
 
-def test_a_shortened_segment_under_a_running_daemon_costs_its_messages_and_no_others(tmp_path: Path) -> None:
+def test_a_segment_cut_under_a_running_daemon_costs_its_own_messages_alone(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
     with running_broker(tmp_path, "mappedFileSizeCommitLog=131072") as broker:
         with RawClient(broker.address) as client:

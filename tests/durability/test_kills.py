@@ -52,7 +52,7 @@ def life_of(directory: Path, number: int, life: int, *, steps: int = 0) -> Life:
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_an_engine_that_is_killed_again_and_again_has_everything_it_acknowledged(
+def test_an_engine_killed_again_and_again_has_everything_acknowledged(
     part: int, trials: Trials, engine: KilledEngine, tmp_path: Path
 ) -> None:
     for number in trials.numbers(STORES, usual=USUAL_STORES, part=part, parts=3):
@@ -83,9 +83,7 @@ async def look_up(broker: BrokerProcess, ledger: Path, source: random.Random) ->
             assert entry.queue_offset in [one.queue_offset for one in answer.messages]
 
 
-def test_a_daemon_that_is_killed_again_and_again_has_everything_it_acknowledged(
-    trials: Trials, tmp_path: Path
-) -> None:
+def test_a_daemon_killed_again_and_again_has_everything_acknowledged(trials: Trials, tmp_path: Path) -> None:
     for number in trials.numbers(DAEMONS, usual=USUAL_DAEMONS):
         ledger = tmp_path / f"{number}.ledger"
         mode = "ASYNC_FLUSH" if number % 2 else "SYNC_FLUSH"
