@@ -1,15 +1,32 @@
-"""One Spark session for all tests of the pipeline that run in this process."""
+"""One Spark session for all tests of the pipeline that run in this process, in a JVM that does not live long.
+
+Half of a JVM's work in such a run was its second compiler's, for code that runs a few times. The variables
+reach the drivers of their own, too, and say nothing on the terminal.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.golden import unpack
 from trovemq_spark.session import make_session
+
+SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, SHORT_LIVED)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`--dist loadgroup` runs all tests of the session on one worker, which alone starts Spark."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from tests.pipeline.archive_logs import (
     messages_of,
     rows_of,
 )
+from tests.support.fork_server import run as run_forked
 from tests.support.golden import GOLDEN_NAMES, load_manifest
 from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.small_disks import mounted_disk
@@ -348,13 +348,7 @@ def test_wrong_arguments_are_told(log: GrowingLog, tmp_path: Path) -> None:
 def kill_at(job: str, store: Path, out: Path, event: int | None) -> int:
     """Runs a job in another process, killed before that event on the file system; else how many there are."""
     command = [sys.executable, "-m", "tests.pipeline.archive_kill", job, str(store), str(out)]
-    done = subprocess.run(
-        command if event is None else [*command, str(event)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    done = run_forked(command if event is None else [*command, str(event)])
     if event is None:
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
@@ -410,6 +404,7 @@ def test_at_every_moment_readers_see_each_row_at_most_once(log: GrowingLog, tmp_
     check_equal(log.store, out)
 
 
+@pytest.mark.skipif(not PIPELINE_LONG, reason="a driver of its own: PIPELINE_LONG=1")
 def test_the_driver_on_spark_is_killed(log: GrowingLog, tmp_path: Path) -> None:
     log.grow(150)
     out = tmp_path / "archive"

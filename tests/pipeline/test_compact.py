@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.pipeline.archive_logs import (
     log_rows,
     rows_of,
 )
+from tests.support.fork_server import run
 from tests.support.pipeline_size import PIPELINE_LONG
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.entry import Selection
@@ -163,10 +163,7 @@ def test_what_is_no_archive_is_left_alone(tmp_path: Path) -> None:
 
 def kill_at(out: Path, event: int | None) -> int:
     command = [sys.executable, "-m", "tests.pipeline.archive_kill", "compact", "-", str(out)]
-    done = subprocess.run(
-        command if event is None else [*command, str(event)],
-        capture_output=True, text=True, check=False, timeout=90,
-    )  # fmt: skip
+    done = run(command if event is None else [*command, str(event)])
     assert done.returncode == (0 if event is None else -signal.SIGKILL), done.stderr
     return int(done.stdout or 0)
 

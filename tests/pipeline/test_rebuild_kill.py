@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.fork_server import run
 from tests.support.golden import unpack
 from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.rebuilt import files_of, rebuild_here
@@ -26,13 +26,7 @@ PARTS = ("consumequeue", "index")
 def kill_at(store: Path, out: Path, event: int | None) -> int:
     """Runs it, killed before that event; else gives how many there are."""
     command = [sys.executable, "-m", "tests.pipeline.rebuild_kill", str(store), str(out)]
-    done = subprocess.run(
-        command if event is None else [*command, str(event)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    done = run(command if event is None else [*command, str(event)])
     assert done.returncode == (0 if event is None else -signal.SIGKILL), done.stderr
     return int(done.stdout) if event is None else event
 

@@ -170,6 +170,7 @@ def test_a_signal_lets_the_batch_at_hand_finish(
     assert archive_rows(out) == sorted(glob_rows(out)) == log_rows(log.store)
 
 
+@pytest.mark.skipif(not PIPELINE_LONG, reason="drivers of its own: PIPELINE_LONG=1")
 def test_drivers_killed_while_a_producer_goes_on(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -180,7 +181,7 @@ def test_drivers_killed_while_a_producer_goes_on(
     arguments = {"server": broker.address, "topics": TOPIC, "consumer_group": "kept-tables"}
     settings = [f"--set={name}={value}" for name, value in arguments.items() if name != "server"]
     with Producer(broker.address, 6) as producer:
-        for _ in range(20 if PIPELINE_LONG else 2):
+        for _ in range(20):
             driver = Driver(
                 tmp_path / "scratch",
                 *("--server", broker.address, "--out", str(out)),

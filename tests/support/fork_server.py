@@ -55,6 +55,12 @@ PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
         "broker.tools.tree_dump",
         "broker.tools.verify",
     ),
+    "tests.pipeline.archive_kill": (
+        "tests.pipeline.archive_logs",
+        "trovemq_spark.jobs.archive",
+        "trovemq_spark.jobs.compact",
+    ),
+    "tests.pipeline.rebuild_kill": ("tests.pipeline.archive_logs", "tests.support.rebuilt"),
 }
 """MODULE -> what is imported for it. Not MODULE's `__main__`: that runs anew in each child."""
 INTERPRETER_OPTIONS: Final = ("-u", "-P")
