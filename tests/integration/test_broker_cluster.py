@@ -33,14 +33,12 @@ class Cluster:
         reply = await self.asks[number].routes.GetCluster(route_pb2.GetClusterRequest())
         return {entry.broker.name: [topic.topic for topic in entry.topics] for entry in reply.brokers}
 
-    async def until(self, condition: Callable[[Routes], bool], *numbers: int) -> float:
-        """Seconds until it holds at each of these nameservers."""
-        started = time.monotonic()
-        async with asyncio.timeout(60):
+    async def until(self, condition: Callable[[Routes], bool], *numbers: int) -> None:
+        """Returns when it holds at each of these nameservers."""
+        async with asyncio.timeout(50):
             for number in numbers or range(len(self.asks)):
                 while not condition(await self.routes(number)):
                     await asyncio.sleep(0.02)
-        return time.monotonic() - started
 
 
 @asynccontextmanager
@@ -62,13 +60,12 @@ async def cluster(heartbeat_interval_ms: int = 3_000, **nameserver_settings: Any
             yield made
 
 
-async def test_brokers_register_with_every_nameserver_and_tell_each_of_new_topics() -> None:
-    async with cluster(heartbeat_interval_ms=8_000) as made:
+async def test_brokers_register_with_each_nameserver_and_tell_it_of_new_topics() -> None:
+    # Nobody waits for a heartbeat, nor for the end of a silence.
+    async with cluster(heartbeat_interval_ms=60_000, broker_silent_ms=600_000) as made:
         async with Stubs(made.brokers[0].address) as broker:
             await broker.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders"))
-        assert await made.until(lambda routes: routes == {"b1": ["orders"], "b2": []}) < 7, (
-            "before the next heartbeat"
-        )
+        await made.until(lambda routes: routes == {"b1": ["orders"], "b2": []})
         made.nameservers[0].kill()
         async with Stubs(made.brokers[1].address) as broker:
             await broker.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders"))
@@ -78,23 +75,23 @@ async def test_brokers_register_with_every_nameserver_and_tell_each_of_new_topic
         await made.until(lambda routes: routes == {"b1": ["orders"], "b2": ["orders"]}, 0)
 
 
-async def test_a_stopped_broker_leaves_at_once_and_a_killed_one_after_two_seconds() -> None:
-    async with cluster() as made:
+async def test_a_stopped_broker_leaves_at_once_a_killed_one_after_two_seconds() -> None:
+    async with cluster(broker_silent_ms=600_000) as made:  # it is the broken stream that counts
         killing = time.monotonic()
         made.brokers[0].kill()
         await made.until(lambda routes: routes.keys() == {"b2"})
-        assert 1 < time.monotonic() - killing < 15
-        stopping = time.monotonic()
+        assert time.monotonic() - killing > 1
         assert await asyncio.to_thread(made.brokers[1].stop) == 0
         await made.until(lambda routes: not routes)
-        assert time.monotonic() - stopping < 8
 
 
-async def test_a_broker_that_is_silent_on_an_open_stream_leaves_and_may_come_back() -> None:
+async def test_a_broker_silent_on_an_open_stream_leaves_and_may_come_back() -> None:
     async with cluster(heartbeat_interval_ms=500, broker_silent_ms=4_000) as made:
         made.brokers[0].send_signal(signal.SIGSTOP)
         try:
-            assert await made.until(lambda routes: routes.keys() == {"b2"}) > 0.5
+            stopped = time.monotonic()
+            await made.until(lambda routes: routes.keys() == {"b2"})
+            assert time.monotonic() - stopped > 0.5
         finally:
             made.brokers[0].send_signal(signal.SIGCONT)
         await made.until(lambda routes: routes.keys() == {"b1", "b2"})
@@ -105,7 +102,7 @@ async def test_a_second_live_broker_of_a_name_is_refused_until_the_name_is_free(
         other = BrokerProcess(name="b1", nameservers=made.nameservers)
         try:
             other.start(wait=False)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(50):
                 while "name_taken" not in other.log():
                     await asyncio.sleep(0.02)
             assert not await asyncio.to_thread(other.ready)
@@ -113,7 +110,7 @@ async def test_a_second_live_broker_of_a_name_is_refused_until_the_name_is_free(
             addresses = {entry.broker.name: entry.broker.address for entry in reply.brokers}
             assert addresses["b1"] == made.brokers[0].address
             assert await asyncio.to_thread(made.brokers[0].stop) == 0
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(50):
                 while not await asyncio.to_thread(other.ready):
                     await asyncio.sleep(0.02)
             await made.until(lambda routes: routes.keys() == {"b1", "b2"})

@@ -30,8 +30,8 @@ async def topics_by_tls(address: str, certificate: bytes) -> list[str]:
     credentials = grpc.ssl_channel_credentials(certificate)
     async with grpc.aio.secure_channel(address, credentials) as channel:
         stub: Any = admin_pb2_grpc.AdminServiceStub(channel)
-        await stub.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=1), timeout=10)
-        reply = await stub.ListTopics(admin_pb2.ListTopicsRequest(), timeout=10)
+        await stub.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=1), timeout=60)
+        reply = await stub.ListTopics(admin_pb2.ListTopicsRequest(), timeout=60)
         return [topic.topic for topic in reply.topics]
 
 

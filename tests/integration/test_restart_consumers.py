@@ -1,10 +1,17 @@
-"""What a broker owes to consumers and producers survives its restart, clean or not: offsets, messages in
-flight, delayed messages, half messages."""
+"""What consumers and producers rely on survives a restart, clean or not: offsets, messages in flight, delayed
+messages, half messages.
+
+Each scenario has topics of its own and is a generator: what it does before the restart, `yield`, and what it
+checks afterwards. All of them share one broker that is stopped and one that is killed, and wait at the same
+time: most of what takes long here is messages that are invisible for 10 s.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Final
 
 import grpc
 import pytest
@@ -14,15 +21,61 @@ from trovemq.testing import BrokerProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("restart_consumers")]
+
+TOPICS: Final = {
+    "acknowledged": "NORMAL",
+    "flying": "NORMAL",
+    "later": "DELAY",
+    "paid": "TRANSACTION",
+    "steps": "FIFO",
+}
+Scenario = Callable[[str], Iterator[None]]
+Outcomes = dict[tuple[str, str], Future[None]]
+SCENARIOS: Final[list[Scenario]] = []
 
 
-@pytest.fixture
-def broker() -> Iterator[BrokerProcess]:
-    with BrokerProcess(transactionCheckInterval=1000, transactionTimeOut=1000) as process:
-        types = {"orders": "NORMAL", "later": "DELAY", "paid": "TRANSACTION", "steps": "FIFO"}
-        create_topics(process.address, types)
-        yield process
+def across_a_restart(scenario: Scenario) -> Callable[[Outcomes, str], None]:
+    """Makes a test of a scenario: it fails as the scenario did."""
+    SCENARIOS.append(scenario)
+
+    def test(outcomes: Outcomes, end: str) -> None:
+        outcomes[end, scenario.__name__].result()
+
+    test.__doc__ = scenario.__doc__
+    return pytest.mark.parametrize("end", ["stopped", "killed"])(test)
+
+
+def start_broker() -> BrokerProcess:
+    """Half messages are looked at every second, and nobody gives them up."""
+    return BrokerProcess(transactionCheckInterval=1000, transactionTimeOut=1000, transactionCheckMax=1000)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[Outcomes]:
+    found: Outcomes = {}
+    with ThreadPoolExecutor(2 * len(SCENARIOS)) as pool, start_broker() as one, start_broker() as other:
+        for end, broker in (("stopped", one), ("killed", other)):
+            create_topics(broker.address, TOPICS)
+            steps = [scenario(broker.address) for scenario in SCENARIOS]
+            begun = [pool.submit(begin, one) for one in steps]
+            wait(begun)
+            events_written(broker)
+            broker.restart(kill=end == "killed")
+            for scenario, before, rest in zip(SCENARIOS, begun, steps, strict=True):
+                found[end, scenario.__name__] = pool.submit(finish, before, rest)
+        yield found
+
+
+def begin(steps: Iterator[None]) -> None:
+    """What a scenario does before the restart."""
+    next(steps)
+
+
+def finish(before: Future[None], steps: Iterator[None]) -> None:
+    """The rest of it, if it came so far."""
+    before.result()
+    assert next(steps, "ended") == "ended"
 
 
 def bodies(messages: list[v2.Message]) -> list[bytes]:
@@ -39,48 +92,49 @@ def events_written(broker: BrokerProcess) -> None:
             time.sleep(0.02)
 
 
-def test_what_was_acknowledged_does_not_come_again(broker: BrokerProcess, kill: bool) -> None:
-    with RawClient(broker.address) as client:
-        client.send("orders", *(b"%02d" % i for i in range(20)))
-        taken = client.receive_until("group", "orders", 20)
+@across_a_restart
+def test_what_was_acknowledged_does_not_come_again(address: str) -> Iterator[None]:
+    with RawClient(address) as client:
+        client.send("acknowledged", *(b"%02d" % i for i in range(20)))
+        taken = client.receive_until("group", "acknowledged", 20)
         client.acknowledge("group", taken[:12])
         acknowledged = bodies(taken[:12])
-        events_written(broker)
-    broker.restart(kill=kill)
-    with RawClient(broker.address) as client:
-        client.send("orders", b"new")
-        again = client.receive_until("group", "orders", 1, poll_s=5)
+    yield
+    with RawClient(address) as client:
+        client.send("acknowledged", b"new")
+        again = client.receive_until("group", "acknowledged", 1, poll_s=5)
         assert b"new" in bodies(again)
         assert not set(bodies(again)) & set(acknowledged)
 
 
-def test_what_was_in_flight_comes_back_when_its_time_is_over(broker: BrokerProcess, kill: bool) -> None:
-    with RawClient(broker.address) as client:
-        client.send("orders", b"one", b"two", tag="t", keys=["k"], user_properties={"colour": "blue"})
-        taken = client.receive_until("group", "orders", 2, invisible_s=10)
+@across_a_restart
+def test_what_was_in_flight_comes_back_when_its_time_is_over(address: str) -> Iterator[None]:
+    with RawClient(address) as client:
+        client.send("flying", b"one", b"two", tag="t", keys=["k"], user_properties={"colour": "blue"})
+        taken = client.receive_until("group", "flying", 2, invisible_s=10)
         received_at = time.monotonic()
         assert [message.system_properties.delivery_attempt for message in taken] == [1, 1]
         ids = sorted(message.system_properties.message_id for message in taken)
-        events_written(broker)
-    broker.restart(kill=kill)
-    with RawClient(broker.address) as client:
-        again = client.receive_until("group", "orders", 2, within_s=60, invisible_s=60)
+    yield
+    with RawClient(address) as client:
+        again = client.receive_until("group", "flying", 2, within_s=60, invisible_s=60)
         assert time.monotonic() - received_at >= 9.5, "not before its time"
         assert bodies(again) == [b"one", b"two"]
         assert sorted(message.system_properties.message_id for message in again) == ids
         for message in again:
-            assert message.topic.name == "orders"
+            assert message.topic.name == "flying"
             assert message.system_properties.delivery_attempt == 2
             assert message.system_properties.tag == "t"
             assert list(message.system_properties.keys) == ["k"]
             assert dict(message.user_properties) == {"colour": "blue"}
         done = client.acknowledge("group", again)
         assert done.status.code == v2.OK
-        assert client.receive("group", "orders") == []
+        assert client.receive("group", "flying") == []
 
 
-def test_a_delayed_message_comes_once_and_not_early(broker: BrokerProcess, kill: bool) -> None:
-    with RawClient(broker.address) as client:
+@across_a_restart
+def test_a_delayed_message_comes_once_and_not_early(address: str) -> Iterator[None]:
+    with RawClient(address) as client:
         assert client.receive("group", "later") == []
         due_ms = int(time.time() * 1000) + 4_000
         past_ms = int(time.time() * 1000) + 300
@@ -89,9 +143,8 @@ def test_a_delayed_message_comes_once_and_not_early(broker: BrokerProcess, kill:
         (soon,) = client.receive_until("group", "later", 1)
         assert soon.body == b"soon"
         client.acknowledge("group", [soon])
-        events_written(broker)
-    broker.restart(kill=kill)
-    with RawClient(broker.address) as client:
+    yield
+    with RawClient(address) as client:
         (later,) = client.receive_until("group", "later", 1)
         assert time.time() * 1000 >= due_ms
         assert later.body == b"later"
@@ -100,8 +153,9 @@ def test_a_delayed_message_comes_once_and_not_early(broker: BrokerProcess, kill:
         assert client.receive("group", "later") == []
 
 
-def test_a_half_message_can_be_committed_or_rolled_back_afterwards(broker: BrokerProcess, kill: bool) -> None:
-    with RawClient(broker.address) as client:
+@across_a_restart
+def test_a_half_message_can_be_committed_or_rolled_back_afterwards(address: str) -> Iterator[None]:
+    with RawClient(address) as client:
         assert client.receive("group", "paid") == []
         entries = [
             client.send("paid", body, message_type=v2.TRANSACTION).entries[0]
@@ -109,9 +163,8 @@ def test_a_half_message_can_be_committed_or_rolled_back_afterwards(broker: Broke
         ]
         assert client.end_transaction("paid", entries[2], v2.COMMIT).status.code == v2.OK
         assert bodies(client.receive_until("group", "paid", 1)) == [b"before"]
-        events_written(broker)
-    broker.restart(kill=kill)
-    with RawClient(broker.address) as client:
+    yield
+    with RawClient(address) as client:
         assert client.end_transaction("paid", entries[0], v2.COMMIT).status.code == v2.OK
         assert client.end_transaction("paid", entries[1], v2.ROLLBACK).status.code == v2.OK
         assert bodies(client.receive_until("group", "paid", 1)) == [b"yes"]
@@ -120,19 +173,19 @@ def test_a_half_message_can_be_committed_or_rolled_back_afterwards(broker: Broke
         assert client.receive("group", "paid") == []
 
 
-def test_order_within_a_message_group_survives(broker: BrokerProcess, kill: bool) -> None:
-    create_orderly_group(broker.address, "ordered")
-    with RawClient(broker.address) as client:
+@across_a_restart
+def test_order_within_a_message_group_survives(address: str) -> Iterator[None]:
+    create_orderly_group(address, "ordered")
+    with RawClient(address) as client:
         for number in range(6):
             client.send("steps", b"a%d" % number, message_group="a")
             client.send("steps", b"b%d" % number, message_group="b")
         first = client.receive_until("ordered", "steps", 4, invisible_s=10)
         kept = first[:2]
         client.acknowledge("ordered", kept)
-        events_written(broker)
-    broker.restart(kill=kill)
+    yield
     order = [message.body for message in kept]
-    with RawClient(broker.address) as client:
+    with RawClient(address) as client:
         end = time.monotonic() + 30
         while len(order) < 12 and time.monotonic() < end:
             taken = client.receive("ordered", "steps", count=4)

@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.rocketmq_client import SERVICE, RawClient, message, receive_request
+from tests.support.trials import SOAK
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import admin_pb2 as native_pb2
@@ -31,7 +32,7 @@ ADMIN = "/apache.rocketmq.v2.Admin/"
 PROGRESS_S_MAX = 15.0
 BODY_SIZE_MAX = 4 << 20
 
-IDLE_POLLS = 1_000
+IDLE_POLLS = 1_000 if SOAK else 300
 IDLE_GROUPS = 10
 IDLE_CHANNELS = 10
 IDLE_MEASURE_S = 3.0
@@ -248,7 +249,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_thousand_idle_polls_cost_next_to_nothing(broker: BrokerProcess, pair: HealthyPair) -> None:
+def test_many_idle_polls_cost_next_to_nothing(broker: BrokerProcess, pair: HealthyPair) -> None:
     channels = [
         grpc.insecure_channel(broker.address, options=[("grpc.use_local_subchannel_pool", 1)])
         for _ in range(IDLE_CHANNELS)
@@ -266,10 +267,7 @@ def test_a_thousand_idle_polls_cost_next_to_nothing(broker: BrokerProcess, pair:
                 response_deserializer=service_pb2.ReceiveMessageResponse.FromString,
             )
             calls.append(method(request, timeout=25, metadata=(("x-mq-client-id", f"idle-{number}"),)))
-        end = time.monotonic() + 8
-        while _waiting_polls(broker) < IDLE_POLLS:
-            assert time.monotonic() < end, f"{_waiting_polls(broker)} polls wait"
-            time.sleep(0.2)
+        wait_until_polls_wait(broker, IDLE_POLLS)
         share = _share(broker, IDLE_MEASURE_S)
         assert _waiting_polls(broker) >= IDLE_POLLS, "they waited all the time"
         print(
@@ -298,6 +296,14 @@ def _share(broker: BrokerProcess, seconds: float) -> float:
     return (cpu_seconds(broker.process.pid) - cpu) / (time.monotonic() - begin)
 
 
+def wait_until_polls_wait(broker: BrokerProcess, count: int) -> None:
+    """Polls wait 20 s at most, so that all of them must have come before."""
+    end = time.monotonic() + 15
+    while (waiting := _waiting_polls(broker)) < count:
+        assert time.monotonic() < end, f"{waiting} polls wait"
+        time.sleep(0.1)
+
+
 def _waiting_polls(broker: BrokerProcess) -> int:
     with grpc.insecure_channel(broker.address) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
@@ -318,7 +324,7 @@ def test_messages_do_not_go_with_the_calls_of_clients_that_are_gone(
             for call in calls:
                 call.cancel()
             client.send("orders", b"round %d" % number)
-        taken = client.receive_until("cut-off", "orders", 1, within_s=10)
+        taken = client.receive_until("cut-off", "orders", 1, within_s=60)
         if [one.body for one in taken] == [b"round %d" % number]:
             client.acknowledge("cut-off", taken)
         else:
@@ -528,8 +534,7 @@ def test_polls_that_wait_took_every_call_that_the_server_had(tmp_path: Path) -> 
             )
         with RawClient(broker.address) as polls, RawClient(broker.address) as client:
             calls = [poll(polls, "waiting", number) for number in range(60)]
-            time.sleep(0.5)
-            assert _waiting_polls(broker) == 60
+            wait_until_polls_wait(broker, 60)
             status = receive("in-flight", poll_s=5)(client).status
             assert status.code == v2.TOO_MANY_REQUESTS
             assert client.send("orders", b"beside them").status.code == v2.OK
