@@ -156,7 +156,7 @@ def test_a_group_lives_from_create_to_delete(trovemq: CommandLine) -> None:
     assert trovemq.error("group", "create", "CID_RMQ_SYS_MINE")["error"] == "GROUP_ILLEGAL"
 
 
-def test_lag_goes_down_as_messages_are_acknowledged_and_a_reset_brings_it_back(
+def test_lag_goes_down_by_acknowledgements_and_back_up_by_a_reset(
     broker: BrokerProcess, trovemq: CommandLine
 ) -> None:
     topic = trovemq.topic("lagging")

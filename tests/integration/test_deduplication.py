@@ -142,7 +142,7 @@ async def test_rocketmqs_clients_are_answered_with_the_original(
     assert await stored_ids(client, topic) == ["plain"]
 
 
-async def test_the_handle_of_a_delayed_duplicate_recalls_the_original_and_frees_its_id(
+async def test_a_delayed_duplicates_handle_recalls_the_original_and_frees_its_id(
     client: Client,
 ) -> None:
     topic = await make(client, "recalled", "MIXED")

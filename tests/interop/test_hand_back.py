@@ -242,7 +242,7 @@ def test_open_transactions_are_asked_about_and_ended_ones_never(handed_back: Han
     assert committed == encoded(*(b"deal %d" % number for number in (0, 1, 3, 4, 5)))
 
 
-def test_delayed_messages_come_once_and_recalled_or_delivered_ones_not_again(handed_back: HandedBack) -> None:
+def test_delayed_messages_come_once_recalled_or_delivered_ones_not_again(handed_back: HandedBack) -> None:
     found = handed_back.found("bills")
     assert Counter(texts_of(found)) == Counter(["delivered", "delivered too", *handed_back.due])
     for one in found:

@@ -250,7 +250,7 @@ def test_what_the_checkpoint_names_and_is_gone_is_data_loss(
     assert ends[-1] == wanted | {"0": 3}, "a queue that is away keeps its place"
 
 
-def test_a_broker_that_restarts_is_waited_for_and_one_that_stays_away_is_an_error() -> None:
+def test_a_restarting_broker_is_waited_for_one_that_stays_away_is_an_error() -> None:
     with BrokerProcess(name=NAME) as broker:
         filled(broker, "away", 2)
         reader = stream_reader_of(options_of(broker, "away", reconnectTimeoutMs="20000"))

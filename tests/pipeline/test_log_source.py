@@ -333,7 +333,7 @@ def test_one_load_serves_several_queries(spark: SparkSession, stores: dict[str, 
     assert found.count() == len(queue_ids)
 
 
-def test_later_queries_of_a_load_read_no_segment_that_is_newer_than_its_first(
+def test_later_queries_of_a_load_read_no_segment_newer_than_its_first(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark 4.2 keeps the partitions of its first query with what .load() gave; told so in log_batch."""

@@ -239,9 +239,7 @@ def test_damage_is_passed_once(limit: dict[str, str], tmp_path: Path) -> None:
 # --- through Spark --------------------------------------------------------------------------------------
 
 
-def test_stopped_and_started_anew_from_its_checkpoint_each_row_is_there_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_restarted_from_its_checkpoint_each_row_is_there_once(spark: SparkSession, tmp_path: Path) -> None:
     log, source = LogFiles(tmp_path / "log"), random.Random(11)
     append_some(log, source, 50)
 

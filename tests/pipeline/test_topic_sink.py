@@ -89,7 +89,7 @@ def test_the_option_topic_wins_and_sharding_keys_and_delays_are_kept(
 
 
 @pytest.mark.parametrize("broken", ["large", "key"])
-def test_a_row_that_the_broker_cannot_take_is_named_and_what_was_acknowledged_stays(
+def test_a_row_the_broker_refuses_is_named_and_acknowledged_rows_stay(
     broker: BrokerProcess, broken: str
 ) -> None:
     """As a task sees it, without Spark."""
@@ -180,7 +180,7 @@ def test_a_replayed_batch_of_a_stream_writes_the_same_unique_keys(
     assert set(again) == set(once.items()), "told by their unique keys"
 
 
-def test_a_broker_that_goes_away_in_mid_write_is_an_error_that_says_what_is_stored(tmp_path: Path) -> None:
+def test_a_broker_lost_in_mid_write_is_an_error_that_says_what_is_stored(tmp_path: Path) -> None:
     """As a task sees it, without Spark."""
     with running_broker(tmp_path) as leaving:
         topic = make_topic(leaving, "leaving")

@@ -74,9 +74,7 @@ def test_what_differs_is_altered_and_said(run: Any, file: Path) -> None:
     assert run.client.topics["ORDERS_NORMAL"] == 4
 
 
-def test_a_group_of_other_settings_gets_the_defaults_back_where_the_file_has_none(
-    run: Any, file: Path
-) -> None:
+def test_settings_that_the_file_does_not_name_go_back_to_their_defaults(run: Any, file: Path) -> None:
     run.client.groups.groups["broker-a", "g_bare"] = GroupSettings(True, 2, (7,))
     assert changes(run("--json", "apply", str(file)))["g_bare"] == "altered"
     settings = run.client.groups.groups["broker-a", "g_bare"]

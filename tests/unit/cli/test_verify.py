@@ -294,7 +294,7 @@ def test_one_copy_more_than_unknown_sends_is_a_duplicate(run: CommandLine, plant
     assert report["unknownStored"] == 1
 
 
-def test_the_copy_of_an_unknown_send_does_not_stand_for_the_acknowledged_one(
+def test_a_copy_of_an_unknown_send_does_not_count_as_the_acknowledged_one(
     run: CommandLine, planted: Run
 ) -> None:
     stored(planted.client, 100)

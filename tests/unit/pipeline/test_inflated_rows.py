@@ -77,7 +77,7 @@ def bombs(store: Path) -> LogDirectory:
     return LogDirectory.open(str(store))
 
 
-def test_a_row_group_of_an_archive_is_bounded_by_what_its_bodies_inflate_to(tmp_path: Path) -> None:
+def test_a_row_group_is_bounded_by_what_its_bodies_inflate_to(tmp_path: Path) -> None:
     """It was bounded by what they are stored as: gigabytes in a task, of a few megabytes of log."""
     log = bombs(tmp_path / "store")
     task = SegmentTask(

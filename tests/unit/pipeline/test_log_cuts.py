@@ -35,9 +35,7 @@ def test_a_whole_log_is_planned_without_looking_through_it(
 
 
 @pytest.mark.parametrize("mode", ["permissive", "dropmalformed"])
-def test_bodies_that_inflate_a_thousandfold_come_in_batches_of_bounded_size(
-    mode: str, tmp_path: Path
-) -> None:
+def test_bodies_that_inflate_a_thousandfold_come_in_bounded_batches(mode: str, tmp_path: Path) -> None:
     """All of a run's came in one batch: gigabytes, of a few megabytes of the log."""
     log = LogFiles(tmp_path, segment_size=1 << 20)
     sizes = [3 << 20, 10, 1 << 20, 5 << 20, 0, None, 1 << 20, 2 << 20, None]

@@ -138,7 +138,7 @@ def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     assert not (out / ".rebuild").exists()
 
 
-def test_what_a_killed_run_left_goes_and_the_result_it_had_moved_away_comes_back(tmp_path: Path) -> None:
+def test_a_killed_runs_leftovers_go_and_the_result_it_moved_comes_back(tmp_path: Path) -> None:
     store, out = unpack("collide", tmp_path), tmp_path / "out"
     rebuild_here(store, out)
     whole = files_of(out)

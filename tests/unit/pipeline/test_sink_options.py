@@ -58,7 +58,7 @@ def refusal(options: dict[str, str], columns: str) -> TroveError:
     return caught.value
 
 
-def test_every_option_has_the_default_that_its_table_says_and_is_known_in_any_case() -> None:
+def test_every_option_has_its_tables_default_and_is_known_in_any_case() -> None:
     defaults = parse_sink_options(SERVER)
     for option in OPTIONS:
         if option.default:
@@ -209,7 +209,7 @@ def test_the_bytes_of_properties_are_those_of_the_block_that_is_written(
     assert map_bytes(array).tolist() == expected
 
 
-def test_deterministic_unique_keys_are_made_of_the_row_whatever_batch_it_came_in() -> None:
+def test_deterministic_unique_keys_depend_on_the_row_not_on_its_batch() -> None:
     rows = [{"body": b"%d" % i, "topic": "one"} for i in range(10)]
     plan = OutgoingPlan(None, "query-7-3")
     whole = [key for chunk in chunks_of(arrow(rows), plan, 0) for key in chunk.unique_keys or []]
