@@ -133,7 +133,7 @@ def log_of(directory: Path, messages: Sequence[Mapping[str, Any]]) -> Path:
     for offset, message in enumerate(messages):
         data += encode_record("T", **message, physical_offset=len(data), queue_offset=offset)
     (directory / "commitlog").mkdir(parents=True)
-    (directory / "commitlog" / ("0" * 20)).write_bytes(data + bytes(4096))
+    (directory / "commitlog" / ("0" * 20)).write_bytes(data + bytes(4096 + -len(data) % 4096))
     return directory
 
 
