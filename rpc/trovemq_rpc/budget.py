@@ -23,6 +23,7 @@ class Holder(Protocol):
     """A connection, as the budget sees it."""
 
     held: int
+    admissions: int  # messages of it that were admitted and are not read yet
 
     def on_budget(self) -> None:
         """There is room again: return the windows that were withheld."""
@@ -88,16 +89,20 @@ class BytesBudget:
         """The counterpart of `admit`."""
         if size > SMALL_MESSAGE_MAX:
             self.large_held -= size
+        holder.admissions -= 1
         self.give(holder, size)
 
     def _fits(self, holder: Holder, size: int) -> bool:
-        if self.held + size > self.total or (holder.held and holder.held + size > self.connection_share):
+        if self.held + size > self.total:
             return False
+        if holder.admissions and holder.held + size > self.connection_share:
+            return False  # its share binds a connection that has one already; a single one may exceed it
         return size <= SMALL_MESSAGE_MAX or self.large_held + size <= self.message_size_max
 
     def _grant(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> None:
         if size > SMALL_MESSAGE_MAX:
             self.large_held += size
+        holder.admissions += 1
         self.take(holder, size)
         if not admitted():
             self.give_message(holder, size)

@@ -37,6 +37,7 @@ class Endpoint(asyncio.BufferedProtocol):
     """The base of the server's and the channel's connections."""
 
     held = 0  # of the budget
+    admissions = 0
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class Intake:
     charged = 0  # bytes that the budget counts, apart from `admitted`
     admitted = 0  # a message that the budget admitted by its length
     admission_waits = False
+    _waited = 0  # periods that a message waited for its admission
     progress = 0  # bytes of the incomplete message since the last look
 
     # --- the two ends' own ------------------------------------------------------------------------------
@@ -187,7 +188,11 @@ class Intake:
         progress, self.progress = self.progress, 0
         if self.reader is None or not self.reader.announced:
             self.endpoint.assembling.discard(self)
-        elif progress < min(least, self.reader.missing) and not self.admission_waits:
+        elif self.admission_waits:
+            self._waited += 1
+            if self._waited > 1:
+                self.refuse(StatusCode.RESOURCE_EXHAUSTED, "no room for a message of this size")
+        elif progress < min(least, self.reader.missing):
             self.endpoint.metrics.calls_stalled += 1
             self.reset(ErrorCode.ENHANCE_YOUR_CALM, "CANCELLED")
 

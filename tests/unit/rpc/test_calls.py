@@ -1,0 +1,266 @@
+"""Calls between our channel and our server, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import trovemq_rpc as rpc
+from tests.unit.rpc.rpc_ends import SERVICE, ends, until
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_unary_call_is_answered_with_its_metadata_and_deadline() -> None:
+    async with ends() as both:
+        metadata = (("key", "value"), ("raw-bin", b"\0\1\xff"))
+        assert await both.unary("Echo")(b"hello", timeout=10, metadata=metadata) == b"hello"
+        assert set(metadata) <= set(both.handlers.metadata)
+        assert 9 < (both.handlers.seen_deadline or 0) <= 10
+
+
+async def test_streams_of_all_kinds_keep_order_and_end() -> None:
+    async with ends() as both:
+        call = both.channel.unary_stream(f"/{SERVICE}/Count")(b"100")
+        assert [int(message) async for message in call] == list(range(100))
+        assert (await call.initial_metadata())["begin"] == "now"
+        assert (await call.trailing_metadata())["end"] == "there"
+        joined = both.channel.stream_unary(f"/{SERVICE}/Join")(iter([b"a", b"b", b"c"]))
+        assert await joined == b"a,b,c"
+        stream = both.stream("Both")()
+        for size in (0, 1, 70_000, 3_000_000):
+            await stream.write(bytes(size))
+            assert len(await stream.read()) == size
+        await stream.done_writing()
+        assert await stream.read() is rpc.EOF
+        assert await stream.code() == rpc.StatusCode.OK
+        stream = both.stream("ReadWrite")()
+        await stream.write(b"abc")
+        assert await stream.read() == b"ABC"
+
+
+async def test_a_status_comes_with_details_and_metadata() -> None:
+    async with ends() as both:
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Fail")("nö, 100 % \n".encode())
+        assert failed.value.code() == rpc.StatusCode.NOT_FOUND
+        assert failed.value.details() == "nö, 100 % \n"
+        assert failed.value.trailing_metadata()["raw-bin"] == b"\0\xff"
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Raise")(b"")
+        assert failed.value.code() == rpc.StatusCode.UNKNOWN
+        assert "planted" in (failed.value.details() or "")
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Missing")(b"")
+        assert failed.value.code() == rpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_deadline_ends_the_call_at_both_ends() -> None:
+    async with ends() as both:
+        both.handlers.cancelled = asyncio.get_running_loop().create_future()
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Hang")(b"", timeout=0.02)
+        assert failed.value.code() == rpc.StatusCode.DEADLINE_EXCEEDED
+        await both.handlers.cancelled
+        assert not both.server.metrics.calls_active
+
+
+async def test_cancelling_a_call_cancels_its_handler() -> None:
+    async with ends() as both:
+        both.handlers.cancelled = asyncio.get_running_loop().create_future()
+        call = both.unary("Hang")(b"")
+        await until(lambda: both.server.metrics.calls_active == 1)
+        assert call.cancel()
+        await both.handlers.cancelled
+        assert await call.code() == rpc.StatusCode.CANCELLED
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        waiting = asyncio.ensure_future(_await(both.unary("Hang")(b"")))
+        await until(lambda: both.server.metrics.calls_active == 1)
+        waiting.cancel()
+        await until(lambda: both.server.metrics.calls_active == 0)
+        assert await both.unary("Echo")(b"still here") == b"still here"
+
+
+async def _await(call: Any) -> Any:
+    return await call
+
+
+async def test_too_large_messages_end_their_call_only() -> None:
+    async with ends(options=[("grpc.max_receive_message_length", 1_000)]) as both:
+        for body in (bytes(1_001), bytes(100_000)):
+            with pytest.raises(rpc.AioRpcError) as failed:
+                await both.unary("Echo")(body)
+            assert failed.value.code() == rpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await both.unary("Echo")(bytes(1_000)) == bytes(1_000)
+
+
+async def test_large_messages_pass_both_ways_and_give_their_budget_back() -> None:
+    size = [("grpc.max_receive_message_length", 64 << 20)]
+    async with ends(options=size, channel_options=size) as both:
+        body = bytes(range(256)) * (20 << 12)
+        answers = await asyncio.gather(*(both.unary("Echo")(body) for _ in range(3)))
+        assert all(answer == body for answer in answers)
+        budgets = [both.server.endpoint_options.budget, both.channel.budget]
+        assert [budget.held for budget in budgets if budget] == [0, 0]
+        assert [budget.large_held for budget in budgets if budget] == [0, 0]
+
+
+async def test_a_message_larger_than_the_free_budget_waits_for_it() -> None:
+    budget = rpc.BytesBudget(total=24 << 20, connection_share=24 << 20)
+    options = [("grpc.max_receive_message_length", 18 << 20), ("trovemq.budget", budget)]
+    async with ends(options=options) as both:
+        sizes = await asyncio.gather(*(both.unary("Size")(bytes(12 << 20)) for _ in range(4)))
+        assert sizes == [b"%d" % (12 << 20)] * 4
+        assert budget.refused > 0
+        assert budget.held == 0
+
+
+async def test_callbacks_get_the_calls_of_a_turn_together() -> None:
+    batches: list[int] = []
+
+    def on_calls(calls: list[rpc.ServerCall]) -> None:
+        batches.append(len(calls))
+        for call in calls:
+            if call.message == b"fail":
+                call.fail(rpc.StatusCode.INVALID_ARGUMENT, "no")
+            elif call.message == b"raise":
+                raise ValueError("planted")
+            else:
+                call.reply([b"<", bytes(call.message), b">"])
+
+    async with ends(callbacks={"Call": rpc.CallbackUnary(on_calls)}) as both:
+        call = both.unary("Call")
+        assert await call(b"first") == b"<first>"
+        answers = await asyncio.gather(*(call(b"%d" % number) for number in range(50)))
+        assert answers == [b"<%d>" % number for number in range(50)]
+        assert max(batches) > 10
+        for request, code in ((b"fail", "INVALID_ARGUMENT"), (b"raise", "UNKNOWN")):
+            with pytest.raises(rpc.AioRpcError) as failed:
+                await call(request)
+            assert failed.value.code().name == code
+
+
+async def test_a_kept_message_outlives_the_receive_buffer() -> None:
+    kept: list[tuple[Any, bytes]] = []
+
+    def on_calls(calls: list[rpc.ServerCall]) -> None:
+        for call in calls:
+            kept.append((call.message, call.keep()))
+            call.reply(b"")
+
+    async with ends(callbacks={"Keep": rpc.CallbackUnary(on_calls)}) as both:
+        both.server.parts.receive_buffer.poison = True
+        bodies = [bytes([number]) * 9_000 for number in range(200)]
+        for body in bodies:
+            await both.unary("Keep")(body)
+        assert [bytes(view) for view, _ in kept] == bodies
+        assert [lasting for _, lasting in kept] == bodies
+        assert both.server.parts.receive_buffer.replaced > 0
+
+
+class _Upper:
+    """A stream's callbacks."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+
+    def on_messages(self, call: rpc.ServerCall, messages: list[Any], ended: bool) -> None:
+        for message in messages:
+            call.send(bytes(message).upper())
+        if ended:
+            call.fail(rpc.StatusCode.OK)
+
+    def on_writable(self, call: rpc.ServerCall) -> None:
+        self.ends.append("writable")
+
+    def on_end(self, call: rpc.ServerCall) -> None:
+        self.ends.append("end")
+
+
+async def test_a_streams_callbacks_get_its_messages_and_its_end() -> None:
+    served: list[_Upper] = []
+
+    def on_open(_call: rpc.ServerCall) -> _Upper:
+        served.append(_Upper())
+        return served[-1]
+
+    async with ends(callbacks={"Upper": rpc.CallbackStream(on_open)}) as both:
+        stream = both.stream("Upper")(iter([b"a", b"b" * 100_000, b"c"]))
+        assert [message async for message in stream] == [b"A", b"B" * 100_000, b"C"]
+        stream = both.stream("Upper")()
+        await stream.write(b"x")
+        assert await stream.read() == b"X"
+        stream.cancel()
+        await until(lambda: "end" in served[1].ends)
+
+
+class _Refuse(rpc.ServerInterceptor):
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        if dict(details.invocation_metadata).get("token") == "right":
+            return await continuation(details)
+
+        async def refuse(_request: Any, context: Any) -> None:
+            await context.abort(rpc.StatusCode.UNAUTHENTICATED, details.method)
+
+        return rpc.unary_unary_rpc_method_handler(refuse)
+
+
+class _Token(rpc.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        return await continuation(details._replace(metadata=(("token", "right"),)), request)
+
+
+async def test_interceptors_of_both_ends_see_each_call() -> None:
+    async with ends(interceptors=[_Refuse()]) as both:
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Echo")(b"")
+        assert failed.value.code() == rpc.StatusCode.UNAUTHENTICATED
+        async with rpc.insecure_channel(f"127.0.0.1:{both.port}", interceptors=[_Token()]) as channel:
+            call = channel.unary_unary(f"/{SERVICE}/Echo")(b"body")
+            assert await call == b"body"
+            assert await call.code() == rpc.StatusCode.OK
+
+
+async def test_compressed_messages_are_bounded() -> None:
+    async with ends(
+        compression=rpc.Compression.Gzip, options=[("grpc.max_receive_message_length", 100_000)]
+    ) as both:
+        body = b"again and " * 1_000
+        echo = both.unary("Echo")
+        assert await echo(body, compression=rpc.Compression.Gzip) == body
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await echo(bytes(10 << 20), compression=rpc.Compression.Gzip)
+        assert failed.value.code() == rpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_calls_above_the_servers_limit_are_refused() -> None:
+    async with ends(maximum_concurrent_rpcs=1) as both:
+        hanging = both.unary("Hang")(b"")
+        await until(lambda: both.server.metrics.calls_active == 1)
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Echo")(b"")
+        assert failed.value.code() == rpc.StatusCode.RESOURCE_EXHAUSTED
+        hanging.cancel()
+
+
+async def test_more_calls_than_streams_wait_for_their_turn() -> None:
+    async with ends(options=[("grpc.max_concurrent_streams", 5)]) as both:
+        answers = await asyncio.gather(*(both.unary("Echo")(b"%d" % n) for n in range(200)))
+        assert answers == [b"%d" % n for n in range(200)]
+        assert both.server.metrics.connections_opened == 1
+
+
+async def test_a_handler_that_is_no_coroutine_runs_in_a_thread() -> None:
+    def plain(request: bytes, _context: Any) -> bytes:
+        return request[::-1]
+
+    def prepare(server: rpc.Server) -> None:
+        handler = rpc.unary_unary_rpc_method_handler(plain)
+        generic = rpc.method_handlers_generic_handler("old.Style", {"Reverse": handler})
+        server.add_generic_rpc_handlers((generic,))
+
+    async with ends(prepare=prepare) as both:
+        assert await both.channel.unary_unary("/old.Style/Reverse")(b"abc") == b"cba"

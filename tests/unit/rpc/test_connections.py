@@ -1,0 +1,247 @@
+"""The life of connections: TLS, drain, reconnection, several addresses, peers of other protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import pytest
+
+import trovemq_rpc as rpc
+from tests.unit.rpc.rpc_ends import SERVICE, Handlers, authority, ends, until
+
+pytestmark = pytest.mark.asyncio
+
+FAST = [
+    ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.max_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+]
+NAMED = [*FAST, ("grpc.ssl_target_name_override", "service")]
+
+
+def server_credentials(**more: Any) -> rpc.ServerCredentials:
+    return rpc.ssl_server_credentials([authority().issue("service")], **more)
+
+
+async def test_tls_with_alpn_carries_calls_of_all_sizes() -> None:
+    trust = rpc.ssl_channel_credentials(authority().root)
+    async with ends(
+        server_credentials=server_credentials(), credentials=trust, channel_options=NAMED
+    ) as both:
+        for size in (0, 10, 20_000, 3_000_000):
+            assert await both.unary("Echo")(bytes(size)) == bytes(size)
+
+
+async def test_mutual_tls_names_the_client() -> None:
+    identity: list[Any] = []
+
+    def prepare(server: rpc.Server) -> None:
+        async def who(_request: bytes, context: Any) -> bytes:
+            identity.append(dict(context.auth_context()))
+            return b""
+
+        server.add_registered_method_handlers("test.Who", {"Who": rpc.unary_unary_rpc_method_handler(who)})
+
+    key, chain = authority().issue("someone")
+    trusting = server_credentials(root_certificates=authority().root, require_client_auth=True)
+    known = rpc.ssl_channel_credentials(authority().root, key, chain)
+    async with ends(
+        server_credentials=trusting, credentials=known, channel_options=NAMED, prepare=prepare
+    ) as both:
+        await both.channel.unary_unary("/test.Who/Who")(b"")
+        assert identity[0]["x509_common_name"] == [b"someone"]
+        unknown = rpc.ssl_channel_credentials(authority().root)
+        async with rpc.secure_channel(f"127.0.0.1:{both.port}", unknown, options=NAMED) as channel:
+            with pytest.raises(rpc.AioRpcError) as failed:
+                await channel.unary_unary("/test.Who/Who")(b"", timeout=5)
+            assert failed.value.code() == rpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_certificate_that_is_not_trusted_ends_the_call_as_unavailable() -> None:
+    other = rpc.ssl_channel_credentials()
+    async with ends(
+        server_credentials=server_credentials(), credentials=other, channel_options=NAMED
+    ) as both:
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Echo")(b"", timeout=5)
+        assert failed.value.code() == rpc.StatusCode.UNAVAILABLE
+        assert "certificate" in (failed.value.details() or "").lower()
+
+
+async def _exchange(port: int, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except (ConnectionError, ssl.SSLError):
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_peers_of_other_protocols_get_a_clear_end_and_hurt_nobody() -> None:
+    async with ends() as both:
+        answer = await _exchange(both.port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 505 ")
+        assert b"gRPC" in answer
+        hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
+        assert await _exchange(both.port, hello) == b""
+        goaway = await _exchange(both.port, b"garbage " * 10)
+        assert b"preface" in goaway
+        assert await both.unary("Echo")(b"well") == b"well"
+        assert both.server.metrics.refused_connections == 2
+
+
+async def test_plain_to_a_tls_port_and_tls_without_h2_end() -> None:
+    async with ends(server_credentials=server_credentials(), credentials=None) as both:
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Echo")(b"", timeout=5)
+        assert failed.value.code() == rpc.StatusCode.UNAVAILABLE
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        assert await _exchange(both.port, b"PRI * HTTP/2.0\r\n", context) == b""
+        await until(lambda: both.server.metrics.refused_connections >= 2)
+
+
+async def test_a_stop_drains_open_calls_and_refuses_new_ones() -> None:
+    async with ends() as both:
+        stream = both.stream("Both")()
+        await stream.write(b"before")
+        assert await stream.read() == b"before"
+        stopping = asyncio.create_task(both.server.stop(5))
+        await until(lambda: all(endpoint.draining for endpoint in both.channel.endpoints))
+        await stream.write(b"during")
+        assert await stream.read() == b"during"
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.unary("Echo")(b"", timeout=5)
+        assert failed.value.code() == rpc.StatusCode.UNAVAILABLE
+        await stream.done_writing()
+        assert await stream.read() is rpc.EOF
+        await stopping
+
+
+async def test_a_drained_connection_is_replaced_without_a_lost_call() -> None:
+    async with ends() as both:
+        echo = both.unary("Echo")
+        await echo(b"")
+
+        async def steadily() -> list[bytes]:
+            return [await echo(b"%d" % number) for number in range(300)]
+
+        running = asyncio.gather(*(steadily() for _ in range(5)))
+        for _ in range(3):
+            await asyncio.sleep(0.005)
+            for endpoint in tuple(both.server.endpoints):
+                endpoint.drain()
+        assert await running == [[b"%d" % number for number in range(300)]] * 5
+        assert both.server.metrics.connections_opened > 1
+        await until(lambda: both.server.metrics.connections == 1)
+
+
+async def test_used_up_stream_ids_lead_to_a_new_connection() -> None:
+    async with ends() as both:
+        echo = both.unary("Echo")
+        await echo(b"")
+        for endpoint in both.channel.endpoints:
+            endpoint.connection.next_stream_id = (1 << 31) - 3
+        assert [await echo(b"%d" % n) for n in range(4)] == [b"%d" % n for n in range(4)]
+        assert both.server.metrics.connections_opened == 2
+
+
+async def test_a_channel_connects_again_when_its_server_is_back() -> None:
+    async with ends() as both:
+        assert await both.unary("Echo")(b"one") == b"one"
+        await both.server.stop(None)
+        await until(lambda: both.channel.get_state() != rpc.ChannelConnectivity.READY)
+        async with rpc.insecure_channel(f"127.0.0.1:{both.port}", options=FAST) as channel:
+            echo = channel.unary_unary(f"/{SERVICE}/Echo")
+            with pytest.raises(rpc.AioRpcError) as failed:
+                await echo(b"")
+            assert failed.value.code() == rpc.StatusCode.UNAVAILABLE
+            waiting = echo(b"two", wait_for_ready=True, timeout=10)
+            again = rpc.server()
+            again.add_registered_method_handlers(SERVICE, Handlers().registered())
+            again.add_insecure_port(f"127.0.0.1:{both.port}")
+            await again.start()
+            assert await waiting == b"two"
+            await again.stop(None)
+
+
+async def test_round_robin_uses_all_addresses_and_survives_the_loss_of_one() -> None:
+    async with ends() as first, ends() as second:
+        target = f"ipv4:127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        options = [*FAST, ("grpc.lb_policy_name", "round_robin")]
+        async with rpc.insecure_channel(target, options=options) as channel:
+            echo = channel.unary_unary(f"/{SERVICE}/Echo")
+            await channel.channel_ready()
+            await until(lambda: len(channel.endpoints) == 2)
+            for _ in range(10):
+                await echo(b"")
+            assert [both.server.metrics.calls_started for both in (first, second)] == [5, 5]
+            await first.server.stop(None)
+            await until(lambda: len(channel.endpoints) == 1)
+            for _ in range(10):
+                await echo(b"")
+            assert second.server.metrics.calls_started == 15
+
+
+async def test_an_old_connection_is_drained_by_age() -> None:
+    async with ends(options=[("grpc.max_connection_age_ms", 1)]) as both:
+        await both.unary("Echo")(b"")
+        for endpoint in tuple(both.server.endpoints):
+            endpoint.tick(both.channel.loop.time() + 1)
+        await until(lambda: both.server.metrics.connections == 0)
+        assert await both.unary("Echo")(b"on a new one") == b"on a new one"
+
+
+async def test_a_silent_peer_is_found_by_keepalive() -> None:
+    options = [("grpc.keepalive_time_ms", 1_000), ("grpc.keepalive_timeout_ms", 1_000)]
+    async with ends(options=options) as both:
+        await both.unary("Echo")(b"")
+        (endpoint,) = both.server.endpoints
+        (theirs,) = both.channel.endpoints
+        assert theirs.transport is not None
+        theirs.transport.pause_reading()
+        now = both.channel.loop.time()
+        for seconds in (0, 2, 4):
+            endpoint.tick(now + seconds)
+        await until(lambda: both.server.metrics.connections == 0)
+        assert both.server.metrics.keepalive_timeouts == 1
+
+
+async def test_a_client_that_pings_too_often_is_sent_away() -> None:
+    async with ends() as both:
+        await both.unary("Echo")(b"")
+        (endpoint,) = both.channel.endpoints
+        for _ in range(4):
+            endpoint.connection.ping(b"whatever")
+            endpoint.flush()
+            await asyncio.sleep(0.001)
+        await until(lambda: both.server.metrics.too_many_pings == 1)
+        assert await both.unary("Echo")(b"again") == b"again"
+        assert both.channel.metrics.goaways_received == {"ENHANCE_YOUR_CALM": 1}
+
+
+async def test_a_request_that_makes_no_progress_is_reset() -> None:
+    options = [("trovemq.stall_timeout_ms", 2_000), ("grpc.max_receive_message_length", 140 << 20)]
+    async with ends(options=options) as both:
+        stream = both.stream("Both")()
+        await stream.wait_for_connection()
+        prefix = b"\0" + (130 << 20).to_bytes(4, "big")
+        stream.endpoint.connection.send_data(stream.stream, (prefix + bytes(1_000),), 1_005)
+        stream.endpoint.flush()
+        await until(lambda: any(endpoint.assembling for endpoint in both.server.endpoints))
+        budget = both.server.endpoint_options.budget
+        assert budget is not None
+        assert budget.held >= 130 << 20
+        (endpoint,) = both.server.endpoints
+        now = both.channel.loop.time()
+        endpoint.tick(now)
+        endpoint.tick(now + 3)
+        assert await stream.code() == rpc.StatusCode.RESOURCE_EXHAUSTED
+        assert budget.held == 0
+        assert both.server.metrics.calls_stalled == 1
