@@ -1,0 +1,97 @@
+"""Generated code and grpcio's own services on our server and channel, without a change."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+import trovemq_rpc as rpc
+from tests.unit.rpc.rpc_ends import ends, until
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_generated_code_of_grpcio_serves_and_calls() -> None:
+    servicer = health.aio.HealthServicer()
+
+    def prepare(server: rpc.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+
+    serving = health_pb2.HealthCheckResponse.SERVING
+    async with ends(prepare=prepare) as both:
+        await servicer.set("ours", serving)
+        stub = health_pb2_grpc.HealthStub(both.channel)
+        request = health_pb2.HealthCheckRequest(service="ours")
+        assert (await stub.Check(request)).status == serving
+        watch = stub.Watch(request)
+        assert (await watch.read()).status == serving
+        await servicer.set("ours", health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await stub.Check(health_pb2.HealthCheckRequest(service="other"))
+        assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_reflection_of_grpcio_is_served() -> None:
+    def prepare(server: rpc.Server) -> None:
+        reflection.enable_server_reflection((reflection.SERVICE_NAME, "grpc.health.v1.Health"), server)
+
+    async with ends(prepare=prepare) as both:
+        stub = reflection_pb2_grpc.ServerReflectionStub(both.channel)
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        (answer,) = [reply async for reply in stub.ServerReflectionInfo(iter([asked]))]
+        names = [service.name for service in answer.list_services_response.service]
+        assert "grpc.health.v1.Health" in names
+
+
+async def test_grpcios_channel_calls_our_server() -> None:
+    async with ends() as both, grpc.aio.insecure_channel(f"127.0.0.1:{both.port}") as channel:
+        for size in (0, 1_000, 3_000_000):
+            assert await channel.unary_unary("/test.Test/Echo")(bytes(size)) == bytes(size)
+        stream = channel.stream_stream("/test.Test/Both")(iter([b"a", b"b"]))
+        assert [message async for message in stream] == [b"a", b"b"]
+        call = channel.unary_unary("/test.Test/Hang")(b"")
+        await until(lambda: both.server.metrics.calls_active == 1)
+        call.cancel()
+        await until(lambda: both.server.metrics.calls_active == 0)
+
+
+async def test_our_channel_calls_grpcios_server() -> None:
+    async def echo(request: bytes, _context: object) -> bytes:
+        return request
+
+    async def both(requests: object, context: grpc.aio.ServicerContext) -> None:
+        while (request := await context.read()) is not grpc.aio.EOF:
+            await context.write(request)
+
+    server = grpc.aio.server()
+    handlers = {
+        "Echo": grpc.unary_unary_rpc_method_handler(echo),
+        "Both": grpc.stream_stream_rpc_method_handler(both),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with rpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for size in (0, 1_000, 3_000_000):
+            assert await channel.unary_unary("/test.Test/Echo")(bytes(size)) == bytes(size)
+        stream = channel.stream_stream("/test.Test/Both")(iter([b"a", bytes(500_000), b"b"]))
+        assert [len(message) async for message in stream] == [1, 500_000, 1]
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await channel.unary_unary("/test.Test/None")(b"")
+        assert failed.value.code() == rpc.StatusCode.UNIMPLEMENTED
+    await server.stop(None)
+
+
+async def test_what_is_raised_is_caught_by_grpcios_names() -> None:
+    async with ends() as both:
+        with pytest.raises(grpc.RpcError):
+            await both.unary("Fail")(b"x")
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await both.unary("Fail")(b"x")
+        assert isinstance(failed.value, rpc.AioRpcError)
+        assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+        assert isinstance(both.server, grpc.aio.Server)
