@@ -5,6 +5,7 @@
     make bench ARGS="rocketmq"      RocketMQ's protocol, with the official clients that this machine can run
     make bench ARGS="recovery"      how soon a killed broker acknowledges again
     make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
+    make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -30,6 +31,7 @@ import uvloop
 import trovemq
 from bench import engine, limits, measure, recovery, rocketmq, safety
 from bench.report import Report, print_table, write_json, write_markdown
+from bench.rpc import run as rpc
 from bench.trees import run as trees
 from trovemq.testing import BrokerProcess
 
@@ -43,6 +45,7 @@ PARTS = {
     "rocketmq": "RocketMQ's protocol",
     "recovery": "Recovery after a kill",
     "trees": "B+trees",
+    "rpc": "gRPC, our own beside grpc.aio",
 }
 PIPELINE = "pipeline"
 BROKER_SETTINGS: dict[str, Any] = {
@@ -173,6 +176,7 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "rocketmq": (rocketmq.measure_protocol, rocketmq.ABOUT),
     "recovery": (recovery.measure_recovery, recovery.ABOUT),
     "trees": (trees.measure_trees, trees.ABOUT),
+    "rpc": (rpc.measure_rpc, rpc.ABOUT),
     PIPELINE: (measure_pipeline, ""),
 }
 TITLES = PARTS | {PIPELINE: "The data pipeline on Spark"}

@@ -4,7 +4,7 @@ Both ends use it: the server for requests, the channel for responses.
 
 Invariants:
 - `charged` and `admitted` are what the budget counts for this call; both are 0 when it is over.
-- The stream's receive window is the default less what is unread, or more for one message that was admitted.
+- The stream's receive window is `window` less what is unread, or more for one message that was admitted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trovemq_rpc.wire.framing import PREFIX_SIZE, FramingError, Message, Message
 from trovemq_rpc.wire.status import StatusCode
 
 NOTHING: Final = memoryview(b"")
+WINDOW_GROWN_MAX: Final = 4 << 20  # a stream that is read as fast as it comes: a round trip costs less of it
 
 Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
 
@@ -39,6 +40,7 @@ class Intake:
     message_compressed = False  # of the message that was read last
     reader: MessageReader | None = None
     unread = 0
+    window = 0  # of the stream, once it has grown
     charged = 0  # bytes that the budget counts, apart from `admitted`
     admitted = 0  # a message that the budget admitted by its length
     admission_waits = False
@@ -115,7 +117,8 @@ class Intake:
         missing = reader.missing
         if self.admitted or self.admission_waits or self.stream.receive_window >= missing:
             return
-        if reader.announced <= endpoint.connection.limits.stream_window:
+        if reader.announced <= (self.window or endpoint.connection.limits.stream_window):
+            self.open_window()
             return
         self.admission_waits = True
 
@@ -157,13 +160,15 @@ class Intake:
         return message
 
     def open_window(self) -> None:
-        """The peer may send as much as nobody has left unread."""
+        """The peer may send as much as nobody has left unread; more each time, while the budget is easy."""
         if not self.ended and self.stream.state != CLOSED and not self.admission_waits and not self.admitted:
             endpoint = self.endpoint
-            window = endpoint.connection.limits.stream_window
-            if self.unread < window:
-                endpoint.connection.set_stream_window(self.stream, window - self.unread)
+            window = self.window or endpoint.connection.limits.stream_window
+            left = window - self.unread
+            if left > 0 and endpoint.connection.set_stream_window(self.stream, left):
                 endpoint.flush_soon()
+                if window < WINDOW_GROWN_MAX and endpoint.budget.held * 4 < endpoint.budget.total:
+                    self.window = window * 2
 
     def _give(self, size: int) -> None:
         size = min(size, self.charged)

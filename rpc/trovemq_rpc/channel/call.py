@@ -231,9 +231,8 @@ class Call(Intake):
             if self.reader is not None:
                 self.on_over()
             endpoint.call_over()
-        metrics = channel.metrics
-        metrics.calls_active -= 1
-        metrics.calls_ended[code.name] = metrics.calls_ended.get(code.name, 0) + 1
+        ended = channel.metrics.calls_ended
+        ended[code.name] = ended.get(code.name, 0) + 1
         channel.calls.discard(self)
         if self._head_waiters is not None:
             self._wake_heads()

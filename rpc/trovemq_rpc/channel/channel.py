@@ -139,13 +139,14 @@ class Channel:
     # --- calls on their way -----------------------------------------------------------------------------
     def submit(self, call: Call) -> None:
         """Sends the call now, or when there is a connection for it."""
-        if call not in self.calls:
-            if self._closed:
-                raise UsageError("Channel is closed.")
-            self.calls.add(call)
+        if self._closed:
+            raise UsageError("Channel is closed.")
+        calls = self.calls
+        if call not in calls:
+            calls.add(call)
             self.metrics.calls_started += 1
-            self.metrics.calls_active += 1
         if call.over:
+            calls.discard(call)
             return
         endpoint = self._pick() if not self._waiting else None
         if endpoint is not None:
@@ -160,6 +161,9 @@ class Channel:
     def _pick(self) -> ChannelEndpoint | None:
         subchannels = self._subchannels
         if len(subchannels) == 1:
+            endpoint = subchannels[0].endpoint
+            if endpoint is not None and endpoint.can_open:
+                return endpoint
             return subchannels[0].usable()
         for at in range(len(subchannels)):
             endpoint = subchannels[(self._turn + at) % len(subchannels)].usable()

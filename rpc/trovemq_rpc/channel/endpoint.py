@@ -38,7 +38,15 @@ class ChannelEndpoint(Endpoint):
 
     @property
     def can_open(self) -> bool:
-        return self.ready and not self.draining and not self.closing and self.connection.can_open
+        """Whether one more call may go here."""
+        connection = self.connection
+        return (
+            not self.draining
+            and len(connection.streams) < connection.peer_concurrent_streams_max
+            and self.ready
+            and not self.closing
+            and connection.can_open
+        )
 
     # --- life -------------------------------------------------------------------------------------------
     def on_connected(self) -> None:

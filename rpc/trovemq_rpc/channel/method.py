@@ -113,6 +113,10 @@ class UnaryUnaryMultiCallable(MultiCallable):
         wait_for_ready: bool | None = None,
         compression: Any = None,
     ) -> Any:
+        channel = self._channel
+        if credentials is None and not channel.interceptors:
+            kind: Any = self._kind
+            return kind(channel, self._method, request, timeout, metadata, wait_for_ready, compression)
         return self._call(request, timeout, metadata, credentials, wait_for_ready, compression)
 
 

@@ -52,6 +52,7 @@ from trovemq_rpc.http2.streams import AFTER_RECEIVED_END, CLOSED, MAY_RECEIVE, O
 
 PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is handed on in parts, as they arrive
 HEADS_MAX: Final = 256
+PLAIN_HEADERS_MASK: Final = PADDED | PRIORITY_FLAG | END_HEADERS
 
 _unpack_header = frames.FRAME_HEADER.unpack_from
 
@@ -75,7 +76,7 @@ class Receiving(ControlFrames):
         self._block_size = 0
         self._block_self = False
         # Heads by the identity of the field list, which the decoder shares between equal blocks
-        self._heads: dict[int, tuple[Fields, RequestHead | ResponseHead]] = {}
+        self._heads: dict[int, tuple[Fields, RequestHead | ResponseHead | None]] = {}
 
     # --- bytes in ---------------------------------------------------------------------------------------
     def receive(self, data: bytes) -> list[ev.Event]:
@@ -178,7 +179,10 @@ class Receiving(ControlFrames):
             elif end > size:
                 break
             elif kind == HEADERS:
-                self._headers(data[start:end], flags, stream_id)
+                if flags & PLAIN_HEADERS_MASK == END_HEADERS and stream_id:
+                    self._header_block(stream_id, data[start:end], flags, False)
+                else:
+                    self._headers(data[start:end], flags, stream_id)
             elif kind == CONTINUATION:
                 self._continuation(data[start:end], flags, stream_id)
             else:
@@ -364,13 +368,11 @@ class Receiving(ControlFrames):
     def _head(self, stream: Stream, fields: Fields, ended: bool) -> None:
         known = self._heads.get(id(fields))
         head: RequestHead | ResponseHead
-        if known is not None and known[0] is fields:
+        if known is not None and known[0] is fields and known[1] is not None:
             head = known[1]
         else:
             head = check_response(fields) if self.client_side else check_request(fields)
-            if len(self._heads) >= HEADS_MAX:
-                self._heads.clear()
-            self._heads[id(fields)] = (fields, head)
+            self._remember(fields, head)
         if self.client_side and 100 <= head.status < 200:  # type: ignore[union-attr]
             if ended:
                 raise malformed("an informational response ends the stream")
@@ -386,11 +388,20 @@ class Receiving(ControlFrames):
             self._received_end(stream)
         self.events.append((ev.HEADERS, stream, head, ended))
 
+    def _remember(self, fields: Fields, head: RequestHead | ResponseHead | None) -> None:
+        """The list was found sound; keeping it keeps its identity from being used again."""
+        if len(self._heads) >= HEADS_MAX:
+            self._heads.clear()
+        self._heads[id(fields)] = (fields, head)
+
     def _trailers(self, stream: Stream, fields: Fields | None, ended: bool) -> None:
         if not ended:
             raise malformed("a second header block without END_STREAM")
         if fields is not None:
-            check_fields(fields)
+            known = self._heads.get(id(fields))
+            if known is None or known[0] is not fields:
+                check_fields(fields)
+                self._remember(fields, None)
         if stream.body_left > 0:
             raise malformed("content-length is not the length of the content")
         self._received_end(stream)

@@ -261,12 +261,14 @@ class Sending(ConnectionState):
             self.receive_window += self.unacknowledged
             self.unacknowledged = 0
 
-    def set_stream_window(self, stream: Stream, size: int) -> None:
+    def set_stream_window(self, stream: Stream, size: int) -> bool:
         """The peer may send `size` bytes on the stream, never less than before; small steps are left out."""
         grow = size - stream.receive_window
         if grow * 2 >= size and grow > 0 and stream.state < HALF_CLOSED_REMOTE:
             stream.receive_window = size
             self.write(frames.window_update(stream.id, grow))
+            return True
+        return False
 
     def raise_stream_window(self, stream: Stream, size: int) -> None:
         """The same at once, however small the step: for a message of which so much is still to come."""

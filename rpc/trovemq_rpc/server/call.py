@@ -54,7 +54,8 @@ class ServerCall(Incoming, Outgoing):
         self.head = head
         assert head.method is not None
         self.method = head.method
-        self.messages: deque[Received] = deque()
+        if head.method.request_streaming:
+            self.messages: deque[Received] = deque()
 
     # --- reading ----------------------------------------------------------------------------------------
     async def read(self) -> Any:
