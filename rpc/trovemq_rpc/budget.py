@@ -5,6 +5,7 @@
 | a message above a stream's window is admitted by its announced length | none begins that cannot end |
 | messages above 4 MiB share three quarters of the total | half-received giants never lock out small ones |
 | a used up share or total keeps the connection's window closed | pressure, and control frames still pass |
+| one message is admitted even where all is used up | something always goes on |
 | bytes of an admitted message never wait for the window | they are counted already |
 """
 
@@ -37,6 +38,7 @@ class BytesBudget:
         self.connection_share = min(connection_share, total)
         self.held = 0
         self.large_held = 0
+        self.admissions = 0
         self.refused = 0  # admissions that had to wait
         self._small: deque[tuple[Holder, int, Callable[[], bool]]] = deque()
         self._large: deque[tuple[Holder, int, Callable[[], bool]]] = deque()
@@ -90,9 +92,12 @@ class BytesBudget:
         if size > SMALL_MESSAGE_MAX:
             self.large_held -= size
         holder.admissions -= 1
+        self.admissions -= 1
         self.give(holder, size)
 
     def _fits(self, holder: Holder, size: int) -> bool:
+        if not self.admissions:
+            return True  # one is always on its way, or incomplete messages could fill all there is for good
         if self.held + size > self.total:
             return False
         if holder.admissions and holder.held + size > self.connection_share:
@@ -103,6 +108,7 @@ class BytesBudget:
         if size > SMALL_MESSAGE_MAX:
             self.large_held += size
         holder.admissions += 1
+        self.admissions += 1
         self.take(holder, size)
         if not admitted():
             self.give_message(holder, size)

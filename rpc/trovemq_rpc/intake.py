@@ -103,7 +103,10 @@ class Intake:
             return
         endpoint.budget.take(endpoint, size)
         self.charged += size
-        if endpoint.budget.exhausted(endpoint):
+        window = endpoint.connection.limits.connection_window
+        if endpoint.admissions and endpoint.withheld * 2 >= window:
+            endpoint.to_acknowledge += size  # admitted messages need the other half
+        elif endpoint.budget.exhausted(endpoint):
             endpoint.withheld += size
         else:
             endpoint.to_acknowledge += size
@@ -127,6 +130,9 @@ class Intake:
             if self.over or self.reader is None:
                 return False
             self.admitted = missing
+            room = min(endpoint.withheld, missing)  # it needs the connection's window, too
+            endpoint.withheld -= room
+            endpoint.connection.acknowledge(room)
             endpoint.connection.raise_stream_window(self.stream, self.reader.missing)
             endpoint.flush_soon()
             return True
@@ -193,7 +199,7 @@ class Intake:
         progress, self.progress = self.progress, 0
         if self.reader is None or not self.reader.announced:
             self.endpoint.assembling.discard(self)
-        elif self.admission_waits:
+        elif self.admission_waits or (progress < least and self.endpoint.withheld):
             self._waited += 1
             if self._waited > 1:
                 self.refuse(StatusCode.RESOURCE_EXHAUSTED, "no room for a message of this size")

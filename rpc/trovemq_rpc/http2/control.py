@@ -171,7 +171,10 @@ class ControlFrames(Sending):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != 8:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING is not eight bytes")
-        self.allowances.pings.take()
+        progress = (self.receive_window, self.send_window, self.streams_opened)
+        if progress == self._progress_at_ping:
+            self.allowances.pings.take()  # an honest peer measures its round trip beside data, however often
+        self._progress_at_ping = progress
         if flags & ACK:
             self.events.append((ev.PONG, None, bytes(payload), False))
         else:

@@ -11,7 +11,7 @@ ENHANCE_YOUR_CALM. So an honest peer never meets them, and a flood ends within a
 | header_block_size_max | 64 KiB | compressed bytes of a block, all CONTINUATION frames (CVE-2024-27316) |
 | continuations_max | 64 | empty CONTINUATION frames cost processor time, not bytes |
 | frame_size_max | 64 KiB | few headers for a large message, and a frame still fits the receive buffer |
-| stream_window | 256 KiB | what a stream may send before anybody looked at it |
+| stream_window | 64 KiB | what a stream may send before anybody looked at it; it grows by use |
 | connection_window | 4 MiB | the same for all streams of a connection |
 | resets_allowed | 2,000 (400 a second) | rapid reset: streams opened and reset at once (CVE-2023-44487) |
 | pings_allowed | 200 (20 a second) | a PING is answered at once: a flood makes us write |
@@ -40,7 +40,7 @@ class Limits:
     header_block_size_max: int = 64 << 10
     continuations_max: int = 64
     frame_size_max: int = 64 << 10
-    stream_window: int = 256 << 10
+    stream_window: int = 64 << 10
     connection_window: int = 4 << 20
     resets_allowed: int = 2_000
     pings_allowed: int = 200

@@ -256,7 +256,8 @@ class Sending(ConnectionState):
     def acknowledge(self, size: int) -> None:
         """`size` bytes received on the connection are accounted for: the peer may send as many again."""
         self.unacknowledged += size
-        if self.unacknowledged * 2 >= self.limits.connection_window:
+        window = self.limits.connection_window
+        if self.unacknowledged * 2 >= window or (self.unacknowledged and self.receive_window * 4 < window):
             self.write(frames.window_update(0, self.unacknowledged))
             self.receive_window += self.unacknowledged
             self.unacknowledged = 0

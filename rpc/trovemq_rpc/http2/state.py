@@ -85,6 +85,7 @@ class ConnectionState:
         self.streams_opened = 0
         self.window_stalls = 0
         self.pings_received = 0
+        self._progress_at_ping = (0, 0, 0)
         self.resets_sent: dict[int, int] = {}
         self.resets_received: dict[int, int] = {}
         self._open_output()

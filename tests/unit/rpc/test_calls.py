@@ -264,3 +264,13 @@ async def test_a_handler_that_is_no_coroutine_runs_in_a_thread() -> None:
 
     async with ends(prepare=prepare) as both:
         assert await both.channel.unary_unary("/old.Style/Reverse")(b"abc") == b"cba"
+
+
+async def test_many_half_received_messages_do_not_lock_each_other_out() -> None:
+    """Each exceeds its stream's window; together they exceed the connection's share of the budget."""
+    budget = rpc.BytesBudget(total=16 << 20, connection_share=4 << 20)
+    async with ends(options=[("trovemq.budget", budget)]) as both:
+        size = both.unary("Size")
+        assert set(await asyncio.gather(*(size(bytes(271_828)) for _ in range(300)))) == {b"271828"}
+        assert budget.refused > 0
+        assert (budget.held, budget.admissions) == (0, 0)
