@@ -479,6 +479,7 @@ class MessageStore(StoreReading):
         self.dispatch()
         self.flush_projections(index=True)
         self.offsets.persist()
+        self.topics.write_file()
         if self._dispatcher.pending_bytes:
             return  # a consume queue lacks records: stays marked as crashed, the next start completes it
         fault_point("close.before_marks")

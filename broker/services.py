@@ -267,6 +267,10 @@ class RoutedTopics:
         names = {*self._store.topics.names(include_system=True), *self._store.consume_queues.topics()}
         return sorted(name for name in names if include_system or not is_system_topic(name))
 
+    def find(self, name: str) -> TopicConfig | None:
+        known = name in self._store.topics or self._store.consume_queues.has_topic(name)
+        return self.require(name) if known else None
+
     def require(self, name: str) -> TopicConfig:
         config = self._store.topics.get(name)
         if config is not None:

@@ -1,5 +1,7 @@
 """Making, altering and deleting topics as a service: on disk before the reply, and off the event loop.
 
+Topics that are made at the same time share a write and a sync: whoever holds the lock makes all that wait.
+
 Invariants
 - One change at a time; the file is written in a thread, the table changes on the loop when that is over.
 - A caller that goes away leaves no change half made: the thread is waited for.
@@ -8,16 +10,30 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from broker.deduplication import disabled
 from broker.message_store import MessageStore
 from broker.topics.topic_options import OFF
-from broker.topics.topics import NO_OPTIONS, TopicChange, TopicConfig
+from broker.topics.topics import NO_OPTIONS, NewTopic, TopicChange, TopicConfig
 from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 
 POLL_S: Final = 0.02
+CREATED_AT_ONCE_MAX: Final = 256
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A topic that waits to be made. done: it is, or was refused with the error."""
+
+    topic: NewTopic
+    done: bool = False
+    refusal: TroveError | None = None
 
 
 class TopicChanges:
@@ -35,6 +51,7 @@ class TopicChanges:
         self._store = store
         self._clock_ms = clock_ms
         self._persist_offsets = persist_offsets
+        self._wanted: deque[_Wanted] = deque()
         self.changing: Final = asyncio.Lock()
         """Held while a topic is made, altered or deleted; whoever removes files of queues holds it too."""
 
@@ -48,13 +65,38 @@ class TopicChanges:
     ) -> TopicConfig:
         """Raises what TopicTable.create raises, and INDEX_DISABLED."""
         self._check_index(name, options)
-        async with self.changing:
-            topics = self._store.topics
-            change = topics.begin_create(
-                name, queue_count, message_type, options=options, now_ms=self._clock_ms()
+        wanted = _Wanted(NewTopic(name, queue_count, message_type, options))
+        self._wanted.append(wanted)
+        try:
+            async with self.changing:
+                while not wanted.done:
+                    await self._create_wanted()
+        finally:
+            if not wanted.done:
+                self._wanted.remove(wanted)  # its caller is gone
+        if wanted.refusal is not None:
+            raise wanted.refusal
+        return self._store.topics.require(name)
+
+    async def _create_wanted(self) -> None:
+        """Makes those that wait, as many as go into one change; the lock is held."""
+        count = min(len(self._wanted), CREATED_AT_ONCE_MAX)
+        taken = [self._wanted.popleft() for _ in range(count)]
+        failure = TroveError(errors.SERVICE_NOT_AVAILABLE)
+        change: TopicChange | None = None
+        refusals: list[TroveError | None] = [failure] * count
+        try:
+            change, refusals = self._store.topics.begin_create_all(
+                [one.topic for one in taken], now_ms=self._clock_ms()
             )
-            await self._save(change)
-            return topics.require(name)
+            if change is not None:
+                await self._save(change)
+        except TroveError as error:
+            failure = error
+        finally:
+            saved = change is None or change.saved
+            for one, refusal in zip(taken, refusals, strict=True):
+                one.done, one.refusal = True, refusal or (None if saved else failure)
 
     async def _ids_read(self, name: str) -> None:
         """Returns when every id of the topic that counts is known."""

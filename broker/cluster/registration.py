@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import grpc
 
-from broker.cluster.view import BrokerView, broker_info, topic_routes
+from broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
@@ -91,6 +91,7 @@ class Registration:
         self._channel_factory = channel_factory
         self._wake = asyncio.Event()
         self._leaving = False
+        self._spaced_until = 0.0
 
     def topics_changed(self) -> None:
         self._wake.set()
@@ -151,6 +152,7 @@ class Registration:
                 heartbeat.broker.CopyFrom(broker_info(self._view))
                 heartbeat.topics.extend(topic_routes(self._view.topics()))
                 version_sent = heartbeat.data_version
+                self._spaced_until = asyncio.get_running_loop().time() + spacing_s(len(heartbeat.topics))
             async with asyncio.timeout(self._reply_wait_s(leaving=heartbeat.leaving)):
                 await call.write(heartbeat)
                 reply = await call.read()
@@ -169,6 +171,13 @@ class Registration:
                     await self._wake.wait()
             except TimeoutError:
                 pass
+            await self._space_out()
+
+    async def _space_out(self) -> None:
+        """Until all topics may be sent again; a farewell does not wait."""
+        left_s = self._spaced_until - asyncio.get_running_loop().time()
+        if left_s > 0 and not self._leaving:
+            await self._wait(left_s)
 
     def _reply_wait_s(self, *, leaving: bool) -> float:
         interval_s = self._settings.heartbeat_interval_ms / 1000

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from grpc.aio import ServicerContext
 
-from broker.cluster.view import BrokerView, broker_info, topic_routes
+from broker.cluster.view import BrokerView, broker_info, spacing_s, topic_routes
 from trovemq_daemon.watchers import Watchers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -21,8 +22,14 @@ TOPICS_ASKED_MAX: Final = 1_024
 class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
     """Answers as a nameserver would that knows this broker only; `version` is the topics' data version."""
 
-    def __init__(self, view: BrokerView, watchers_max: int = WATCHERS_MAX) -> None:
+    def __init__(
+        self,
+        view: BrokerView,
+        watchers_max: int = WATCHERS_MAX,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._view = view
+        self._sleep = sleep
         self._watchers = Watchers(watchers_max)
         view.add_change_listener(self._watchers.notify)
 
@@ -65,6 +72,8 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
                 if _topics_of(routes) != _topics_of(sent):
                     sent = routes
                     yield self._reply(routes)
+                    if not topics:
+                        await self._sleep(spacing_s(sum(len(route.topics) for route in routes)))
         raise TroveError(errors.SERVICE_NOT_AVAILABLE, "this broker is stopping")
 
     def _reply(self, routes: Sequence[common_pb2.BrokerRoute]) -> route_pb2.ClusterReply:
@@ -72,7 +81,11 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
 
     def _routes(self, asked: Sequence[str]) -> list[common_pb2.BrokerRoute]:
         """This broker, with `asked` topics (all where empty); nothing where it has none of those."""
-        topics = [topic for topic in self._view.topics() if not asked or topic.name in asked]
+        topics = (
+            [topic for name in dict.fromkeys(asked) if (topic := self._view.find(name)) is not None]
+            if asked
+            else self._view.topics()
+        )
         if asked and not topics:
             return []
         return [common_pb2.BrokerRoute(broker=broker_info(self._view), topics=topic_routes(topics))]

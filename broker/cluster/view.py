@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from trovemq_proto.v1 import common_pb2
+
+SPACED_FROM: Final = 1_000
+TOPICS_SENT_PER_S: Final = 20_000
+SPACING_MAX_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,10 @@ class BrokerView(Protocol):
         """Every topic, system topics too: what is in the store can be read and queried."""
         ...
 
+    def find(self, name: str) -> TopicSummary | None:
+        """One of them; it costs the same however many there are."""
+        ...
+
     @property
     def data_version(self) -> int:
         """Another number whenever `topics()` is another."""
@@ -66,6 +74,8 @@ class Topics(Protocol):
 
     def require(self, name: str) -> TopicSummary: ...
 
+    def find(self, name: str) -> TopicSummary | None: ...
+
     def add_change_listener(self, listener: Callable[[], None]) -> None: ...
 
 
@@ -81,6 +91,9 @@ class LocalBroker:
 
     def topics(self) -> Sequence[TopicSummary]:
         return [self._topics.require(name) for name in self._topics.names(include_system=True)]
+
+    def find(self, name: str) -> TopicSummary | None:
+        return self._topics.find(name)
 
     @property
     def data_version(self) -> int:
@@ -105,6 +118,12 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
         flush_mode=description.flush_mode,
         version=description.version,
     )
+
+
+def spacing_s(topic_count: int) -> float:
+    """So long after all topics were sent to somebody they are not sent again, where they are many: to make a
+    topic costs the same however many there are."""
+    return min(SPACING_MAX_S, topic_count / TOPICS_SENT_PER_S) if topic_count >= SPACED_FROM else 0.0
 
 
 def topic_routes(topics: Sequence[TopicSummary]) -> list[common_pb2.TopicRoute]:

@@ -148,6 +148,9 @@ class ConsumeQueues:
         """The topic's queues that have ever had a message, by queue id."""
         return [queue for _, queue in sorted(self._queues.get(topic, {}).items())]
 
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._queues
+
     def topics(self) -> list[str]:
         return sorted(self._queues)
 

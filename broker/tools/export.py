@@ -19,7 +19,7 @@ from broker.tools.store_view import LogScan, StoreView
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject
 from broker.topics.offsets import OFFSETS_PATH
-from broker.topics.topics import TOPICS_PATH
+from broker.topics.topics_file import TopicsFile
 from trovemq_proto.records import Message
 
 BROKER_CONFIG_KEYS: Final = frozenset(
@@ -110,7 +110,7 @@ def manifest(view: StoreView, scan: LogScan, name: str, config: Mapping[str, str
         "files": file_digests(view.files),
         "commitLogMinOffset": view.log.min_offset,
         "commitLogMaxOffset": scan.end,
-        "topicConfigs": _table(view.files, TOPICS_PATH, "topicConfigTable"),
+        "topicConfigs": TopicsFile(view.files).load().get("topicConfigTable", {}),
         "consumerOffsets": _consumer_offsets(view, ends),
         "delayOffsets": _table(view.files, DELAY_OFFSETS_PATH, "offsetTable"),
         "subscriptionGroups": _subscription_groups(view.files),

@@ -40,6 +40,11 @@ class JsonFile:
         self._content: bytes | None = None
 
     @property
+    def content(self) -> bytes:
+        """As it was loaded or saved last; empty where there is none."""
+        return self._content or b""
+
+    @property
     def backup_path(self) -> str:
         return f"{self.path}.bak"
 
@@ -69,12 +74,13 @@ class JsonFile:
         content = lax_json.render(document)
         self.save_content(seal(content) if self._sealed else content)
 
-    def save_content(self, content: bytes) -> None:
-        """save() for a rendered document; may run in another thread, one call at a time."""
+    def save_content(self, content: bytes, *, mirror: bool = False) -> None:
+        """save() for a rendered document; may run in another thread, one call at a time. `mirror`: as if the
+        file had been made with it, this time."""
         if content == self._content:
             return
         try:
-            if (backup := content if self._mirror else self._content) is not None:
+            if (backup := content if mirror or self._mirror else self._content) is not None:
                 fault_point("json.before_backup")
                 self._files.write_atomic(self.backup_path, backup)
             fault_point("json.before_content")

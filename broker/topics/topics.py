@@ -7,26 +7,26 @@
 
 Invariants
 - A change is on disk before the call that makes it returns; a change that cannot be saved is not made.
+- A change costs the same however many topics there are: see topics_file.py.
 - `data_version` grows with every change.
 - Members that we do not know are written back as they were read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.storage.fault_points import fault_point
 from broker.storage.files import FileSystem
-from broker.topics.json_file import ADVICE, JsonFile
+from broker.topics.json_file import ADVICE
 from broker.topics.lax_json import JsonObject, integer_member, object_member
 from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
 from broker.topics.topic_options import TopicOptions, check_together, options_of, with_options
+from broker.topics.topics_file import TOPICS_PATH, TopicSaving, TopicsFile
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-
-TOPICS_PATH: Final = "config/topics.json"
 
 QUEUE_COUNT_DEFAULT: Final = 8
 QUEUE_COUNT_MAX: Final = 1024
@@ -119,28 +119,48 @@ class TopicConfig:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that somebody wants."""
+
+    name: str
+    queue_count: int = QUEUE_COUNT_DEFAULT
+    message_type: str = "NORMAL"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTopic:
+    """`before` None: it is made; `after` None: it is deleted. `value`: RocketMQ's object for it."""
+
+    name: str
+    before: TopicConfig | None
+    after: TopicConfig | None
+    value: JsonObject | None
+
+
 class TopicChange:
     """A change of the table that is ready to be saved: `run()` may block, and may run in another thread."""
 
-    def __init__(
-        self,
-        file: JsonFile,
-        document: JsonObject,
-        name: str,
-        before: TopicConfig | None,
-        after: TopicConfig | None,
-    ) -> None:
-        self._file = file
-        self.document = document
-        self.name = name
-        self.before = before  # None: the topic is made
-        self.after = after  # None: it is deleted
+    def __init__(self, saving: TopicSaving, parts: Sequence[ChangedTopic], version: JsonObject) -> None:
+        self.saving = saving
+        self.parts = parts
+        self.version = version
         self.saved = False
 
+    @property
+    def name(self) -> str:
+        """Of the only topic, or of the first one."""
+        return self.parts[0].name
+
+    @property
+    def before(self) -> TopicConfig | None:
+        return self.parts[0].before
+
     def run(self) -> None:
-        """TroveError DISK_FULL, STORE_FAILED; then the file is as it was."""
+        """TroveError DISK_FULL, STORE_FAILED; then what is on disk is as it was."""
         fault_point("topics.before_save")
-        self._file.save(self.document)
+        self.saving.run()
         fault_point("topics.after_save")
         self.saved = True
 
@@ -153,11 +173,11 @@ class TopicTable:
     a time: until finish() any other is refused with SERVICE_NOT_AVAILABLE.
     """
 
-    def __init__(self, file: JsonFile, document: JsonObject, *, reserved: Collection[str] = ()) -> None:
+    def __init__(self, file: TopicsFile, document: JsonObject, *, reserved: Collection[str] = ()) -> None:
         self._file = file
-        self._document = document
         self._reserved = frozenset(reserved)
         self._values = object_member(document, "topicConfigTable")
+        self._version = object_member(document, "dataVersion")
         self._configs = {
             name: TopicConfig.from_json(name, object_member(self._values, name)) for name in self._values
         }
@@ -169,10 +189,9 @@ class TopicTable:
     def load(cls, files: FileSystem, *, reserved: Collection[str] = ()) -> TopicTable:
         """Reads the table; empty where there is none. `reserved`: further names that no user may create
         (RocketMQ takes the cluster's and the broker's). TroveError STORE_FAILED where it cannot be read."""
-        file = JsonFile(files, TOPICS_PATH)
-        document = file.load() or {}
+        file = TopicsFile(files)
         try:
-            return cls(file, document, reserved=reserved)
+            return cls(file, file.load(), reserved=reserved)
         except ValueError as error:
             what = f"{TOPICS_PATH}: {error}: {ADVICE}"
             raise TroveError(errors.STORE_FAILED, what, file=TOPICS_PATH) from error
@@ -180,7 +199,7 @@ class TopicTable:
     @property
     def data_version(self) -> int:
         """RocketMQ's dataVersion.counter."""
-        return integer_member(object_member(self._document, "dataVersion"), "counter", 0)
+        return integer_member(self._version, "counter", 0)
 
     def __len__(self) -> int:
         return len(self._configs)
@@ -246,20 +265,42 @@ class TopicTable:
         now_ms: int | None = None,
     ) -> TopicChange:
         """The topic is there after finish(). Raises as create() but for what the file may raise."""
+        config = self._checked(NewTopic(name, queue_count, message_type, options), len(self._configs))
+        return self._begin_put(None, config, now_ms)
+
+    def begin_create_all(
+        self, wanted: Sequence[NewTopic], *, now_ms: int | None = None
+    ) -> tuple[TopicChange | None, list[TroveError | None]]:
+        """Several topics in one change, None where there is none to be made; and for each wanted one why it
+        is refused, as begin_create() would. TroveError SERVICE_NOT_AVAILABLE."""
+        made: dict[str, TopicConfig] = {}
+        refusals: list[TroveError | None] = []
+        for one in wanted:
+            try:
+                if one.name in made:
+                    raise _exists(one.name)
+                made[one.name] = self._checked(one, len(self._configs) + len(made))
+                refusals.append(None)
+            except TroveError as error:
+                refusals.append(error)
+        parts = [self._put(None, config) for config in made.values()]
+        return self._begin(parts, now_ms) if parts else None, refusals
+
+    def _checked(self, wanted: NewTopic, topic_count: int) -> TopicConfig:
+        name, queue_count = wanted.name, wanted.queue_count
         check_topic_name(name)
         if name in self._configs:
-            raise TroveError(errors.TOPIC_EXISTS, f"topic {name} exists already", topic=name)
+            raise _exists(name)
         if name in self._reserved:
             raise TroveError(
                 errors.TOPIC_ILLEGAL, f"topic {name} is reserved for the broker itself", topic=name
             )
         _check_queue_count(name, queue_count)
-        _check_message_type(message_type)
-        if len(self._configs) >= TOPIC_COUNT_MAX:
+        _check_message_type(wanted.message_type)
+        if topic_count >= TOPIC_COUNT_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
-        config = TopicConfig(name, queue_count, queue_count).with_message_type(message_type)
-        config = config.with_options(options)
-        return self._begin_put(None, config, now_ms)
+        config = TopicConfig(name, queue_count, queue_count).with_message_type(wanted.message_type)
+        return config.with_options(wanted.options)
 
     def ensure_internal(self, name: str, queue_count: int, *, now_ms: int | None = None) -> TopicConfig:
         """A topic of the broker's own (a retry, dead-letter or system topic), made where it is missing.
@@ -347,10 +388,7 @@ class TopicTable:
     def begin_delete(self, name: str, *, now_ms: int | None = None) -> TopicChange:
         """The topic is gone from here on, so that nothing is sent to it; it is back where run() fails."""
         self.check_deletable(name)
-        values = {key: value for key, value in self._values.items() if key != name}
-        change = self._begin(
-            TopicChange(self._file, self._document_of(values, now_ms), name, self._configs[name], None)
-        )
+        change = self._begin([ChangedTopic(name, self._configs[name], None, None)], now_ms)
         del self._configs[name]
         return change
 
@@ -358,31 +396,48 @@ class TopicTable:
         """After run(): the table has the change where the file has it, else it is as it was."""
         assert change is self._change, "one change at a time"
         self._change = None
-        config = change.after if change.saved else change.before
-        if config is not None:
-            self._configs[change.name] = config
-        self._priority_topics = self._by_priority()
+        for part in change.parts:
+            config = part.after if change.saved else part.before
+            if config is not None:
+                self._configs[part.name] = config
+            if change.saved and part.value is not None:
+                self._values[part.name] = part.value
+            elif change.saved:
+                self._values.pop(part.name, None)
         if change.saved:
-            self._document = change.document
-            self._values = object_member(change.document, "topicConfigTable")
+            self._version = change.version
+            change.saving.finish()
+        if any(
+            one is not None and one.by_priority for part in change.parts for one in (part.before, part.after)
+        ):
+            self._priority_topics = self._by_priority()
+        if change.saved and change.parts:
             self._notify()
+
+    def write_file(self) -> None:
+        """topics.json has everything, as RocketMQ reads it. May block. TroveError as run()."""
+        assert self._change is None, "one change at a time"
+        self._file.write_all(self._version)
 
     def _is_system(self, name: str) -> bool:
         return name in self._reserved or is_system_topic(name)
 
     def _begin_put(self, before: TopicConfig | None, after: TopicConfig, now_ms: int | None) -> TopicChange:
-        values = {**self._values, after.name: after.to_json(object_member(self._values, after.name))}
-        return self._begin(
-            TopicChange(self._file, self._document_of(values, now_ms), after.name, before, after)
-        )
+        return self._begin([self._put(before, after)], now_ms)
 
-    def _begin(self, change: TopicChange) -> TopicChange:
+    def _put(self, before: TopicConfig | None, after: TopicConfig) -> ChangedTopic:
+        value = after.to_json(object_member(self._values, after.name))
+        return ChangedTopic(after.name, before, after, value)
+
+    def _begin(self, parts: Sequence[ChangedTopic], now_ms: int | None) -> TopicChange:
         if self._change is not None:
             raise TroveError(
                 errors.SERVICE_NOT_AVAILABLE, f"topic {self._change.name} is being changed; try again"
             )
-        self._change = change
-        return change
+        version = self._version_after(len(parts), now_ms)
+        changes = {part.name: part.value for part in parts}
+        self._change = TopicChange(self._file.begin_save(changes, version), parts, version)
+        return self._change
 
     def _carry_out(self, change: TopicChange | None) -> None:
         if change is not None:
@@ -391,18 +446,21 @@ class TopicTable:
             finally:
                 self.finish(change)
 
-    def _document_of(self, values: JsonObject, now_ms: int | None) -> JsonObject:
-        version = object_member(self._document, "dataVersion")
-        changed: JsonObject = {
-            "counter": integer_member(version, "counter", 0) + 1,
+    def _version_after(self, change_count: int, now_ms: int | None) -> JsonObject:
+        version = self._version
+        return {
+            "counter": integer_member(version, "counter", 0) + change_count,
             "stateVersion": integer_member(version, "stateVersion", 0),
             "timestamp": integer_member(version, "timestamp", 0) if now_ms is None else now_ms,
         }
-        return {**self._document, "dataVersion": changed, "topicConfigTable": values}
 
     def _notify(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+def _exists(name: str) -> TroveError:
+    return TroveError(errors.TOPIC_EXISTS, f"topic {name} exists already", topic=name)
 
 
 def _check_queue_count(name: str, queue_count: int, *, queue_count_min: int = 1) -> None:

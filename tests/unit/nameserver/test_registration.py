@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -46,12 +46,17 @@ class FakeTopics:
     topics: dict[str, Topic] = field(default_factory=dict)
     data_version: int = 1
     listeners: list[Callable[[], None]] = field(default_factory=list)
+    listed: int = 0
 
     def names(self, include_system: bool = False) -> list[str]:
+        self.listed += 1
         return sorted(self.topics)
 
     def require(self, name: str) -> Topic:
         return self.topics[name]
+
+    def find(self, name: str) -> Topic | None:
+        return self.topics.get(name)
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
         self.listeners.append(listener)
@@ -200,10 +205,12 @@ def test_the_back_off_is_bounded_and_spread(attempt: int, jitter: float) -> None
 
 
 @asynccontextmanager
-async def self_route(broker: LocalBroker) -> AsyncIterator[tuple[SelfRouteService, grpc.aio.Channel]]:
+async def self_route(
+    broker: LocalBroker, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> AsyncIterator[tuple[SelfRouteService, grpc.aio.Channel]]:
     metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a")
     server = GrpcServer(GrpcLimits(), metrics)
-    service = SelfRouteService(broker)
+    service = SelfRouteService(broker, sleep=sleep)
     route_pb2_grpc.add_RouteServiceServicer_to_server(service, server.server)
     address = server.bind(Address("127.0.0.1", 0))
     await server.start()
@@ -236,3 +243,50 @@ async def test_a_broker_answers_about_itself_as_a_nameserver_would() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await only.read()
         assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.asyncio
+async def test_each_new_topic_was_looked_for_among_all_by_every_route_watcher() -> None:
+    broker, topics = local_broker()
+    async with self_route(broker) as (service, channel):
+        stub = route_pb2_grpc.RouteServiceStub(channel)
+        watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["last", "orders"]))
+        await watch.read()
+        listed = topics.listed
+        for number in range(50):
+            topics.create(f"t{number}")
+            await asyncio.sleep(0)
+        topics.create("last")
+        reply = await watch.read()
+        assert [topic.topic for topic in reply.brokers[0].topics] == ["last", "orders"]
+        assert topics.listed == listed
+        service.close()
+
+
+@pytest.mark.asyncio
+async def test_many_topics_are_not_sent_again_for_each_new_one() -> None:
+    broker, topics = local_broker()
+    for number in range(2_000):
+        topics.topics[f"t{number}"] = Topic(f"t{number}")
+    pauses: list[float] = []
+    go_on = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await go_on.wait()
+
+    async with self_route(broker, sleep) as (service, channel):
+        stub = route_pb2_grpc.RouteServiceStub(channel)
+        watch = stub.WatchRoutes(route_pb2.WatchRoutesRequest())
+        await watch.read()
+        topics.create("first")
+        assert len((await watch.read()).brokers[0].topics) == 2_002, "the first one is told at once"
+        listed = topics.listed
+        for number in range(50):
+            topics.create(f"more{number}")
+            await asyncio.sleep(0)
+        assert topics.listed == listed
+        go_on.set()
+        assert len((await watch.read()).brokers[0].topics) == 2_052
+        assert 0.05 <= pauses[0] <= 1
+        service.close()

@@ -82,6 +82,32 @@ async def test_a_topic_is_there_when_it_is_on_disk_and_not_before() -> None:
     assert await bench.changes.alter("made", queue_count=5, message_type=None) == altered
 
 
+async def test_each_of_many_topics_made_at_once_waited_for_a_sync_of_its_own() -> None:
+    bench = Bench()
+    writes: list[str] = []
+    decide = bench.files.decide
+
+    def noted(operation: str, path: str) -> int | None:
+        writes.append(f"{operation} {path}")
+        return decide(operation, path)
+
+    bench.files.decide = noted
+    bench.hold()
+    creating = [asyncio.create_task(bench.changes.create(f"t{n % 60}", 1, "NORMAL")) for n in range(64)]
+    await bench.until_writing()
+    creating[40].cancel()
+    bench.may_write.set()
+    results = await asyncio.gather(*creating, return_exceptions=True)
+    refused = [error.symbol for error in results if isinstance(error, TroveError)]
+    assert refused == ["TOPIC_EXISTS"] * 4
+    assert (
+        bench.on_disk()
+        == bench.store.topics.names()
+        == sorted([*{f"t{n}" for n in range(60)} - {"t40"}, "orders"])
+    )
+    assert writes.count("write_atomic config/topics.json") <= 2
+
+
 async def test_nothing_is_sent_to_a_topic_that_is_being_deleted() -> None:
     bench = Bench()
     send(bench.store, b"old")

@@ -8,7 +8,8 @@ import pytest
 
 from broker.storage.memory import MemoryFileSystem
 from broker.topics.topic_options import TopicOptions, options_of, with_options
-from broker.topics.topics import TOPICS_PATH, TopicTable
+from broker.topics.topics import TopicTable
+from broker.topics.topics_file import TOPICS_PATH
 from trovemq_proto.errors import TroveError
 
 

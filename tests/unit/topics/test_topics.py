@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from broker.storage.faulty import FaultyFileSystem, fail_always
 from broker.storage.memory import MemoryFileSystem
 from broker.topics import topics
-from broker.topics.topics import MESSAGE_TYPES, TOPICS_PATH, TopicConfig, TopicTable
+from broker.topics.topics import MESSAGE_TYPES, TopicConfig, TopicTable
+from broker.topics.topics_file import TOPICS_PATH
 from trovemq_proto.errors import TroveError
 
 ROCKETMQ_FILE = b"""{
