@@ -37,6 +37,7 @@ GENERATED: Final = ("_pb2", "_pb2_grpc")
 OPTIONS: Final = (
     *("-q", "-rfE", "--tb=line", "--hypothesis-profile=first-failure"),
     *("-p", "tests.durability.planted"),
+    *("--assert=plain", "-p", "no:anyio", "-p", "no:unraisableexception"),  # each costs a tenth of a second
     *("-p", "no:xdist", "-p", "no:cov", "-p", "no:cacheprovider"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of plugins, which are imported already
 )
