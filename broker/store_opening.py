@@ -373,15 +373,16 @@ class _Opening:
             dispatcher.apply(run)
 
         begin = dispatcher.position
+        sealed = state.runs_sealed(self._saved)
         try:
-            found = scan_log(self._log, begin, self._known_end, apply)
+            found = scan_log(self._log, begin, self._known_end, apply, runs_sealed=sealed)
             whole = not any(self._short_queues())
         except QueueGapError:
             whole = False
         if not whole:
             self._forget_queues()
             begin = dispatcher.position = self._log.min_offset
-            found = scan_log(self._log, begin, self._known_end, rebuild)
+            found = scan_log(self._log, begin, self._known_end, rebuild, runs_sealed=sealed)
             self._keep_queue_offsets(found.damages)
         for damage in found.damages:
             if damage.state is RecordState.DAMAGED:

@@ -22,7 +22,13 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.patch import patch_batch
-from trovemq_proto.records.run_mark import check_transaction_id, mark_block, seal_marks, with_mark
+from trovemq_proto.records.run_mark import (
+    check_transaction_id,
+    mark_block,
+    seal_marks,
+    seal_of,
+    with_mark,
+)
 
 MESSAGES_MAX: Final = 4_096
 """Of one transaction."""
@@ -141,5 +147,6 @@ class TransactionRun:
                 store_host=store_host,
                 born_host=self._born_hosts[queue],
                 append_property_crc=append_property_crc,
+                seal=seal_of(physical_offset),
             )
         return RecordBatch(view, *self._places())

@@ -21,10 +21,11 @@ from broker.record_writer import NewRecord, RecordWriter
 from broker.topics.names import DEAD_LETTER_PREFIX, check_group_name, is_system_topic
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES, Message, decode_stored
+from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
+from trovemq_proto.records.internal_properties import is_reserved
 
 ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
-_NOT_SENT_AGAIN: Final = RESERVED_PROPERTIES - {
+_SENT_AGAIN: Final = {
     "KEYS",
     "TAGS",
     "UNIQ_KEY",
@@ -38,6 +39,7 @@ _NOT_SENT_AGAIN: Final = RESERVED_PROPERTIES - {
     "BORN_TIMESTAMP",
     PROPERTY_SHARDING_KEY,
 }
+"""Of the reserved names; the user's own are sent again, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,8 @@ class DeadLetters:
         message = self._letter(group, offset)
         topic = origin_topic(message)
         queue_id = self._queue_id(topic, message, offset)
-        copied = NewRecord.copy_of(message, topic, queue_id).with_properties(
-            dict.fromkeys(_NOT_SENT_AGAIN, None)
-        )
+        dropped = [name for name in message.properties if is_reserved(name) and name not in _SENT_AGAIN]
+        copied = NewRecord.copy_of(message, topic, queue_id).with_properties(dict.fromkeys(dropped, None))
         (appended,) = self._writer.append([replace(copied, reconsume_times=0)], now_ms)
         return Resent(topic, appended)
 

@@ -49,11 +49,16 @@ class RecoveredLog:
 
 
 def scan_log(
-    log: CommitLog, begin: int, known_end: int, apply: Callable[[DispatchBatch, int], None]
+    log: CommitLog,
+    begin: int,
+    known_end: int,
+    apply: Callable[[DispatchBatch, int], None],
+    *,
+    runs_sealed: bool = True,
 ) -> RecoveredLog:
     """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
-    passed over before it."""
-    runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end))
+    passed over before it. runs_sealed: see WholeRuns."""
+    runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end), sealed=runs_sealed)
     records = timestamp = 0
     for run in runs:
         records += len(run.records)

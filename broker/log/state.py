@@ -14,6 +14,9 @@
                              they are more than QUEUE_ENDS_MAX): no offset below it is given again
     queueBegins, logBegin    topic -> queue id -> min queue offset of the same queues, when the log began at
                              logBegin: while it still does, a queue that begins later lacks its first files
+    runsSealed               whether every atomic transaction in the log has the broker's seal
+                             (trovemq_proto.records.run_mark). An older version wrote this file where it is
+                             missing: the first start, until it ends, takes marks without seals
     crc32                    of the file: broker/storage/sealed_json.py
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
@@ -56,6 +59,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     queue_ends: dict[str, dict[int, int]] = {}
     queue_begins: dict[str, dict[int, int]] = {}
     log_begin: int = 0
+    runs_sealed: bool = False
 
     def __post_init__(self) -> None:
         if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:
@@ -72,6 +76,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
             log_end=log_end,
             consume_queue_position=0,
             key_index_position=0,
+            runs_sealed=True,
         )
 
 
@@ -95,6 +100,12 @@ def load(files: FileSystem) -> StoreState | None:
         return msgspec.json.decode(data, type=StoreState)
     except (msgspec.MsgspecError, ValueError):
         return None
+
+
+def runs_sealed(state: StoreState | None) -> bool:
+    """Whether marks of transactions count under a seal only. A store without a state is RocketMQ's, or of a
+    version that nobody knows: then nothing of it is cut for a mark alone."""
+    return state is None or state.runs_sealed
 
 
 def save(files: FileSystem, state: StoreState) -> None:

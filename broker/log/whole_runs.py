@@ -1,9 +1,9 @@
 """Reading the log so that no half of an atomic transaction comes out of it.
 
-A transaction is one run of records in one segment, each with its number and how many there are
-(trovemq_proto.records.run_mark). A broker that died while it wrote one leaves its first records, whole and
-good: where the log ends within a transaction, it ends before it. That is the one exception to the rule that
-no good record behind the known end is dropped.
+A transaction is one run of records in one segment, each with its number, how many there are, and the
+broker's seal (trovemq_proto.records.run_mark). A broker that died while it wrote one leaves its first
+records, whole and good: where the log ends within a transaction, it ends before it. That is the one exception
+to the rule that no good record behind the known end is dropped.
 
 Where something else stands behind an unfinished transaction (damage in the middle of the log, or another
 broker went on behind its first records), nothing is taken away: its records are given out like others, and
@@ -40,8 +40,10 @@ class UnfinishedRun:
 class WholeRuns:
     """LogReader's runs, with the records of one transaction held back until they are all there."""
 
-    def __init__(self, reader: LogReader) -> None:
+    def __init__(self, reader: LogReader, *, sealed: bool = True) -> None:
+        """sealed: marks count under the broker's seal only (StoreState.runs_sealed)."""
         self._reader = reader
+        self._sealed = sealed
         self._held: list[DispatchBatch] = []
         self._mark: RunMark | None = None  # of the last record that is held back
         self._cut: int | None = None
@@ -97,7 +99,8 @@ class WholeRuns:
             yield _part(run, begin, count)
 
     def _mark_of(self, run: DispatchBatch, index: int) -> RunMark | None:
-        return read_mark(run.records, index, run.physical_offset + int(run.records.positions[index]))
+        at = run.physical_offset + int(run.records.positions[index])
+        return read_mark(run.records, index, at, sealed=self._sealed)
 
     def _continues(self, mark: RunMark | None) -> bool:
         before = self._mark

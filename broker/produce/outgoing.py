@@ -20,6 +20,7 @@ from trovemq_proto.records import (
     encode_properties,
     encode_record,
 )
+from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6
 
 INT32_MIN: Final = -(2**31)
@@ -71,7 +72,7 @@ def check_outgoing(message: OutgoingMessage, body_size_max: int) -> None:
     if message.unique_key:
         check_unique_key(message.unique_key)
     for name, value in message.properties.items():
-        check_property(name, value)
+        check_property(name, value, Writer.SDK)
     if not INT32_MIN <= message.flag <= INT32_MAX:
         raise TroveError(errors.REQUEST_ILLEGAL, f"flag {message.flag} is no 32-bit number")
 

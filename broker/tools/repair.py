@@ -192,7 +192,9 @@ class _Repair:
         queues.forget_from(view.log.min_offset)
         if index is not None:
             index.load(None)
-        reader = WholeRuns(LogReader(view.log, view.log.min_offset, view.known_end))
+        reader = WholeRuns(
+            LogReader(view.log, view.log.min_offset, view.known_end), sealed=state.runs_sealed(view.state)
+        )
         unflushed = 0
         for found in reader:
             run = replace(found, alive=view.deletions.alive_mask(found.records, found.physical_offset))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from numpy import bool_
 from numpy.typing import NDArray
 
+from broker.log import state
 from broker.log.reader import LogReader
 from broker.log.whole_runs import WholeRuns
 from broker.scrub import layouts
@@ -50,7 +51,9 @@ class StoppedStore:
 
 def log_steps(view: StoreView, scan: LogScan) -> Iterator[LogStep]:
     """The log from its beginning to where recovery would find its end; fills `scan`."""
-    reader = WholeRuns(LogReader(view.log, view.log.min_offset, view.known_end))
+    reader = WholeRuns(
+        LogReader(view.log, view.log.min_offset, view.known_end), sealed=state.runs_sealed(view.state)
+    )
     passed = 0
     for run in reader:
         yield from (LogStep(damage=damage) for damage in reader.damages[passed:])

@@ -99,7 +99,10 @@ class StoreView:
     def runs(self, scan: LogScan, begin: int = 0, *, check_crc: bool = True) -> Iterator[DispatchBatch]:
         """The log's records from `begin` on (a record's start), with `alive` filled in; fills `scan`."""
         position = max(begin, self.log.min_offset)
-        reader = WholeRuns(LogReader(self.log, position, self.known_end, check_crc=check_crc))
+        reader = WholeRuns(
+            LogReader(self.log, position, self.known_end, check_crc=check_crc),
+            sealed=state.runs_sealed(self.state),
+        )
         for run in reader:
             run = replace(run, alive=self.deletions.alive_mask(run.records, run.physical_offset))  # noqa: PLW2901
             scan.record_count += len(run.records)

@@ -396,6 +396,20 @@ FAULTS = (
             "tests/unit/sdk/test_transactions.py::test_a_delayed_message_that_may_be_stored_stays_at_its_broker_and_keeps_its_id",
         ),
     ),
+    Planted(
+        "Acknowledged records with forged marks of a transaction were cut off by the start after a kill",
+        "broker/log/whole_runs.py",
+        "        return read_mark(run.records, index, at, sealed=self._sealed)",
+        "        return read_mark(run.records, index, at, sealed=False)",
+        ("tests/unit/log/test_forged_marks.py::test_forged_transaction_marks_cut_off_acknowledged_messages",),
+    ),
+    Planted(
+        "Clients wrote properties that only the broker, or the SDK, may write",
+        "proto/trovemq_proto/records/internal_properties.py",
+        "    if name.startswith(INTERNAL_PREFIX):",
+        "    if False:",
+        ("tests/unit/produce/test_doors.py::test_clients_wrote_properties_that_only_the_broker_may",),
+    ),
 )
 
 

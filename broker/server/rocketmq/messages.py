@@ -28,12 +28,12 @@ from trovemq_proto.records import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
-    RESERVED_PROPERTIES,
     encode_offset_msg_id,
     format_host,
     parse_properties,
 )
 from trovemq_proto.records.compression import inflate_body
+from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
     HEADERS,
@@ -54,7 +54,6 @@ from trovemq_proto.records.priorities import PROPERTY_PRIORITY, stored_priority
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
-TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 PROPERTY_BORN_HOST: Final = "__BORNHOST"
 PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"
@@ -162,7 +161,7 @@ def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_time
     """The user's own properties, and what only some messages have."""
     own = message.user_properties
     for name, value in properties.items():
-        if name not in RESERVED_PROPERTIES and not name.startswith(TRANSIENT_PREFIX):
+        if not is_reserved(name):
             own[name] = value
     get = properties.get
     system = message.system_properties

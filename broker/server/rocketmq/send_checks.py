@@ -24,10 +24,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker.server.rocketmq.messages import TRANSIENT_PREFIX, duration_ms, timestamp_ms
+from broker.server.rocketmq.messages import duration_ms, timestamp_ms
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
-from trovemq_proto.records import RESERVED_PROPERTIES
+from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.priorities import check_priority
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -100,7 +100,7 @@ def _check_properties(message: v2.Message) -> list[str]:
             f"{len(properties)} properties, the limit is {USER_PROPERTIES_MAX}",
         )
     for name in properties:
-        if name in RESERVED_PROPERTIES or name.startswith(TRANSIENT_PREFIX):
+        if is_reserved(name):
             raise TroveError(errors.PROPERTY_ILLEGAL, f"the property name {name!r} is reserved", name=name)
     texts = [*properties.keys(), *properties.values()]
     if _CONTROL("".join(texts)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -21,8 +21,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
     Message,
     RecordBatch,
-    decode_message,
     decode_offset_msg_id,
+    decode_received,
     format_host,
     looks_like_offset_msg_id,
     pack_host,
@@ -96,7 +96,7 @@ class Queries:
             timestamp,
             physical_offset,
             unreachable,
-            tuple(note for source in sources for note in source.notes),
+            (*(note for source in sources for note in source.notes), *body_notes(messages)),
         )
 
     def _sources(
@@ -179,15 +179,23 @@ class _Found:
         )
 
 
+def body_notes(messages: Iterable[Message]) -> Iterator[str]:
+    """A remark on each message whose body could not be had."""
+    for message in messages:
+        if message.body_error:
+            place = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
+            yield f"the body of {message.message_id} ({place}) is left out: {message.body_error}"
+
+
 def decoded(records: bytes, queue_offsets: NDArray[np.int64] | None) -> list[Message]:
     """The messages of a reply's records."""
     if not records:
         return []
     batch = RecordBatch.split(records)
     if queue_offsets is None:
-        return list(batch.messages())
+        return list(batch.received())
     return [
-        decode_message(batch.record(i), queue_offset=int(offset)) for i, offset in enumerate(queue_offsets)
+        decode_received(batch.record(i), queue_offset=int(offset)) for i, offset in enumerate(queue_offsets)
     ]
 
 

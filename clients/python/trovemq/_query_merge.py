@@ -84,7 +84,7 @@ class BrokerSource:
             cursor=place.cursor,
         )
         async for page in pages:
-            for message in RecordBatch.split(page.records).messages() if page.records else ():
+            for message in RecordBatch.split(page.records).received() if page.records else ():
                 if place.last is None or message.physical_offset < place.last:
                     self._waiting.append(message)
             if page.last:

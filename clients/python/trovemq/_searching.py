@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from trovemq._links import Links
 from trovemq._paging import all_messages, connections_to_ask
-from trovemq._queries import MESSAGES_MAX, NOT_ANSWERED, TIME_MAX, decoded
+from trovemq._queries import MESSAGES_MAX, NOT_ANSWERED, TIME_MAX, body_notes, decoded
 from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
 from trovemq._wire.connection import Connection
 from trovemq._wire.searches import SearchPageAnswer, SearchQuestion, search_pages
@@ -51,7 +51,7 @@ class Searches:
             sum(source.scanned_bytes for source in sources),
             sum(source.lag_bytes for source in sources),
             unreachable,
-            tuple(note for source in sources for note in source.notes),
+            (*(note for source in sources for note in source.notes), *body_notes(messages)),
         )
 
     def _sources(

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq_proto.records import Message, RecordBatch, decode_message
+from trovemq_proto.records import Message, RecordBatch, decode_received
 
 Buffer = bytes | bytearray | memoryview
 
@@ -57,11 +57,12 @@ class FetchedBatch:
         return self.records.bodies() if len(self.data) else []
 
     def messages(self) -> Iterator[Message]:
-        """One decoded message a record. Raises TroveError RECORD_DAMAGED at one that cannot be decoded."""
+        """One decoded message a record; one whose body does not inflate has a `body_error`. Raises TroveError
+        RECORD_DAMAGED at a record that is not what its CRC says."""
         if not len(self.data):
             return
         if self.queue_offsets is None:
-            yield from self.records.messages()
+            yield from self.records.received()
             return
         for i, queue_offset in enumerate(self.queue_offsets.tolist()):
-            yield decode_message(self.records.record(i), queue_offset=queue_offset)
+            yield decode_received(self.records.record(i), queue_offset=queue_offset)

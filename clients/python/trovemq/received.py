@@ -69,6 +69,7 @@ class ReceivedMessage:
         dead_letter_of: Topic and message id of the message that this dead letter was; else None.
         broker: Name of the broker it came from.
         settled: `ack` or `nack` was called, or `process` ended.
+        body_error: Why a broadcast message has an empty `body`: it does not inflate; else "".
         receipt_handle: The broker's name for this delivery; the rest is the subscription's own.
     """
 
@@ -89,6 +90,7 @@ class ReceivedMessage:
     dead_letter_of: tuple[str, str] | None = None
     broker: str
     settled: bool = False
+    body_error: str = ""
     receipt_handle: str = field(default="", repr=False)
     lease_end: float | None = field(
         default=None, repr=False

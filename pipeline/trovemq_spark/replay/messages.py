@@ -12,8 +12,9 @@ where it came from. It has a new place, store time and born time.
 | TROVE_REPLAY_BORN_TIMESTAMP  | epoch ms                                  |
 | TROVE_REPLAY_STORE_TIMESTAMP | epoch ms                                  |
 
-Left out: RocketMQ's other names (RESERVED_PROPERTIES: delays, transactions, retries, dead letters, POP …),
-which would make the broker do again what it did with the original, and these names of an earlier replay.
+Left out: RocketMQ's other names (RESERVED_PROPERTIES: delays, transactions, retries, dead letters, POP …) and
+TroveMQ's own (internal_properties.py), which would make the broker do again what it did with the original,
+and these names of an earlier replay.
 A unique key that is missing, or cannot be sent (too long, with a space), is made of the original's place.
 """
 
@@ -25,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trovemq_proto.records.internal_properties import INTERNAL_PREFIX, TRANSIENT_PREFIX
 from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
 from trovemq_proto.records.properties import UNIQUE_KEY_SIZE_MAX
 from trovemq_spark.replay.ledger import SourceQueue
@@ -113,8 +115,9 @@ def _user_properties(maps: pa.MapArray) -> pa.MapArray:
     first, last = int(offsets[0]), int(offsets[-1])
     names, items = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
     reserved = pc.is_in(names, value_set=pa.array(sorted(RESERVED_PROPERTIES), names.type))
-    ours = pc.or_(pc.starts_with(names, PREFIX), pc.starts_with(names, "__RMQ.TRANSIENT."))
-    kept = pc.invert(pc.or_(reserved, ours))
+    for prefix in (PREFIX, INTERNAL_PREFIX, TRANSIENT_PREFIX):
+        reserved = pc.or_(reserved, pc.starts_with(names, prefix))
+    kept = pc.invert(reserved)
     before = np.concatenate(([0], np.cumsum(kept.to_numpy(zero_copy_only=False), dtype=np.int32)))
     cuts = pa.array(before[offsets - first].astype(np.int32))
     return pa.MapArray.from_arrays(cuts, names.filter(kept), items.filter(kept))

@@ -30,7 +30,7 @@ from trovemq_proto.records.layout import (
     SCHEDULE_TOPIC,
     TOPIC_SIZE_MAX,
 )
-from trovemq_proto.records.message import Message, decode_message, decode_stored
+from trovemq_proto.records.message import Message, decode_message, decode_received, decode_stored
 from trovemq_proto.records.patch import patch_batch
 from trovemq_proto.records.properties import (
     check_key,
@@ -73,6 +73,7 @@ __all__ = [
     "check_unique_key",
     "decode_message",
     "decode_offset_msg_id",
+    "decode_received",
     "decode_stored",
     "encode_offset_msg_id",
     "encode_properties",

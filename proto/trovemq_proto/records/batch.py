@@ -25,6 +25,7 @@ from trovemq_proto.records.index_entries import SMALL_BATCH_MAX, IndexEntries
 from trovemq_proto.records.layout import (
     BODY_CRC_AT,
     BODY_SIZE_MAX_DEFAULT,
+    BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
     CRC_MASK,
     FLAG_AT,
@@ -40,7 +41,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_COMPRESSED,
     TOPIC_SIZE_MAX_V2,
 )
-from trovemq_proto.records.message import Message, build_message, decode_message
+from trovemq_proto.records.message import Message, build_message, decode_message, decode_received, received
 from trovemq_proto.records.property_scan import PropertyScan, scan_properties
 from trovemq_proto.records.record_crc import damaged_records
 from trovemq_proto.records.uniform_properties import UniformProperties, uniform_properties
@@ -122,8 +123,17 @@ class RecordBatch:
     def messages(self) -> Iterator[Message]:
         """All records, decoded one by one. Raises as decode_message does, at the record concerned."""
         if len(self) <= SMALL_BATCH_MAX:
-            yield from map(self.message, range(len(self)))
-            return
+            return map(self.message, range(len(self)))
+        return self._built(inflate=True)
+
+    def received(self) -> Iterator[Message]:
+        """The same as a program is to get them (message.received): a body that does not inflate stops
+        nothing. Raises TroveError RECORD_DAMAGED at a record without its CRC."""
+        if len(self) <= SMALL_BATCH_MAX:
+            return (decode_received(self.record(index)) for index in range(len(self)))
+        return map(received, self._built(inflate=False))
+
+    def _built(self, *, inflate: bool) -> Iterator[Message]:
         starts, geometry = self.positions, self.geometry
         damaged = damaged_records(self)
         rows = zip(
@@ -145,7 +155,7 @@ class RecordBatch:
                 raise TroveError(errors.RECORD_DAMAGED, f"the record at byte {start} is damaged")
             size = end - start
             fields = RecordFields(0, size, sys_flag, body, body_size, topic, topic_size, block, block_size)
-            yield build_message(data[start:end].tobytes(), fields)
+            yield build_message(data[start:end].tobytes(), fields, inflate=inflate)
 
     def stored_bodies(self) -> list[memoryview]:
         """The bodies as they lie in the records (compressed, perhaps); views of the buffer."""
@@ -248,19 +258,24 @@ class RecordBatch:
         return self._int64s(BORN_TIMESTAMP_AT)
 
     @cached_property
+    def born_ports(self) -> Int32s:
+        return self._int32s(BORN_HOST_AT + 4 + self.geometry.born_shifts)
+
+    @cached_property
     def store_timestamps(self) -> Int64s:
         return self._int64s(STORE_TIMESTAMP_AT + self.geometry.born_shifts)
 
     @cached_property
     def reconsume_times(self) -> Int32s:
-        return self._int32s(RECONSUME_TIMES_AT + self._header_shifts)
+        return self._int32s(RECONSUME_TIMES_AT + self.header_shifts)
 
     @cached_property
     def prepared_transaction_offsets(self) -> Int64s:
-        return self._int64s(PREPARED_OFFSET_AT + self._header_shifts)
+        return self._int64s(PREPARED_OFFSET_AT + self.header_shifts)
 
     @cached_property
-    def _header_shifts(self) -> Int64s:
+    def header_shifts(self) -> Int64s:
+        """Bytes by which IPv6 hosts move RECONSUMETIMES and what follows it."""
         return self.geometry.born_shifts + HOST_SIZE_EXTRA * (self.sys_flags >> 5 & 1).astype(np.int64)
 
     def _int32s(self, at: int | Int64s) -> Int32s:

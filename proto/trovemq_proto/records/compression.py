@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import zlib
-from typing import Any
+from typing import Any, Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -16,6 +16,21 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_COMPRESSION_MASK,
 )
+
+STREAM_HEAD_SIZE: Final = 4
+"""Bytes that begins_stream() looks at."""
+_LZ4_FRAME: Final = bytes.fromhex("04224d18")
+_ZSTD_FRAME: Final = bytes.fromhex("28b52ffd")
+_ZLIB_DEFLATE: Final = 8
+_ZLIB_CHECK: Final = 31
+
+
+def begins_stream(head: bytes, sys_flag: int) -> bool:
+    """Whether a body with these first bytes can be what sys_flag, which says compressed, says that it is."""
+    method = sys_flag & SYS_FLAG_COMPRESSION_MASK
+    if method in (0, COMPRESSION_ZLIB):
+        return len(head) > 1 and head[0] & 0xF == _ZLIB_DEFLATE and not int.from_bytes(head[:2]) % _ZLIB_CHECK
+    return head == {COMPRESSION_LZ4: _LZ4_FRAME, COMPRESSION_ZSTD: _ZSTD_FRAME}.get(method)
 
 
 def inflate_body(stored: bytes, sys_flag: int, body_size_max: int) -> bytes:

@@ -156,11 +156,9 @@ RESERVED_PROPERTIES: Final = frozenset(
     _SYS_MSG_PRIORITY_ ORIGIN_GROUP TRANS_OFFSET E_T INSTANCE_ID BUYER_ID TRANSFER_FLAG CORRECTION_FLAG
     MQ2_FLAG EXTEND_UNIQ_INFO DUP_INFO TRACE_CONTEXT __BORNHOST BORN_TIMESTAMP PROPERTY_FORWARD_QUEUE_ID
     REDIRECT MIN_OFFSET MAX_OFFSET __CRC32#
-    TROVEMQ_TX_ID TROVEMQ_TX_NUMBER TROVEMQ_TX_COUNT TROVEMQ_TX_BEGIN
-    TROVEMQ_WITHDRAWN TROVEMQ_WITHDRAWN_TOPIC
     """.split()  # noqa: SIM905 - a list of fifty quoted names is harder to read
 )
-"""Names with a meaning of RocketMQ's own, or of ours: a user's property may not have one."""
+"""Names with a meaning of RocketMQ's own; internal_properties.is_reserved() knows ours, too."""
 
 
 def _header(host_bits: int) -> Struct:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from trovemq_proto import errors
@@ -13,6 +13,7 @@ from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_proto.records.hosts import format_host, pack_host
 from trovemq_proto.records.ids import encode_offset_msg_id
+from trovemq_proto.records.internal_properties import is_internal, is_reserved, without_internal
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
     HEADERS,
@@ -30,7 +31,8 @@ class Message:
     """A record's fields. Timestamps are epoch ms, offsets and sizes as stored, magic_code is signed.
 
     `body` is as the application gave it, `stored_body` as it lies in the record (compressed, perhaps);
-    `record` is the whole record's bytes.
+    `record` is the whole record's bytes. `body_error` says why `body` is empty where `stored_body` does not
+    inflate; "" otherwise.
     """
 
     topic: str
@@ -52,6 +54,7 @@ class Message:
     body: bytes
     stored_body: bytes
     record: bytes
+    body_error: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -65,6 +68,11 @@ class Message:
     @property
     def unique_key(self) -> str | None:
         return self.properties.get(PROPERTY_UNIQ_KEY)
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """The sender's own properties: what may be sent again as they are."""
+        return {name: value for name, value in self.properties.items() if not is_reserved(name)}
 
     @property
     def offset_msg_id(self) -> str:
@@ -104,6 +112,8 @@ class Message:
         }
         if self.stored_body != self.body:
             manifest["storedBody"] = b64encode(self.stored_body).decode()
+        if self.body_error:
+            manifest["bodyError"] = self.body_error
         return manifest | {"recordSha256": sha256(self.record).hexdigest()}
 
 
@@ -120,6 +130,28 @@ def decode_message(
     """
     data = bytes(record)
     return build_message(data, _checked_fields(data), queue_offset, body_size_max)
+
+
+def decode_received(record: bytes | bytearray | memoryview, *, queue_offset: int | None = None) -> Message:
+    """As decode_message, as a program is to get it: see received()."""
+    data = bytes(record)
+    return received(build_message(data, _checked_fields(data), queue_offset, inflate=False))
+
+
+def received(stored: Message) -> Message:
+    """A message that was decoded with its stored body, as a program is to get it: inflated where that is
+    possible, else with `body_error`; without TroveMQ's own properties."""
+    message = stored
+    if any(map(is_internal, stored.properties)):
+        message = replace(message, properties=without_internal(stored.properties))
+    if stored.sys_flag & SYS_FLAG_COMPRESSED:
+        body, error = b"", ""
+        try:
+            body = inflate_body(stored.stored_body, stored.sys_flag, BODY_SIZE_MAX_DEFAULT)
+        except TroveError as failure:
+            error = failure.message
+        message = replace(message, body=body, body_error=error)
+    return message
 
 
 def decode_stored(record: bytes | bytearray | memoryview) -> Message:

@@ -15,11 +15,13 @@ from trovemq_proto.records.layout import (
     HOST_SIZE_IPV4,
     HOST_SIZE_IPV6,
     PHYSICAL_OFFSET_AT,
+    PREPARED_OFFSET_AT,
     QUEUE_OFFSET_AT,
     STORE_TIMESTAMP_AT,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_STORE_HOST_IPV6,
     born_shift,
+    header_shift,
 )
 from trovemq_proto.records.record_crc import fill_record_crcs, has_record_crc, record_crc_property
 
@@ -34,17 +36,20 @@ def patch_batch(
     store_host: bytes,
     born_host: bytes | None,
     append_property_crc: bool,
+    seal: int | None = None,
 ) -> RecordBatch:
     """Fills in a validated batch in place; `buffer` holds the batch's bytes at the batch's positions.
 
     Record i gets the queue offset first_queue_offset + i and the physical offset physical_offset +
     positions[i]; the store host's form must be the records' own; born_host is written into those records
     that have its form, others keep the client's; append_property_crc: the records that end with a reserved
-    CRC property get their CRC (validate_batch sees to it that a client's do). Returns the batch over the
-    patched buffer.
+    CRC property get their CRC (validate_batch sees to it that a client's do). seal: what becomes of
+    PREPAREDTRANSACTIONOFFSET in the records of an atomic transaction (run_mark.py); in all others a negative
+    value, which only a seal has, becomes 0. Returns the batch over the patched buffer.
     """
     assert len(buffer) == len(batch.data), f"buffer of {len(buffer)} bytes for a batch over {len(batch.data)}"
     view = memoryview(buffer)
+    _patch_seals(view, batch, seal)
     if len(batch) <= SMALL_BATCH_MAX:
         for index, row in enumerate(batch.rows):
             at = physical_offset + row.position
@@ -57,6 +62,21 @@ def patch_batch(
         if append_property_crc:
             fill_record_crcs(view, batch)
     return batch.over(view)
+
+
+def _patch_seals(view: memoryview, batch: RecordBatch, seal: int | None) -> None:
+    if len(batch) <= SMALL_BATCH_MAX:
+        for row in batch.rows:
+            at = row.position + PREPARED_OFFSET_AT + header_shift(row.sys_flag)
+            if seal is not None or view[at] & 0x80:
+                view[at : at + 8] = (seal or 0).to_bytes(8, signed=True)
+        return
+    sealed = batch.prepared_transaction_offsets < 0
+    if seal is not None:
+        sealed[:] = True
+    if sealed.any():
+        places = batch.positions + PREPARED_OFFSET_AT + batch.header_shifts
+        sliding(view, ">i8")[places[sealed]] = seal or 0
 
 
 def _patch_all(

@@ -17,12 +17,12 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.records.internal_properties import Writer, is_reserved
 from trovemq_proto.records.layout import (
     PROPERTIES_SIZE_MAX,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
-    RESERVED_PROPERTIES,
 )
 
 UNIQUE_KEY_SIZE_MAX: Final = 255
@@ -93,10 +93,10 @@ def check_unique_key(unique_key: str) -> str:
     return unique_key
 
 
-def check_property(name: str, value: str) -> None:
-    """Raises TroveError PROPERTY_ILLEGAL for a user's property that may not be written."""
+def check_property(name: str, value: str, writer: Writer = Writer.USER) -> None:
+    """Raises TroveError PROPERTY_ILLEGAL for a property that this writer may not write."""
     _utf8(name + value, errors.PROPERTY_ILLEGAL, "the property")
-    if name in RESERVED_PROPERTIES or name.startswith("__RMQ.TRANSIENT."):
+    if is_reserved(name, writer):
         raise TroveError(errors.PROPERTY_ILLEGAL, f"the property name {name!r} is reserved", name=name)
     if not name or not value or any(c in name + value for c in "\x01\x02"):
         raise TroveError(

@@ -10,9 +10,16 @@
 They stand in this order at the end of the properties, before the whole record's CRC where there is one. The
 values have fixed widths (but the id), so that count and begin are filled in when they are known.
 
-Invariant: a mark counts only where the record lies behind its TROVEMQ_TX_BEGIN in the same run: a copy of the
-record that lies elsewhere (a retry, a dead letter, a message forwarded by RocketMQ) is no part of a
-transaction.
+Properties are a client's to write, so they alone prove nothing. What vouches for a mark is the *seal*: the
+record's PREPAREDTRANSACTIONOFFSET is -1 - TROVEMQ_TX_BEGIN. RocketMQ has no negative value there, no door
+takes one, and the append of anything but a transaction's run overwrites it with 0 (patch.py).
+
+Invariants
+- A mark counts only where the record lies behind its TROVEMQ_TX_BEGIN in the same run, under the seal of that
+  begin: a copy of the record that lies elsewhere (a retry, a dead letter, a message forwarded by RocketMQ) is
+  no part of a transaction, nor is a record whose marks were forged.
+- Stores that an older version wrote last (StoreState.runs_sealed) have marks without seals; there, and until
+  the first start that ends, the properties count alone.
 """
 
 from __future__ import annotations
@@ -31,11 +38,13 @@ from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import (
     CRC_PROPERTY_SIZE,
     NAME_END,
+    PREPARED_OFFSET_AT,
     PROPERTY_TX_BEGIN,
     PROPERTY_TX_COUNT,
     PROPERTY_TX_ID,
     PROPERTY_TX_NUMBER,
     VALUE_END,
+    header_shift,
 )
 from trovemq_proto.records.properties import check_block_size
 from trovemq_proto.records.record_crc import has_record_crc
@@ -130,8 +139,14 @@ def marked_records(batch: RecordBatch) -> list[int]:
     return np.flatnonzero(found).tolist()
 
 
-def read_mark(batch: RecordBatch, index: int, physical_offset: int) -> RunMark | None:
-    """The mark of the record that lies at physical_offset; None where it has none that counts there."""
+def seal_of(begin: int) -> int:
+    """The seal of a transaction whose first record lies at `begin`."""
+    return -1 - begin
+
+
+def read_mark(batch: RecordBatch, index: int, physical_offset: int, *, sealed: bool = True) -> RunMark | None:
+    """The mark of the record that lies at physical_offset; None where it has none that counts there. sealed:
+    only a seal makes it count."""
     row = batch.row(index)
     end = row.position + row.size
     end -= CRC_PROPERTY_SIZE if has_record_crc(batch.data, row) else 0
@@ -142,4 +157,11 @@ def read_mark(batch: RecordBatch, index: int, physical_offset: int) -> RunMark |
     number, count, begin = int(found[2]), int(found[3]), int(found[4])
     if number >= count or (number == 0) != (begin == physical_offset) or begin > physical_offset:
         return None
+    if sealed and _prepared_offset(batch.data, row) != seal_of(begin):
+        return None
     return RunMark(found[1].decode(), number, count, begin)
+
+
+def _prepared_offset(data: memoryview, row: RecordFields) -> int:
+    at = row.position + PREPARED_OFFSET_AT + header_shift(row.sys_flag)
+    return int.from_bytes(data[at : at + 8], signed=True)

@@ -11,20 +11,28 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import Buffer, RecordBatch
 from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
 from trovemq_proto.records.fields import RecordFields, magic_bytes, read_fields
 from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
+from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name, forbidden_names
 from trovemq_proto.records.layout import (
+    BORN_HOST_AT,
+    BORN_TIMESTAMP_AT,
     COMPRESSION_ZLIB,
     CRC_PROPERTY_PREFIX,
     CRC_PROPERTY_SIZE,
     MAGIC_AT,
+    PREPARED_OFFSET_AT,
     PROPERTIES_SIZE_MAX,
     QUEUE_ID_AT,
+    RECONSUME_TIMES_AT,
     SYS_FLAG_BORN_HOST_IPV6,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_IPV6,
     VALUE_END,
+    born_shift,
+    header_shift,
     magic_of_topic,
 )
 from trovemq_proto.records.record_crc import have_record_crcs, look_like_record_crcs, looks_like_record_crc
@@ -37,6 +45,9 @@ SYS_FLAGS_ALLOWED: Final = (
     | COMPRESSION_ZLIB
 )
 """What a client may set: no transaction bits, no inner batches."""
+BORN_TIMESTAMP_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: the last that protobuf's Timestamp, and Spark, have."""
+PORT_MAX: Final = 65_535
 
 
 def validate_batch(
@@ -50,7 +61,8 @@ def validate_batch(
 ) -> RecordBatch:
     """The records of `data`, each fit to be patched and appended to this queue.
 
-    Raises TroveError BATCH_ILLEGAL, MESSAGE_SIZE_EXCEEDED, PROPERTIES_SIZE_EXCEEDED; never anything else.
+    Raises TroveError BATCH_ILLEGAL, MESSAGE_SIZE_EXCEEDED, PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL; never
+    anything else.
     """
     batch = _split(data, topic)
     if not len(batch):
@@ -111,11 +123,17 @@ class Expected:
         unfit |= batch.queue_ids != int.from_bytes(self.queue_id, signed=True)
         own_flags = batch.sys_flags & ~(SYS_FLAGS_ALLOWED & ~SYS_FLAG_STORE_HOST_IPV6)
         unfit |= own_flags != self.store_host_flag
+        unfit |= (batch.reconsume_times != 0) | (batch.prepared_transaction_offsets != 0)
+        unfit |= (batch.born_timestamps < 0) | (batch.born_timestamps > BORN_TIMESTAMP_MAX)
+        unfit |= (batch.born_ports < 0) | (batch.born_ports > PORT_MAX)
         if unfit.any():
             return unfit  # the topic's width is read below: it must be there
         topics = batch.bytes_at(batch.topic_positions, len(self.topic))
         unfit |= (topics != np.frombuffer(self.topic, np.uint8)).any(axis=1)
         unfit |= self._unfit_properties(batch)
+        unfit |= forbidden_names(batch)
+        for index in np.flatnonzero(batch.sys_flags & SYS_FLAG_COMPRESSED).tolist():
+            unfit[index] |= not _has_stream(batch.data, batch.row(index))
         unfit |= batch.crcs() != batch.body_crcs
         return unfit
 
@@ -147,7 +165,10 @@ class Expected:
             raise _illegal(index, f"its sys flag {row.sys_flag:#x} has bits that no client may set")
         if row.sys_flag & SYS_FLAG_STORE_HOST_IPV6 != self.store_host_flag:
             raise _illegal(index, "its store host has another form than the broker's address")
+        _check_fields(data, index, row)
         self._check_properties(data, index, row)
+        if row.sys_flag & SYS_FLAG_COMPRESSED and not _has_stream(data, row):
+            raise _illegal(index, "its sys flag says that the body is compressed, and it is not")
         if not body_crc_matches(data, row):
             raise _illegal(index, "its body does not have the CRC that it states")
 
@@ -161,6 +182,37 @@ class Expected:
             raise _illegal(index, "its property block needs a CRC property at its end")
         if not self.append_property_crc and has_room and looks_like_record_crc(data, end):
             raise _illegal(index, "its property block may not have a CRC property, or the like, at its end")
+        name = forbidden_name(bytes(data[row.property_position : end]))
+        if name is not None:
+            writer = INTERNAL_PROPERTIES.get(name)
+            whose = "reserved" if writer is None else f"written by the {writer.value} only"
+            text = f"record {index} cannot be appended: its property {name[:80]!r} is {whose}"
+            raise TroveError(errors.PROPERTY_ILLEGAL, text, record=index, name=name[:80])
+
+
+def _check_fields(data: memoryview, index: int, row: RecordFields) -> None:
+    """What no client writes: the broker's own fields, and values that nothing could read again."""
+    shift = row.position + header_shift(row.sys_flag)
+    if _integer(data, shift + RECONSUME_TIMES_AT, 4):
+        raise _illegal(index, "it says that it was delivered before (RECONSUMETIMES is not 0)")
+    if _integer(data, shift + PREPARED_OFFSET_AT, 8):
+        raise _illegal(index, "its PREPAREDTRANSACTIONOFFSET is the broker's, and not 0")
+    born_ms = _integer(data, row.position + BORN_TIMESTAMP_AT, 8)
+    if not 0 <= born_ms <= BORN_TIMESTAMP_MAX:
+        raise _illegal(index, f"its born time {born_ms} is not 0 to {BORN_TIMESTAMP_MAX} (epoch ms)")
+    port = _integer(data, row.position + BORN_HOST_AT + 4 + born_shift(row.sys_flag), 4)
+    if not 0 <= port <= PORT_MAX:
+        raise _illegal(index, f"its born host has the port {port}, which is not 0 to {PORT_MAX}")
+
+
+def _integer(data: memoryview, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], signed=True)
+
+
+def _has_stream(data: memoryview, row: RecordFields) -> bool:
+    """Whether the body begins as one that is compressed by the method of the sys flag."""
+    size = min(row.body_size, STREAM_HEAD_SIZE)
+    return begins_stream(bytes(data[row.body_position : row.body_position + size]), row.sys_flag)
 
 
 def _illegal(index: int, what: str) -> TroveError:

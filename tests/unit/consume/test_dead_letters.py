@@ -14,6 +14,7 @@ from tests.support.engine import NOW_MS, open_store, own_properties, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import Message
+from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 
 DEAD = "%DLQ%billing"
 LATER = NOW_MS + 1_000
@@ -77,6 +78,7 @@ def test_the_copy_has_keys_tags_properties_and_unique_key_and_none_of_its_past()
         "REAL_TOPIC": "%RETRY%billing_orders",
         "REAL_QID": "0",
         "TIMER_OUT_MS": "5",
+        **dict.fromkeys(INTERNAL_PROPERTIES, "1"),
         "DELAY": "3",
         "TRAN_MSG": "true",
         "1ST_POP_TIME": "7",

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.log_files import LogFiles, read, rows_of, source_of
 from trovemq_proto.records import encode_offset_msg_id, encode_record
+from trovemq_proto.records.run_mark import seal_of
 from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.archive import ArchiveArguments, run_here
 from trovemq_spark.jobs.audit import AuditArguments, audit
@@ -43,7 +44,8 @@ class TransactionLog(LogFiles):
                 "TROVEMQ_TX_COUNT": f"{count:04d}",
                 "TROVEMQ_TX_BEGIN": f"{begin:020d}",
             }
-            self.append(f"t{index % 2}", b"x" * 40, properties=mark)
+            seal = seal_of(begin)
+            self.append(f"t{index % 2}", b"x" * 40, properties=mark, prepared_transaction_offset=seal)
         return begin
 
     def places(self, end: int) -> list[int]:

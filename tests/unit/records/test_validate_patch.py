@@ -15,9 +15,17 @@ from tests.unit.records import reference
 from tests.unit.records.reference import MAGIC_V1, Record
 from tests.unit.records.strategies import runs, sealed
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import RecordBatch, decode_message, pack_host, patch_batch, validate_batch
+from trovemq_proto.records import (
+    RecordBatch,
+    decode_message,
+    pack_host,
+    parse_properties,
+    patch_batch,
+    validate_batch,
+)
 from trovemq_proto.records import patch as patch_module
 from trovemq_proto.records import validate as validate_module
+from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
 
 TOPIC, QUEUE_ID, BODY_SIZE_MAX = "orders", 3, 30
 CRC_PROPERTY = b"__CRC32#\x010000000000\x02"
@@ -46,8 +54,11 @@ def fit(record: Record, *, ipv6: bool, crc: bool) -> Record:
             queue_id=QUEUE_ID,
             body=record.body[:BODY_SIZE_MAX],
             sys_flag=record.sys_flag & 0x13 | (0x20 if ipv6 else 0),
+            born_timestamp=abs(record.born_timestamp) % BORN_TIMESTAMP_MAX,
             born_host=bytes(20 if record.sys_flag & 0x10 else 8),
             store_host=bytes(20 if ipv6 else 8),
+            reconsume_times=0,
+            prepared_offset=0,
             properties=block + (CRC_PROPERTY if crc else b""),
         )
     )
@@ -64,6 +75,15 @@ def validate(data: bytes | bytearray, *, ipv6: bool = False, crc: bool = False) 
     )
 
 
+STREAMS = (zlib.compress(b"body"), zlib.compress(b"body", 0), bytes.fromhex("789c"))
+
+
+def has_forbidden_name(record: Record) -> bool:
+    names = parse_properties(record.properties)
+    allowed = ("TROVEMQ_PRODUCER", "TROVEMQ_SEQUENCE")
+    return any(name.startswith("TROVEMQ_") and name not in allowed for name in names)
+
+
 def is_fit(record: Record, *, ipv6: bool, crc: bool) -> bool:
     return (
         record.magic == MAGIC_V1
@@ -72,7 +92,13 @@ def is_fit(record: Record, *, ipv6: bool, crc: bool) -> bool:
         and len(record.body) <= BODY_SIZE_MAX
         and record.sys_flag & ~0x333 == 0
         and bool(record.sys_flag & 0x20) == ipv6
+        and 0 <= record.born_timestamp <= BORN_TIMESTAMP_MAX
+        and 0 <= int.from_bytes(record.born_host[-4:], signed=True) <= 65_535
+        and not record.reconsume_times
+        and not record.prepared_offset
+        and (not record.sys_flag & 1 or (record.body in STREAMS and record.sys_flag & 0x700 in (0, 0x300)))
         and (not record.properties or record.properties.endswith(b"\x02"))
+        and not has_forbidden_name(record)
         and (len(record.properties) >= 20 and record.properties[-20:-11] == CRC_PROPERTY[:9]) == crc
         and zlib.crc32(record.body) & 0x7FFFFFFF == record.body_crc
     )
@@ -90,6 +116,28 @@ SPOILERS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"sys_flag": 0x40},
         {"sys_flag": -(2**31)},
         {"sys_flag": 0x301},
+        {"sys_flag": 0x1, "body": b"plain"},
+        {"sys_flag": 0x1, "body": b""},
+        {"sys_flag": 0x1, "body": STREAMS[0]},
+        {"sys_flag": 0x301, "body": STREAMS[1]},
+        {"sys_flag": 0x301, "body": STREAMS[2]},
+        {"sys_flag": 0x201, "body": STREAMS[0]},
+        {"sys_flag": 0x101, "body": STREAMS[0]},
+        {"born_timestamp": -1},
+        {"born_timestamp": BORN_TIMESTAMP_MAX},
+        {"born_timestamp": BORN_TIMESTAMP_MAX + 1},
+        {"sys_flag": 0x10, "born_host": b"\xff" * 20},
+        {"sys_flag": 0x10, "born_host": bytes(16) + (65_535).to_bytes(4)},
+        {"sys_flag": 0, "born_host": bytes(4) + (65_536).to_bytes(4)},
+        {"reconsume_times": 1},
+        {"reconsume_times": -(2**31)},
+        {"prepared_offset": -1},
+        {"prepared_offset": 1 << 40},
+        {"properties": b"TROVEMQ_TX_BEGIN\x010\x02"},
+        {"properties": b"TROVEMQ_MINE\x010\x02"},
+        {"properties": b"a\x01b\x02TROVEMQ_PRODUCER\x01p\x02TROVEMQ_SEQUENCE\x011\x02"},
+        {"properties": b"a\x01TROVEMQ_TX_ID\x02"},
+        {"properties": b"a\x01b\x01TROVEMQ_TX_ID\x01c\x02TROVEMQ_\x02TROVEMQ_X\x01\x02"},
         {"properties": b"a\x01b"},
         {"properties": b"a\x01b\x02"},
         {"properties": CRC_PROPERTY},
@@ -106,8 +154,8 @@ def test_validate_takes_what_is_fit_and_nothing_else(
     for _ in range(data.draw(st.integers(0, 2))):
         i = data.draw(st.integers(0, len(records) - 1))
         records[i] = replace(records[i], **data.draw(SPOILERS))
-        if not records[i].sys_flag & 0x10:
-            records[i] = replace(records[i], born_host=bytes(8))
+        if len(records[i].born_host) != (20 if records[i].sys_flag & 0x10 else 8):
+            records[i] = replace(records[i], born_host=bytes(20 if records[i].sys_flag & 0x10 else 8))
         records[i] = replace(records[i], store_host=bytes(20 if records[i].sys_flag & 0x20 else 8))
         records[i] = sealed(records[i])
         if data.draw(st.integers(0, 5)) == 0:
@@ -118,6 +166,8 @@ def test_validate_takes_what_is_fit_and_nothing_else(
         return
     first = next(r for r in records if not is_fit(r, ipv6=ipv6, crc=crc))
     symbol = "MESSAGE_SIZE_EXCEEDED" if len(first.body) > BODY_SIZE_MAX else "BATCH_ILLEGAL"
+    if has_forbidden_name(first):
+        symbol += "|PROPERTY_ILLEGAL"
     with pytest.raises(TroveError, match=symbol):
         validate(raw, ipv6=ipv6, crc=crc)
 

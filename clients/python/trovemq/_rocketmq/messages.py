@@ -15,7 +15,8 @@ from trovemq.fetched import Buffer
 from trovemq.received import ReceivedMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES, Message
+from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message
+from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.priorities import stored_priority
 from trovemq_proto.records.properties import message_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -69,7 +70,7 @@ def pulled_message(message: Message, broker: str) -> ReceivedMessage:
         message_id=message.message_id,
         keys=message.keys,
         tags=message.tags,
-        properties={name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES},
+        properties={name: value for name, value in properties.items() if not is_reserved(name)},
         message_group=properties.get(PROPERTY_SHARDING_KEY),
         priority=stored_priority(properties),
         queue_id=message.queue_id,
@@ -78,6 +79,7 @@ def pulled_message(message: Message, broker: str) -> ReceivedMessage:
         born_timestamp=message.born_timestamp,
         store_timestamp=message.store_timestamp,
         broker=broker,
+        body_error=message.body_error,
     )
 
 

@@ -168,7 +168,9 @@ def readable(batch: FetchedBatch, begin: int) -> tuple[dict[int, Message], set[i
     """
     unreadable = set(batch.damaged_offsets)
     try:
-        return {message.queue_offset: message for message in batch.messages()}, unreadable
+        found = {message.queue_offset: message for message in batch.messages()}
+        damaged = {offset for offset, message in found.items() if message.body_error}
+        return {offset: found[offset] for offset in found.keys() - damaged}, unreadable | damaged
     except TroveError:
         pass  # one of them is damaged: one by one
     messages: dict[int, Message] = {}

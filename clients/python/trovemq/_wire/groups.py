@@ -15,7 +15,7 @@ from trovemq.group_model import (
     QueueLag,
     ResentDeadLetter,
 )
-from trovemq_proto.records import decode_message
+from trovemq_proto.records import decode_received
 from trovemq_proto.v1 import group_pb2
 
 from .connection import Connection
@@ -155,7 +155,7 @@ class GroupCalls:
         reply = await self._ask("GroupService/FindDelayed", request, group_pb2.FindDelayedReply.FromString)
         found = [
             DelayedMessage(
-                message=decode_message(entry.record),
+                message=decode_received(entry.record),
                 topic=topic,
                 delivery_timestamp=entry.delivery_timestamp,
                 recall_handle=entry.recall_handle or None,

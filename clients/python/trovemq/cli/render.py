@@ -42,6 +42,11 @@ def body_preview(body: bytes) -> str:
     return shown if len(body) <= len(shown) else shown + "…"
 
 
+def _preview_of(message: Message) -> str:
+    """The body's beginning, or why there is none."""
+    return f"({message.body_error})" if message.body_error else body_preview(message.body)
+
+
 def body_text(body: bytes) -> str:
     """The body, its first 16 KiB at most."""
     text = body[:BODY_SHOWN_BYTES].decode("utf-8", "backslashreplace")
@@ -92,7 +97,7 @@ def messages_table(messages: Iterable[Message]) -> Table:
             printable(message.tags or "-"),
             printable(" ".join(message.keys) or "-"),
             humane_size(len(message.body)),
-            Text(body_preview(message.body), no_wrap=True, overflow="ellipsis"),
+            Text(_preview_of(message), no_wrap=True, overflow="ellipsis"),
         )
         for message in messages
     )
@@ -124,7 +129,7 @@ def message_line(message: Message) -> Text:
     """One message on one line, for a stream that never ends."""
     place = f"{printable(message.topic)}/{message.queue_id}@{message.queue_offset}"
     tag = f" [{printable(message.tags)}]" if message.tags else ""
-    return Text(f"{format_time(message.store_timestamp)} {place}{tag} {body_preview(message.body)}")
+    return Text(f"{format_time(message.store_timestamp)} {place}{tag} {_preview_of(message)}")
 
 
 def message_card(message: Message) -> Table:
@@ -147,5 +152,5 @@ def message_card(message: Message) -> Table:
         "body": f"{humane_size(len(message.body))}, CRC {message.body_crc:08x}",
     }
     grid = card(fields)
-    grid.add_row(Text(""), Text(body_text(message.body)))
+    grid.add_row(Text(""), Text(message.body_error or body_text(message.body)))
     return grid

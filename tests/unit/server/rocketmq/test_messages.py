@@ -17,6 +17,7 @@ from broker.server.rocketmq.messages import message_of, outgoing, peer_host, rec
 from tests.support.rocketmq_parts import message
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RESERVED_PROPERTIES, encode_offset_msg_id, encode_record
+from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 from trovemq_proto.records.layout import COMPRESSION_LZ4, COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
@@ -169,7 +170,10 @@ def test_the_sender_s_own_words_about_its_birth_win() -> None:
 
 
 def test_no_internal_name_is_a_user_property() -> None:
-    names = dict.fromkeys(RESERVED_PROPERTIES, "1") | {"__RMQ.TRANSIENT.x": "1", "mine": "2"}
+    names = dict.fromkeys([*RESERVED_PROPERTIES, *INTERNAL_PROPERTIES], "1") | {
+        "__RMQ.TRANSIENT.x": "1",
+        "mine": "2",
+    }
     assert dict(delivered(stored(properties=names)).user_properties) == {"mine": "2"}
 
 

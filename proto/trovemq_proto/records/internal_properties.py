@@ -1,0 +1,123 @@
+"""Properties of TroveMQ's own: which there are, and who may write each. Every door asks here.
+
+| property                  | written by | says                                                              |
+|---------------------------|------------|-------------------------------------------------------------------|
+| `TROVEMQ_TX_ID`           | the broker | the atomic transaction that the record belongs to (run_mark.py)   |
+| `TROVEMQ_TX_NUMBER`       | the broker | the record's number in it                                         |
+| `TROVEMQ_TX_COUNT`        | the broker | how many records it has                                           |
+| `TROVEMQ_TX_BEGIN`        | the broker | where its first record lies                                       |
+| `TROVEMQ_WITHDRAWN`       | the broker | the unique key of a half message that was rolled back             |
+| `TROVEMQ_WITHDRAWN_TOPIC` | the broker | the topic of that message                                         |
+| `TROVEMQ_PRODUCER`        | the SDK    | the idempotent producer that sent the message                     |
+| `TROVEMQ_SEQUENCE`        | the SDK    | the message's number among those of that producer                 |
+
+The prefix is reserved: no other name begins with it. What is the SDK's comes by the native protocol (Append,
+Send) and not by RocketMQ's. A user writes none of them, and a receiver sees none of
+them: they are left out where a message is given to a program, and where it is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto.records.layout import (
+    PROPERTY_PRODUCER,
+    PROPERTY_SEQUENCE,
+    PROPERTY_TX_BEGIN,
+    PROPERTY_TX_COUNT,
+    PROPERTY_TX_ID,
+    PROPERTY_TX_NUMBER,
+    PROPERTY_WITHDRAWN,
+    PROPERTY_WITHDRAWN_TOPIC,
+    RESERVED_PROPERTIES,
+    VALUE_END,
+)
+
+if TYPE_CHECKING:
+    from trovemq_proto.records.batch import RecordBatch
+
+INTERNAL_PREFIX: Final = "TROVEMQ_"
+TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+"""Of RocketMQ: what a broker adds to a message for one delivery."""
+
+
+class Writer(Enum):
+    """Who writes a property."""
+
+    USER = "user"
+    SDK = "SDK"
+    BROKER = "broker"
+
+
+INTERNAL_PROPERTIES: Final[Mapping[str, Writer]] = MappingProxyType(
+    {
+        PROPERTY_TX_ID: Writer.BROKER,
+        PROPERTY_TX_NUMBER: Writer.BROKER,
+        PROPERTY_TX_COUNT: Writer.BROKER,
+        PROPERTY_TX_BEGIN: Writer.BROKER,
+        PROPERTY_WITHDRAWN: Writer.BROKER,
+        PROPERTY_WITHDRAWN_TOPIC: Writer.BROKER,
+        PROPERTY_PRODUCER: Writer.SDK,
+        PROPERTY_SEQUENCE: Writer.SDK,
+    }
+)
+_PREFIX: Final = INTERNAL_PREFIX.encode()
+_PREFIX_BYTES: Final = np.frombuffer(_PREFIX, np.uint8)
+_OF_SDK: Final = tuple(name.encode() for name, who in INTERNAL_PROPERTIES.items() if who is Writer.SDK)
+_VALUE_END: Final = bytes([VALUE_END])
+
+
+def is_internal(name: str) -> bool:
+    return name.startswith(INTERNAL_PREFIX)
+
+
+def is_reserved(name: str, writer: Writer = Writer.USER) -> bool:
+    """Whether the name has a meaning of RocketMQ's own, or of ours, and is not this writer's to give."""
+    if name.startswith(INTERNAL_PREFIX):
+        return writer is Writer.USER or INTERNAL_PROPERTIES.get(name) is not writer
+    return name in RESERVED_PROPERTIES or name.startswith(TRANSIENT_PREFIX)
+
+
+def without_internal(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties that a receiver may see."""
+    return {name: value for name, value in properties.items() if not is_internal(name)}
+
+
+def forbidden_name(block: bytes) -> str | None:
+    """A name in this property block that a client's record may not have; None: there is none."""
+    if _PREFIX not in block:
+        return None
+    for piece in block.split(_VALUE_END):
+        name, _, value = piece.partition(b"\x01")
+        if value and name.startswith(_PREFIX) and name not in _OF_SDK:
+            return name.decode("utf-8", "replace")
+    return None
+
+
+def forbidden_names(batch: RecordBatch) -> NDArray[np.bool_]:
+    """bool[n]: the records of which forbidden_name() finds something."""
+    found = np.zeros(len(batch), np.bool_)
+    if _PREFIX not in _blocks(batch):
+        return found
+    for scan in batch.property_scans:
+        names, _ = scan.names_and_values()
+        names = names.where(names.ends - names.starts >= len(_PREFIX))
+        same = scan.flat[names.starts[:, None] + np.arange(len(_PREFIX))] == _PREFIX_BYTES
+        for record, start, end in zip(*names.where(same.all(axis=1)), strict=True):
+            found[record] |= scan.joined[start:end] not in _OF_SDK
+    return found
+
+
+def _blocks(batch: RecordBatch) -> bytes:
+    """All property blocks, one after the other."""
+    if batch.uniform:
+        return batch.bytes_at(batch.property_positions, int(batch.property_sizes[0])).tobytes()
+    ends = batch.property_positions + batch.property_sizes
+    spans = zip(batch.property_positions.tolist(), ends.tolist(), strict=True)
+    return b"".join([batch.data[start:end] for start, end in spans])
