@@ -19,6 +19,7 @@ from broker.cluster.registration import Registrations, RegistrationSettings
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.consumer_model import ConsumerModel
+from broker.consumer_tasks import log_copy_failures
 from broker.message_store import MessageStore
 from broker.produce.append import batch_size_limit
 from broker.recovery_log import log_recovery
@@ -262,6 +263,7 @@ def close_store(store: MessageStore, model: ConsumerModel | None) -> None:
         try:
             if model is not None and not store.failed:
                 model.hand_back(clock_ms())
+                log_copy_failures(model)
         finally:
             store.close(clock_ms())
     except StorageError as error:

@@ -89,11 +89,26 @@ async def tend_deliveries(
         if lease_time.pause_count > pauses:
             pauses = lease_time.pause_count
             get_logger().warning("broker.stood_still", times=pauses, longest_ms=lease_time.paused_ms)
+        log_copy_failures(model)
         if now_ms >= renew_at_ms or now_ms < renew_at_ms - RENEW_INTERVAL_MS:
             model.delivery.renew(now_ms, is_alive)
             renew_at_ms = now_ms + RENEW_INTERVAL_MS
         if model.events.pending_count:
             await _appending("events.not_written", lambda: model.events.flush(clock_ms()))
+
+
+def log_copy_failures(model: ConsumerModel) -> None:
+    """Each record that was set aside since the last call, by its place."""
+    for failure in model.writer.copy_failures.take():
+        get_logger().warning(
+            "records.not_copied",
+            purpose=failure.purpose,
+            physical_offset=failure.physical_offset,
+            topic=failure.topic,
+            queue_id=failure.queue_id,
+            queue_offset=failure.queue_offset,
+            reason=failure.reason,
+        )
 
 
 async def check_transactions(

@@ -17,7 +17,7 @@ from broker.message_store import MessageStore
 from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message, decode_message
+from trovemq_proto.records import Message, decode_stored
 
 UNITS_STEP: Final = 1_024
 BLANK_UNIT_SIZE: Final = 0x7FFFFFFF  # spec 3.3: filler where a queue's first offset is not 0
@@ -79,7 +79,8 @@ def messages_from(
     store: MessageStore, topic: str, queue_id: int, begin: int, end: int | None = None
 ) -> Iterator[tuple[int, Message]]:
     """(queue offset, message) of every visible, undamaged message of the queue from `begin` on, up to `end`
-    (without it: the queue's end now). For the broker's own topics: one message at a time."""
+    (without it: the queue's end now), with its stored body. For the broker's own topics: one message at a
+    time."""
     queue = store.consume_queues.get(topic, queue_id)
     if queue is None:
         return
@@ -96,8 +97,9 @@ def messages_from(
                 continue
             try:
                 record = store.record_at(physical_offset)
+                message = None if record is None else decode_stored(record)
             except TroveError:
                 continue  # damaged: reported by recovery and scrub
-            if record is not None:
-                yield offset + index, decode_message(record)
+            if message is not None:
+                yield offset + index, message
         offset += len(units)

@@ -5,7 +5,8 @@ for their sync here: who must (a reply that promises the disk) waits for `Append
 
 Invariants
 - Records of one call with the same topic and queue lie together, in the order given.
-- A body is copied as it lies in the log (compressed, perhaps), with the system flag that says so.
+- A body is copied as it lies in the log (compressed, perhaps), with the system flag that says so; so are a
+  copy's born host and properties. Nothing of a copy is decoded and encoded again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from broker.copy_failures import CopyFailures
+from broker.log.sectors import check_properties
 from broker.message_store import AppendResult, MessageStore
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
     Message,
     RecordBatch,
@@ -23,6 +28,7 @@ from trovemq_proto.records import (
     pack_host,
 )
 from trovemq_proto.records.layout import (
+    BLANK_SIZE,
     CRC_PROPERTY_SIZE,
     PROPERTIES_SIZE_MAX,
     PROPERTY_CRC,
@@ -30,6 +36,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_STORE_HOST_IPV6,
     SYS_FLAG_TRANSACTION_MASK,
 )
+from trovemq_proto.records.property_block import edited, terminated, without
 
 _NO_HOST: Final = bytes(8)
 _HOST_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6
@@ -38,7 +45,8 @@ _HOST_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6
 @dataclass(frozen=True, slots=True)
 class NewRecord:
     """One message to be appended. `properties` are written as given, unchecked; `born_host` is packed (8 or
-    20 bytes); `sys_flag` may say compressed or commit, the host bits are set by the writer."""
+    20 bytes); `sys_flag` may say compressed or commit, the host bits are set by the writer. `block`: of a
+    copy, the property block that is written; `properties` are what it says."""
 
     topic: str
     queue_id: int
@@ -50,6 +58,7 @@ class NewRecord:
     sys_flag: int = 0
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    block: bytes | None = None
 
     @classmethod
     def copy_of(cls, message: Message, topic: str, queue_id: int) -> NewRecord:
@@ -61,16 +70,23 @@ class NewRecord:
             message.stored_body,
             properties,
             message.born_timestamp,
-            pack_host(message.born_host),
+            message.packed_born_host,
             message.flag,
             message.sys_flag & ~(_HOST_FLAGS | SYS_FLAG_TRANSACTION_MASK),
             message.reconsume_times,
+            block=without(message.property_block, (PROPERTY_CRC,)),
         )
 
     def with_properties(self, changes: Mapping[str, str | None]) -> NewRecord:
         """These properties set, or taken away where the value is None."""
         merged = {**self.properties, **changes}
-        return replace(self, properties={name: value for name, value in merged.items() if value is not None})
+        properties = {name: value for name, value in merged.items() if value is not None}
+        block = None if self.block is None else edited(self.block, changes)
+        return replace(self, properties=properties, block=block)
+
+    def property_block(self) -> bytes:
+        """As it is written, but for the CRC. TroveError PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL."""
+        return encode_properties(self.properties) if self.block is None else self.block
 
 
 class RecordWriter:
@@ -79,20 +95,32 @@ class RecordWriter:
     def __init__(self, store: MessageStore, appended: Callable[[], object]) -> None:
         self._store = store
         self._appended = appended
+        self.copy_failures: Final = CopyFailures()
         self.store_host: Final = bytes(len(pack_host(store.settings.store_host)))
         """Zeros in the form of the store's host, which the append fills in."""
 
-    def has_room(self, properties: Mapping[str, str]) -> bool:
-        """Whether a record takes so many properties."""
+    def has_room(self, record: NewRecord) -> bool:
+        """Whether the record's properties, and a CRC where there is to be one, fit into it."""
         size_max = PROPERTIES_SIZE_MAX - (
             CRC_PROPERTY_SIZE if self._store.settings.append_property_crc else 0
         )
-        return sum(len((name + value).encode()) + 2 for name, value in properties.items()) <= size_max
+        if record.block is not None:
+            return len(terminated(record.block)) <= size_max
+        return sum(len((name + value).encode()) + 2 for name, value in record.properties.items()) <= size_max
 
     def informed(self, record: NewRecord, changes: Mapping[str, str]) -> NewRecord:
         """The record with these properties, where it has room for them: they inform, and no more."""
         longer = record.with_properties(changes)
-        return longer if self.has_room(longer.properties) else record
+        return longer if self.has_room(longer) else record
+
+    def checked(self, record: NewRecord) -> NewRecord:
+        """The record itself, which an append takes, whenever there is room. TroveError: none ever will."""
+        encoded = self.encode(record)
+        check_properties(RecordBatch.split(encoded, topic=record.topic))
+        if len(encoded) > self._store.settings.commit_log_file_size - BLANK_SIZE:
+            text = f"the copy of {len(encoded)} bytes does not fit into a segment"
+            raise TroveError(errors.BATCH_SIZE_EXCEEDED, text)
+        return record
 
     def append(
         self, records: Sequence[NewRecord], now_ms: int, *, internal: bool = True
@@ -166,8 +194,9 @@ class RecordWriter:
 
         A copy of a record that was stored without the CRC property, and has no room for it, goes without.
         """
-        block = encode_properties(record.properties)
-        has_room = len(block) <= PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
+        block = record.property_block()
+        has_room = len(terminated(block)) <= PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
+        block = terminated(block) if has_room else block
         return encode_record(
             record.topic,
             record.body,

@@ -45,7 +45,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import decode_stored, encode_offset_msg_id, pack_host
+from trovemq_proto.records import decode_stored, encode_offset_msg_id
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 
 POLL_S: Final = 2.0
@@ -383,6 +383,6 @@ class RetentionTask:
             return "", f"at {physical_offset}", ""
         return (
             message.properties.get(PROPERTY_REAL_TOPIC, message.topic),
-            encode_offset_msg_id(pack_host(message.store_host), physical_offset),
+            encode_offset_msg_id(message.packed_store_host, physical_offset),
             message.properties.get(PROPERTY_UNIQ_KEY, ""),
         )

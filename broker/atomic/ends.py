@@ -32,8 +32,8 @@ from broker.transaction_run import RunResult, TransactionRun
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
+from trovemq_proto.records.message import decode_stored
 
 ENDS_TOPIC: Final = "rmq_sys_trovemq_transactions"
 ENDS_QUEUE_ID: Final = 0
@@ -159,7 +159,7 @@ class TransactionEnds:
         try:
             records = RecordBatch.split(data)
             messages = _stored_messages(records, end)
-            first = records.message(0)
+            first = decode_stored(records.record(0))
         except (TroveError, IndexError) as error:
             text = f"the records of transaction {transaction_id} at {end.begin} cannot be read"
             raise TroveError(errors.RECORD_DAMAGED, text) from error
@@ -168,7 +168,7 @@ class TransactionEnds:
             messages,
             end.acknowledged_count,
             first.store_timestamp,
-            pack_host(first.store_host),
+            first.packed_store_host,
             end.end,
             repeated=True,
         )

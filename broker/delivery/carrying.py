@@ -3,7 +3,8 @@
 The copy lies in a topic of our own that nobody reads; the message stays where it is in its queue, under its
 lease, and its receipt handle stays valid.
 
-Invariant: until the copy can be read, the old record is the one that counts.
+Invariant: until the copy can be read, the old record is the one that counts. One that cannot be copied
+(broker/copy_failures.py) goes with its segment.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from typing import Final
 from broker.delivery.context import Context
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
-from broker.delivery.retry_carrying import carry_unread, lowest_unread, unread_before
+from broker.delivery.retry_carrying import carried_copy, carry_unread, lowest_unread, unread_before
 from broker.events.codec import Event, EventKind
-from broker.record_writer import NewRecord
 from broker.storage.fault_points import fault_point
-from trovemq_proto.records.message import decode_stored
 
 CARRIED_TOPIC: Final = "rmq_sys_trovemq_carried"
 CARRIED_QUEUE_ID: Final = 0
@@ -80,8 +79,9 @@ def _carry(context: Context, state: QueueState, offsets: list[int], now_ms: int)
     copies, carried = [], []
     for offset in offsets:
         record = context.record_of(state, offset)
-        if record is not None:
-            copies.append(NewRecord.copy_of(decode_stored(record), CARRIED_TOPIC, CARRIED_QUEUE_ID))
+        copy = None if record is None else carried_copy(context, record, CARRIED_TOPIC, CARRIED_QUEUE_ID)
+        if copy is not None:
+            copies.append(copy)
             carried.append(offset)
     fault_point("delivery.before_carry")
     for offset, result in zip(carried, context.writer.append(copies, now_ms) if copies else [], strict=True):

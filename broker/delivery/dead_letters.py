@@ -1,6 +1,7 @@
 """Messages that were delivered as often as their group allows: copies in `%DLQ%group`.
 
-Invariant: the copy is in the log before the message counts as consumed.
+Invariant: the copy is in the log before the message counts as consumed. A message that cannot be copied
+(broker/copy_failures.py) counts as consumed without one; it stays in its own topic.
 """
 
 from __future__ import annotations
@@ -24,16 +25,26 @@ def copy_to_dead_letters(
     context: Context, state: QueueState, topic: str, record: memoryview, deliveries: int, now_ms: int
 ) -> None:
     """Appends the copy; `topic` is the original one. TroveError as an append and as ensure_internal()."""
-    name = dead_letter_topic(state.group)
-    context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
-    message = decode_stored(record)
-    copy = replace(
-        NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
-    )
-    origin = {PROPERTY_DEAD_TOPIC: topic, PROPERTY_DEAD_ID: message.message_id}
-    copy = context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)
+
+    def made() -> NewRecord:
+        name = dead_letter_topic(state.group)
+        context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
+        return context.writer.checked(_dead_letter(context, name, topic, record, deliveries))
+
+    copy = context.writer.copy_failures.copied("dead letter", record, made)
+    if copy is None:
+        return
     fault_point("delivery.before_dead_letter")
     (result,) = context.writer.append([copy], now_ms)
     fault_point("delivery.after_dead_letter")
     context.store.offsets.needs_log(result.end)
     context.dead_letter_count += 1
+
+
+def _dead_letter(context: Context, name: str, topic: str, record: memoryview, deliveries: int) -> NewRecord:
+    message = decode_stored(record)
+    copy = replace(
+        NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
+    )
+    origin = {PROPERTY_DEAD_TOPIC: topic, PROPERTY_DEAD_ID: message.message_id}
+    return context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)

@@ -18,6 +18,7 @@ from broker.index.consume_queue import ConsumeQueue
 from broker.queues import messages_from
 from broker.record_writer import NewRecord
 from broker.topics.names import RETRY_PREFIX
+from trovemq_proto.records.message import decode_stored
 
 _BATCH: Final = 64
 
@@ -31,12 +32,22 @@ def carry_unread(context: Context, pairs: Pairs, physical_offset: int, now_ms: i
         for begin in range(first, end, _BATCH):
             stop = min(begin + _BATCH, end)
             found = messages_from(context.store, queue.topic, queue.queue_id, begin, stop)
-            copies = [NewRecord.copy_of(message, queue.topic, queue.queue_id) for _, message in found]
+            made = [carried_copy(context, m.record, queue.topic, queue.queue_id) for _, m in found]
+            copies = [copy for copy in made if copy is not None]
             if copies:
                 context.writer.append(copies, now_ms)
             _read_up_to(context, queue, state, begin, stop, now_ms)
             count += len(copies)
     return count
+
+
+def carried_copy(context: Context, record: bytes | memoryview, topic: str, queue_id: int) -> NewRecord | None:
+    """The record for that queue; None where it cannot be copied."""
+
+    def made() -> NewRecord:
+        return context.writer.checked(NewRecord.copy_of(decode_stored(record), topic, queue_id))
+
+    return context.writer.copy_failures.copied("retention", record, made)
 
 
 def unread_before(context: Context, pairs: Pairs, physical_offset: int) -> Iterator[int]:

@@ -7,7 +7,7 @@ Invariant: RECONSUMETIMES of a copy is the number of deliveries so far.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.delivery.context import Context
 from broker.delivery.receipt_handle import SourceKind
@@ -30,9 +30,28 @@ def retry_copy(
     received_ms: int,
     visible_ms: int,
     now_ms: int,
-) -> NewRecord:
+) -> NewRecord | None:
     """The copy to append; makes the topics that it needs. A classic retry that says no topic (""), or none
-    that could be one, stays a classic retry. TroveError as ensure_internal()."""
+    that could be one, stays a classic retry. None where the record cannot be copied. TroveError as
+    ensure_internal()."""
+
+    def made() -> NewRecord:
+        times = _Times(received_ms, visible_ms, now_ms)
+        return context.writer.checked(_retry_copy(context, group, topic, record, deliveries, times))
+
+    return context.writer.copy_failures.copied("retry", record, made)
+
+
+class _Times(NamedTuple):
+    received_ms: int
+    visible_ms: int
+    now_ms: int
+
+
+def _retry_copy(
+    context: Context, group: str, topic: str, record: memoryview, deliveries: int, times: _Times
+) -> NewRecord:
+    received_ms, visible_ms, now_ms = times
     name = source_topic(SourceKind.POP_RETRY, group, topic)
     if not topic or not is_plausible_topic(name):
         name = source_topic(SourceKind.CLASSIC_RETRY, group, topic)
@@ -45,4 +64,4 @@ def retry_copy(
         return copy
     context.store.topics.ensure_internal(WHEEL_TOPIC, 1, now_ms=now_ms)
     delayed = delayed_record(copy, visible_ms, now_ms)
-    return delayed if context.writer.has_room(delayed.properties) else copy  # rather early than not at all
+    return delayed if context.writer.has_room(delayed) else copy  # rather early than not at all

@@ -112,17 +112,17 @@ def _revive(context: Context, point: CheckPoint, offsets: list[int], now_ms: int
             continue
         if kind is SourceKind.CLASSIC_RETRY:
             topic = properties_of(record).get(RETRY_TOPIC_PROPERTY, "")
-        copies.append(
-            retry_copy(
-                context,
-                point.c,
-                topic,
-                record,
-                deliveries=reconsume_times_of(record) + 1,
-                received_ms=point.pt,
-                visible_ms=point.revive_ms,
-                now_ms=now_ms,
-            )
+        copy = retry_copy(
+            context,
+            point.c,
+            topic,
+            record,
+            deliveries=reconsume_times_of(record) + 1,
+            received_ms=point.pt,
+            visible_ms=point.revive_ms,
+            now_ms=now_ms,
         )
+        if copy is not None:
+            copies.append(copy)
     if copies:
         context.writer.append(copies, now_ms)

@@ -162,6 +162,11 @@ class ConsumerMetrics:
             ),
             ("trovemq_damaged_messages", "Messages passed over as unreadable.", delivery.damaged_count),
             (
+                "trovemq_records_not_copied",
+                "Records set aside because they could not be copied.",
+                model.writer.copy_failures.count,
+            ),
+            (
                 "trovemq_dead_letter_failures",
                 "Copies to dead-letter topics that were refused.",
                 delivery.dead_letter_failures,

@@ -204,6 +204,7 @@ class BrokerStatistics:
             "redelivered_messages": sum(self.redeliveries().values()),
             "damaged_messages": delivery.damaged_count,
             "dead_letters": delivery.dead_letter_count,
+            "records_not_copied": model.writer.copy_failures.count,
             "dead_letter_failures": delivery.dead_letter_failures,
             "receives_waiting": len(self.receive_waits),
             "events": model.events.appended_count,

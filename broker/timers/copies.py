@@ -1,12 +1,11 @@
 """The copy of a waiting record for its real topic, made from the record's bytes.
 
-What the message carried while it waited stays in its properties, as RocketMQ leaves it. A property block is
-edited as pieces that each begin with 0x02, so that no piece is taken for a part of another one.
+What the message carried while it waited stays in its properties, as RocketMQ leaves it.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from broker.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_ROOM_MAX
 from trovemq_proto.records.check import crc_matches
@@ -17,22 +16,11 @@ from trovemq_proto.records.layout import (
     PROPERTIES_SIZE_MAX,
     PROPERTY_CRC,
     PROPERTY_REAL_QUEUE_ID,
-    VALUE_END,
     host_bits,
     magic_of_topic,
 )
+from trovemq_proto.records.property_block import edited, terminated, value_of, without
 
-_VALUE_END: Final = bytes([VALUE_END])
-
-
-def _piece(name: str) -> bytes:
-    return b"\x02%s\x01" % name.encode()
-
-
-_QUEUE_ID: Final = _piece(PROPERTY_REAL_QUEUE_ID)
-_ENQUEUE: Final = _piece(ENQUEUE_MS)
-_DEQUEUE: Final = _piece(DEQUEUE_MS)
-_CRC: Final = _piece(PROPERTY_CRC)
 _BODY_CRC, _FLAG, _PHYSICAL_OFFSET, _BORN_MS, _BORN_HOST, _STORE_MS, _RECONSUME_TIMES = 2, 4, 6, 8, 9, 10, 12
 """Members of an unpacked header."""
 
@@ -63,23 +51,23 @@ def delivered_copy(
     if fields is None or not crc_matches(data, fields):
         return None
     header = HEADERS[host_bits(fields.sys_flag)].unpack_from(data)
-    block = _VALUE_END + data[fields.property_position :]
-    queue_id = _value(block, _QUEUE_ID)
+    block = data[fields.property_position :]
+    queue_id = value_of(block, PROPERTY_REAL_QUEUE_ID)
     if header[_PHYSICAL_OFFSET] != physical_offset or queue_id is None or not queue_id.isdigit():
         return None
-    block = _without(block, _CRC)
-    if not block.endswith(_VALUE_END) and len(block) <= PROPERTIES_SIZE_MAX:
-        block += _VALUE_END  # old clients left the last one out
-    if told and block.endswith(_VALUE_END):
+    block = without(block, (PROPERTY_CRC,))
+    if len(block) < PROPERTIES_SIZE_MAX:
+        block = terminated(block)  # old clients left the last 0x02 out
+    if told and block == terminated(block):
         block = _with_times(block, header[_STORE_MS], now_ms)
     # A record that was stored without the CRC property may have no room for it: its copy goes without.
-    append_property_crc = target.append_property_crc and len(block) - 1 <= PROPERTIES_ROOM_MAX
+    append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_ROOM_MAX
     queue = int(queue_id) % target.queue_count
     return queue, encode_record(
         target.topic,
         data[fields.body_position : fields.body_position + fields.body_size],
         queue_id=queue,
-        properties=block[1:],
+        properties=block,
         flag=header[_FLAG],
         sys_flag=fields.sys_flag & ~NOT_COPIED_FLAGS,
         born_timestamp=header[_BORN_MS],
@@ -94,24 +82,8 @@ def delivered_copy(
 
 def _with_times(block: bytes, stored_ms: int, now_ms: int) -> bytes:
     """They inform, and no more: a block without room stays as it is."""
-    changed = _without(block, _DEQUEUE)
-    if _ENQUEUE not in changed:
-        changed += b"%s%d\x02" % (_ENQUEUE[1:], stored_ms)
-    changed += b"%s%d\x02" % (_DEQUEUE[1:], now_ms)
-    return changed if len(changed) - 1 <= PROPERTIES_ROOM_MAX else block
-
-
-def _value(block: bytes, piece: bytes) -> bytes | None:
-    """Of two pieces with one name the last counts."""
-    at = block.rfind(piece)
-    if at < 0:
-        return None
-    end = block.find(_VALUE_END, at + 1)
-    return block[at + len(piece) : end if end >= 0 else len(block)]
-
-
-def _without(block: bytes, piece: bytes) -> bytes:
-    while (at := block.rfind(piece)) >= 0:
-        end = block.find(_VALUE_END, at + 1)
-        block = block[:at] + (block[end:] if end >= 0 else b"")
-    return block
+    changes = {DEQUEUE_MS: str(now_ms)}
+    if value_of(block, ENQUEUE_MS) is None:
+        changes = {ENQUEUE_MS: str(stored_ms)} | changes
+    changed = edited(block, changes)
+    return changed if len(changed) <= PROPERTIES_ROOM_MAX else block

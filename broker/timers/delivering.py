@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from broker.copy_failures import OF_THE_RECORD
 from broker.message_store import MessageStore
 from broker.record_writer import RecordWriter
 from broker.storage.fault_points import fault_point
@@ -47,6 +49,7 @@ class _Part:
     queue_id: int
     indexes: list[int] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
+    records: list[memoryview] = field(default_factory=list)
 
 
 def deliver(
@@ -56,17 +59,37 @@ def deliver(
     nothing that an append raises."""
     turn = Turn()
     for part in _parts(store, writer, sources, topics, rows, now_ms, turn):
-        batch = RecordBatch.split(part.data, topic=part.topic)
-        try:
-            fault_point("timers.before_append")
-            writer.append_batch(part.topic, part.queue_id, part.data, batch, now_ms)
-            fault_point("timers.after_append")
-        except TroveError as error:
-            turn.error = error
+        turn.error = _append(writer, part, now_ms, turn)
+        if turn.error is not None:
             break
+    return turn
+
+
+def _append(writer: RecordWriter, part: _Part, now_ms: int, turn: Turn) -> TroveError | None:
+    """What it was refused with, where that may pass. A copy that is refused for what it is, is set aside; the
+    others of its part then go one by one."""
+    batch = RecordBatch.split(part.data, topic=part.topic)
+    try:
+        fault_point("timers.before_append")
+        writer.append_batch(part.topic, part.queue_id, part.data, batch, now_ms)
+        fault_point("timers.after_append")
+    except TroveError as error:
+        if error.spec not in OF_THE_RECORD:
+            return error
+        if len(batch) == 1:
+            writer.copy_failures.note("delayed message", part.records[0], str(error))
+            turn.ended += part.indexes
+            turn.lost_count += 1
+            return None
+    else:
         turn.ended += part.indexes
         turn.delivered_count += len(part.indexes)
-    return turn
+        return None
+    for place, (index, record) in enumerate(zip(part.indexes, part.records, strict=True)):
+        one = _Part(part.topic, part.queue_id, [index], bytearray(batch.record(place)), [record])
+        if (refused := _append(writer, one, now_ms, turn)) is not None:
+            return refused
+    return None
 
 
 def _parts(
@@ -93,7 +116,11 @@ def _parts(
             continue
         record = store.read_given(physical_offset, size)
         left -= size
-        copy = delivered_copy(record, physical_offset, target, now_ms, told=source == WHEEL_SOURCE)
+        copy = writer.copy_failures.copied(
+            "delayed message",
+            record,
+            partial(delivered_copy, record, physical_offset, target, now_ms, told=source == WHEEL_SOURCE),
+        )
         if copy is None:
             turn.ended.append(index)
             turn.lost_count += 1
@@ -106,6 +133,7 @@ def _parts(
             parts.append(part)
         part.indexes.append(index)
         part.data += data
+        part.records.append(record)
     return parts
 
 

@@ -40,7 +40,13 @@ from broker.timers.lookups import (
 )
 from broker.timers.sources import WHEEL_SOURCE, queue_of, source_of
 from broker.timers.waiting_table import TimersState, WaitingTable
-from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record, delete_marker, read_waiting
+from broker.timers.wheel_records import (
+    WHEEL_TOPIC,
+    WaitingRecord,
+    delayed_record,
+    delete_marker,
+    read_waiting,
+)
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
@@ -283,13 +289,18 @@ class Timers:
 
     def _carry(self, block: Rows, index: int, now_ms: int) -> None:
         record = self._table.sources.record(int(block[index]["source"]), int(block[index]["offset"]))
-        if record is not None:
-            self._append_to_wheel(record.rolled(), now_ms)
+        copy = None if record is None else self._rolled(record)
+        if copy is not None:
+            self._append_to_wheel(copy, now_ms)
         else:
             self.lost_count += 1
         chosen = np.zeros(len(block), np.bool_)
         chosen[index] = True
         self._say_ended(self._table.calendar.end(block, chosen), now_ms)
+
+    def _rolled(self, record: WaitingRecord) -> NewRecord | None:
+        failures = self._writer.copy_failures
+        return failures.copied("retention", record.record, lambda: self._writer.checked(record.rolled()))
 
     # --- start and stop -------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:

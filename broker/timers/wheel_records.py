@@ -38,6 +38,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_MASK,
     host_bits,
 )
+from trovemq_proto.records.property_block import without
 
 WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
 WHEEL_QUEUE_ID: Final = 0
@@ -116,25 +117,27 @@ class WaitingRecord(NamedTuple):
     flag: int
     sys_flag: int
     reconsume_times: int
+    block: bytes
+    record: bytes
 
     def rolled(self) -> NewRecord:
         """The waiting message appended again: it replaces this record, and is due at the same time."""
-        properties = self.properties
         changes = {ROLL_TIMES: str(self.waiting.roll_times + 1), ENQUEUE_MS: str(self.store_timestamp)}
         added = sum(len(name) + len(value) + 2 for name, value in changes.items())
-        if self.property_size + added <= PROPERTIES_ROOM_MAX:  # they inform, and no more
-            properties = properties | changes
         copy = NewRecord(
             self.waiting.topic,
             self.waiting.queue_id,
             self.body,
-            properties,
+            self.properties,
             self.born_timestamp,
             self.born_host,
             self.flag,
             self.sys_flag,
             self.reconsume_times,
+            block=self.block,
         )
+        if self.property_size + added <= PROPERTIES_ROOM_MAX:  # they inform, and no more
+            copy = copy.with_properties(changes)
         return delayed_record(copy, self.waiting.deliver_ms, 0)
 
 
@@ -162,6 +165,8 @@ def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRe
         flag=header[4],
         sys_flag=fields.sys_flag & ~NOT_COPIED_FLAGS,
         reconsume_times=header[12],
+        block=without(data[fields.property_position :], (PROPERTY_CRC,)),
+        record=data,
     )
 
 

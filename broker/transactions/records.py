@@ -50,6 +50,12 @@ PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
 PROPERTY_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 PROPERTY_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PROPERTY_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+_OF_THE_HALF_ONLY: Final = (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PREPARED_QUEUE_OFFSET,
+)
 
 _OP_TAG: Final = "d"
 _OP_PROPERTIES: Final = {PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}
@@ -136,9 +142,9 @@ def real_message(half: Message) -> Message:
 
 def commit_record(half: Message) -> NewRecord:
     real = real_message(half)
-    record = NewRecord.copy_of(real, real.topic, real.queue_id)
+    record = NewRecord.copy_of(half, real.topic, real.queue_id)
     return replace(
-        record.with_properties({PROPERTY_CHECK_TIMES: None, PROPERTY_PREPARED_QUEUE_OFFSET: None}),
+        record.with_properties(dict.fromkeys(_OF_THE_HALF_ONLY, None)),
         sys_flag=record.sys_flag | SYS_FLAG_TRANSACTION_COMMIT,
         prepared_transaction_offset=half.physical_offset,
     )

@@ -15,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -190,7 +190,7 @@ class Transactions:
         if commit:
             self._store.topics.require(topic)
             fault_point("transactions.before_commit")
-            result = self._append(commit_record(self._message(half)), now_ms)
+            result = self._append(self._writer.checked(commit_record(self._message(half))), now_ms)
             fault_point("transactions.after_commit")
         if not commit:
             self._withdrawn.add(half.offset)
@@ -285,15 +285,24 @@ class Transactions:
             self.given_up_count += 1
             return
         try:
-            self._store.topics.ensure_internal(GIVEN_UP_TOPIC, 1, now_ms=now_ms)
-            fault_point("transactions.before_giving_up")
-            self._append(given_up_record(message, half.checks), now_ms)
+            copy = self._copied("given up", message, given_up_record, half.checks)
+            if copy is not None:
+                self._store.topics.ensure_internal(GIVEN_UP_TOPIC, 1, now_ms=now_ms)
+                fault_point("transactions.before_giving_up")
+                self._append(copy, now_ms)
         except TroveError:  # the disk is full, perhaps: once more after the next interval
             self._open.count_check(half, half.checks, now_ms)
             return
         self._withdrawn.add(half.offset)
         self._end([half], now_ms)
         self.given_up_count += 1
+
+    def _copied(
+        self, purpose: str, message: Message, make: Callable[[Message, int], NewRecord], checks: int
+    ) -> NewRecord | None:
+        """The half message as make() gives it; None where it cannot be copied."""
+        failures, writer = self._writer.copy_failures, self._writer
+        return failures.copied(purpose, message.record, lambda: writer.checked(make(message, checks)))
 
     # --- reading the queues -------------------------------------------------------------------------
     def catch_up(self) -> None:
@@ -441,8 +450,12 @@ class Transactions:
         except TroveError:
             self._end([half], now_ms)  # damaged: nothing is left that could be carried
             return
+        copy = self._copied("retention", message, moved_record, half.checks)
+        if copy is None:
+            self._end([half], now_ms)
+            return
         fault_point("transactions.before_carry")
-        result = self._append(moved_record(message, half.checks), now_ms)
+        result = self._append(copy, now_ms)
         fault_point("transactions.after_carry")
         moved = msgspec.structs.replace(
             half,

@@ -410,6 +410,16 @@ FAULTS = (
         "    if False:",
         ("tests/unit/produce/test_doors.py::test_clients_wrote_properties_that_only_the_broker_may",),
     ),
+    Planted(
+        "One record with an odd born host stopped retention, dead letters and the clean stop",
+        "broker/record_writer.py",
+        "            message.packed_born_host,",
+        "            pack_host(message.born_host),",
+        (
+            "tests/unit/engine/test_whole_lives.py"
+            "::test_one_odd_record_stopped_retention_dead_letters_and_the_clean_stop",
+        ),
+    ),
 )
 
 

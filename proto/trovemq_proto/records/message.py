@@ -11,16 +11,22 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
-from trovemq_proto.records.hosts import format_host, pack_host
+from trovemq_proto.records.hosts import format_host
 from trovemq_proto.records.ids import encode_offset_msg_id
 from trovemq_proto.records.internal_properties import is_internal, is_reserved, without_internal
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
+    BORN_HOST_AT,
     HEADERS,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
+    RECONSUME_TIMES_AT,
+    STORE_HOST_AT,
+    STORE_TIMESTAMP_AT,
     SYS_FLAG_COMPRESSED,
+    born_shift,
+    header_shift,
     host_bits,
 )
 from trovemq_proto.records.properties import parse_properties
@@ -75,9 +81,26 @@ class Message:
         return {name: value for name, value in self.properties.items() if not is_reserved(name)}
 
     @property
+    def packed_born_host(self) -> bytes:
+        """BORNHOST as it is stored; its text may be one that no address has."""
+        return self.record[BORN_HOST_AT : STORE_TIMESTAMP_AT + born_shift(self.sys_flag)]
+
+    @property
+    def packed_store_host(self) -> bytes:
+        begin = STORE_HOST_AT + born_shift(self.sys_flag)
+        return self.record[begin : RECONSUME_TIMES_AT + header_shift(self.sys_flag)]
+
+    @property
+    def property_block(self) -> bytes:
+        """The properties as they are stored."""
+        fields = read_fields(self.record, 0, len(self.record))
+        assert fields is not None, "the record of a message is well formed"
+        return self.record[fields.property_position :]
+
+    @property
     def offset_msg_id(self) -> str:
         """Where the message lies: its store host and physical offset."""
-        return encode_offset_msg_id(pack_host(self.store_host), self.physical_offset)
+        return encode_offset_msg_id(self.packed_store_host, self.physical_offset)
 
     @property
     def message_id(self) -> str:

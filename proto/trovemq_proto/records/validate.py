@@ -182,12 +182,12 @@ class Expected:
             raise _illegal(index, "its property block needs a CRC property at its end")
         if not self.append_property_crc and has_room and looks_like_record_crc(data, end):
             raise _illegal(index, "its property block may not have a CRC property, or the like, at its end")
-        name = forbidden_name(bytes(data[row.property_position : end]))
-        if name is not None:
-            writer = INTERNAL_PROPERTIES.get(name)
+        forbidden = forbidden_name(bytes(data[row.property_position : end]))
+        if forbidden is not None:
+            writer = INTERNAL_PROPERTIES.get(forbidden)
             whose = "reserved" if writer is None else f"written by the {writer.value} only"
-            text = f"record {index} cannot be appended: its property {name[:80]!r} is {whose}"
-            raise TroveError(errors.PROPERTY_ILLEGAL, text, record=index, name=name[:80])
+            text = f"record {index} cannot be appended: its property {forbidden[:80]!r} is {whose}"
+            raise TroveError(errors.PROPERTY_ILLEGAL, text, record=index, name=forbidden[:80])
 
 
 def _check_fields(data: memoryview, index: int, row: RecordFields) -> None:

@@ -19,7 +19,6 @@ from broker.transactions.records import (
     HalfMessage,
     given_up_record,
     op_records,
-    real_message,
 )
 from tests.support.engine import NOW_MS, SMALL, read_queue
 from tests.unit.transactions.test_transactions import NO_INDEX, Broker, message
@@ -76,9 +75,9 @@ def test_only_its_own_give_up_record_ends_a_half(settings: StoreSettings) -> Non
     for turn in range(3):
         assert len(broker.transactions.due_checks(NOW_MS + 6_000 + 30_000 * turn)) == 2
     first, second = read_queue(broker.store, HALF_TOPIC)
-    strangers = replace(real_message(first), topic="bills")
+    strangers = NewRecord.copy_of(first, GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID)
     broker.store.topics.ensure_internal(GIVEN_UP_TOPIC, 1, now_ms=NOW_MS)
-    append(broker, NewRecord.copy_of(strangers, GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID))
+    append(broker, strangers.with_properties({"REAL_TOPIC": None, "REAL_QID": None}))
     append(broker, given_up_record(second, 3))
     reopened(broker)
     assert [half.transaction_id for half in broker.transactions.snapshot().open] == ["A1"]

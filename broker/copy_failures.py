@@ -1,0 +1,113 @@
+"""Records that cannot be copied: set aside by their place, counted, and logged once each.
+
+The broker copies records that it must keep or move (retention, retries, dead letters, delayed messages,
+transactions). One that cannot be copied must hold up none of the others: it stays where it lies, and whoever
+wanted the copy goes on as if the record could not be read.
+
+Invariants
+- An error that may pass (a full disk, a broker that stops) is never taken for one of the record's own.
+- What is remembered is bounded: the latest KNOWN_MAX places, and KNOWN_MAX that nobody has logged yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN
+
+KNOWN_MAX: Final = 4_096
+OF_THE_RECORD: Final = (
+    errors.RECORD_DAMAGED,
+    errors.BATCH_ILLEGAL,
+    errors.BATCH_SIZE_EXCEEDED,
+    errors.MESSAGE_SIZE_EXCEEDED,
+    errors.PROPERTIES_SIZE_EXCEEDED,
+    errors.PROPERTY_ILLEGAL,
+    errors.REQUEST_ILLEGAL,
+    errors.TOPIC_ILLEGAL,
+)
+"""Errors that come again however often the same copy is tried."""
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFailure:
+    """A record that could not be copied; topic and queue as the record says them."""
+
+    purpose: str
+    physical_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    reason: str
+
+
+class CopyFailures:
+    """Of one store, by all who copy."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Records that could not be copied, each counted once."""
+        self._known: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._untold: deque[CopyFailure] = deque(maxlen=KNOWN_MAX)
+
+    def copied(self, purpose: str, record: bytes | memoryview, make: Callable[[], Made]) -> Made | None:
+        """What make() makes of the record; None where the record is set aside. TroveError of what may
+        pass."""
+        try:
+            return make()
+        except TroveError as error:
+            if error.spec not in OF_THE_RECORD:
+                raise
+            self.note(purpose, record, str(error))
+        except (ValueError, OverflowError, struct.error) as error:
+            self.note(purpose, record, f"{type(error).__name__}: {error}")
+        return None
+
+    def note(self, purpose: str, record: bytes | memoryview, reason: str) -> None:
+        """The record is set aside."""
+        failure = _failure(purpose, bytes(record), reason)
+        key = (purpose, failure.physical_offset)
+        if key in self._known:
+            self._known.move_to_end(key)
+            return
+        self._known[key] = None
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        self.count += 1
+        self._untold.append(failure)
+
+    def take(self) -> list[CopyFailure]:
+        """Those that came since the last call: for the log."""
+        found = list(self._untold)
+        self._untold.clear()
+        return found
+
+
+def _failure(purpose: str, record: bytes, reason: str) -> CopyFailure:
+    if len(record) < RECORD_SIZE_MIN:
+        return CopyFailure(purpose, -1, "", -1, -1, reason)
+    fields = read_fields(record, 0, len(record))
+    topic = (
+        b"" if fields is None else record[fields.topic_position : fields.topic_position + fields.topic_size]
+    )
+    return CopyFailure(
+        purpose,
+        _integer(record, PHYSICAL_OFFSET_AT, 8),
+        topic.decode("utf-8", "replace"),
+        _integer(record, QUEUE_ID_AT, 4),
+        _integer(record, QUEUE_OFFSET_AT, 8),
+        reason,
+    )
+
+
+def _integer(record: bytes, at: int, size: int) -> int:
+    return int.from_bytes(record[at : at + size], signed=True)
