@@ -14,7 +14,9 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.internal_properties import is_internal
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
+from trovemq_proto.records.properties import check_property
 
 OVERHEAD: Final = 128
 """Bytes that a number takes of a record, at most."""
@@ -64,6 +66,9 @@ class Numbering:
             rows = [properties] * len(sequences)
         else:
             rows = properties
+        for own in rows:
+            for name in filter(is_internal, own or ()):
+                check_property(name, "")  # refuses it: the number is not the caller's to give
         return [
             {**(own or {}), PROPERTY_PRODUCER: self.producer_id, PROPERTY_SEQUENCE: str(sequence)}
             for own, sequence in zip(rows, sequences, strict=True)

@@ -23,6 +23,7 @@ from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, UniqueKey
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BatchEncoder, RecordBatch, encode_record
+from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.priorities import check_priority as stored_form
 
 # At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
@@ -311,6 +312,7 @@ class ColumnBatch(Batch):
             store_host_ipv6=self.form.store_host_ipv6,
             append_property_crc=self.form.append_property_crc,
             born_host_ipv6=self.form.born_host_ipv6,
+            writer=Writer.USER if self.numbering is None else Writer.SDK,
         )
         columns = self._columns
         properties = columns.properties

@@ -21,6 +21,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.encode import encode_record, host_flags, topic_field
 from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
+from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.layout import (
     BODY_CRC_AT,
     CRC_MASK,
@@ -64,7 +65,8 @@ class BatchEncoder:
 
     store_host_ipv6, append_property_crc: as the broker's route says. born_host_ipv6: the form of the
     born_host given to encode (left out, it is zeros until the broker fills it in). What only the broker
-    knows (offsets, store time, store host, CRC property) is zero until patch_batch.
+    knows (offsets, store time, store host, CRC property) is zero until patch_batch. writer: who gives the
+    properties.
     Raises TroveError TOPIC_ILLEGAL.
     """
 
@@ -75,8 +77,10 @@ class BatchEncoder:
         store_host_ipv6: bool = False,
         append_property_crc: bool = False,
         born_host_ipv6: bool = False,
+        writer: Writer = Writer.USER,
     ) -> None:
         self.topic: Final = topic
+        self._writer: Final = writer
         self._magic: Final = magic_of_topic(topic)
         self._topic_field: Final = topic_field(topic, self._magic)
         self._sys_flag: Final = host_flags(0, born_host_ipv6, store_host_ipv6)
@@ -174,7 +178,7 @@ class BatchEncoder:
         """The property block as columns; None when the messages are not alike or something is illegal."""
         if not isinstance(properties, Mapping) and properties is not None:
             return None
-        own = _own_block(properties)
+        own = _own_block(properties, self._writer)
         uniques = unique_keys if isinstance(unique_keys, np.ndarray) else _column(unique_keys, " \x01\x02")
         if uniques is None or not 0 < uniques.shape[1] <= UNIQUE_KEY_SIZE_MAX:
             return None
@@ -225,9 +229,9 @@ class BatchEncoder:
         if isinstance(tags, str) or tags is None:
             tags = [tags] * count
         if isinstance(properties, Mapping) or properties is None:
-            own = [_own_block(properties)] * count
+            own = [_own_block(properties, self._writer)] * count
         else:
-            own = list(map(_own_block, properties))
+            own = [_own_block(row, self._writer) for row in properties]
         _check_each(unique_keys, " \x01\x02", check_unique_key)
         heads = [f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02".encode() for unique_key in unique_keys]
         key_blocks = [b""] * count if keys is None else _key_blocks(keys)
@@ -248,12 +252,12 @@ def _tag_block(tag: str | None) -> bytes:
     return b"" if tag is None else _TAGS + check_tag(tag).encode() + _VALUE_END
 
 
-def _own_block(properties: Mapping[str, str] | None) -> bytes:
+def _own_block(properties: Mapping[str, str] | None, writer: Writer) -> bytes:
     for name, value in (properties or {}).items():
         if name == PROPERTY_PRIORITY:
             check_priority_text(value)
         else:
-            check_property(name, value)
+            check_property(name, value, writer)
     return encode_properties(properties) if properties else b""
 
 
