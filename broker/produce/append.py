@@ -15,6 +15,7 @@ from broker.message_store import AppendResult, MessageStore
 from broker.produce.group_commit import GroupCommit, Grown
 from broker.storage.files import Buffer
 from broker.store_settings import StoreSettings
+from broker.topics.message_kinds import check_kinds
 from broker.topics.names import check_topic_name
 from broker.topics.topics import TopicConfig
 from trovemq_proto import errors
@@ -158,6 +159,7 @@ class Appender:
             store_host_ipv6=self._store_host_ipv6,
             append_property_crc=settings.append_property_crc,
         )
+        check_kinds(config, batch)
         if config.by_priority:
             check_priorities(batch)
         return data, batch

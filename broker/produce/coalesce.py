@@ -37,6 +37,7 @@ _OF_ONE_SEND: Final = (
     errors.PRODUCER_SEQUENCE_ILLEGAL,
     errors.PRODUCER_SEQUENCE_TOO_OLD,
     errors.PRODUCER_SEQUENCE_CONFLICT,
+    errors.MESSAGE_TYPE_CONFLICT,
 )
 """What is wrong with one message refuses the whole append; the other senders' are stored all the same."""
 _FIRST: Final = np.zeros(1, np.int64)

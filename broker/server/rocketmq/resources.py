@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Final
 
 from broker.server.rocketmq.status import ProtocolError
+from broker.topics.message_kinds import accepted_kinds
 from broker.topics.names import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
@@ -42,14 +43,6 @@ NAMES_KEPT: Final = 4_096  # of each kind
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATOR: Final = "%"
 _SCHEMES: Final = (v2.IPv4, v2.IPv6, v2.DOMAIN_NAME)
-_ALL_TYPES: Final = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)
-_TYPES: Final[dict[str, tuple[v2.MessageType, ...]]] = {
-    "NORMAL": (v2.NORMAL,),
-    "FIFO": (v2.FIFO,),
-    "DELAY": (v2.DELAY,),
-    "TRANSACTION": (v2.TRANSACTION,),
-    "PRIORITY": (),
-}
 
 
 def topic_to_read(resource: v2.Resource) -> str:
@@ -108,11 +101,13 @@ def _wrapped(namespace: str, name: str) -> str:
 
 
 def message_types(config: TopicConfig) -> tuple[v2.MessageType, ...]:
-    """What a topic takes by its type (topics.MESSAGE_TYPES): all four where it is MIXED or nobody chose a
-    type; messages with a priority where it is received by priority.
-    """
-    types = _TYPES.get(config.message_type, _ALL_TYPES)
-    return (*types, v2.PRIORITY) if config.by_priority else types
+    """What a topic takes (message_kinds.py)."""
+    return _numbers(accepted_kinds(config))
+
+
+@lru_cache
+def _numbers(kinds: tuple[str, ...]) -> tuple[v2.MessageType, ...]:
+    return tuple(map(v2.MessageType.Value, kinds))
 
 
 def check_endpoints(endpoints: v2.Endpoints) -> None:

@@ -26,6 +26,7 @@ from broker.server.traffic import Traffic
 from broker.storage.files import StorageError
 from broker.timers.recall_handle import encode_recall_handle
 from broker.timers.timers import Timers
+from broker.topics.message_kinds import check_kind
 from broker.topics.topics import TopicConfig
 from broker.transactions.transactions import Transactions
 from trovemq_proto import errors
@@ -120,13 +121,7 @@ class Sender:
         kinds = [kind_of(message) for message in messages]
         for kind in kinds:
             if kind not in accepted:
-                name = v2.MessageType.Name(kind)
-                raise TroveError(
-                    errors.MESSAGE_TYPE_CONFLICT,
-                    f"topic {topic} is of type {config.message_type} and takes no {name} message"
-                    + (" (its option order is not priority)" if kind == v2.PRIORITY else ""),
-                    topic=topic,
-                )
+                check_kind(config, v2.MessageType.Name(kind))
         if len(kinds) > 1 and v2.TRANSACTION in kinds:
             raise TroveError(errors.REQUEST_ILLEGAL, "a transactional message is sent alone")
         if not config.writable or config.write_queue_count < 1:

@@ -392,6 +392,16 @@ class RecordBatch:
         return uniform_properties(self)
 
     @cached_property
+    def property_bytes(self) -> bytes:
+        """All property blocks, one after the other: to see quickly that a name is in none of them."""
+        if len(self) <= SMALL_BATCH_MAX:
+            spans = [(row.property_position, row.property_position + row.property_size) for row in self.rows]
+            return b"".join([self.data[start:end] for start, end in spans])
+        if self.uniform:
+            return self.bytes_at(self.property_positions, int(self.property_sizes[0])).tobytes()
+        return b"".join(self._slices(self.property_positions, self.property_positions + self.property_sizes))
+
+    @cached_property
     def property_scans(self) -> list[PropertyScan]:
         """All records' properties, found at once."""
         return list(scan_properties(self))

@@ -103,7 +103,7 @@ def forbidden_name(block: bytes) -> str | None:
 def forbidden_names(batch: RecordBatch) -> NDArray[np.bool_]:
     """bool[n]: the records of which forbidden_name() finds something."""
     found = np.zeros(len(batch), np.bool_)
-    if _PREFIX not in _blocks(batch):
+    if _PREFIX not in batch.property_bytes:
         return found
     for scan in batch.property_scans:
         names, _ = scan.names_and_values()
@@ -112,12 +112,3 @@ def forbidden_names(batch: RecordBatch) -> NDArray[np.bool_]:
         for record, start, end in zip(*names.where(same.all(axis=1)), strict=True):
             found[record] |= scan.joined[start:end] not in _OF_SDK
     return found
-
-
-def _blocks(batch: RecordBatch) -> bytes:
-    """All property blocks, one after the other."""
-    if batch.uniform:
-        return batch.bytes_at(batch.property_positions, int(batch.property_sizes[0])).tobytes()
-    ends = batch.property_positions + batch.property_sizes
-    spans = zip(batch.property_positions.tolist(), ends.tolist(), strict=True)
-    return b"".join([batch.data[start:end] for start, end in spans])

@@ -123,3 +123,44 @@ def test_properties_of_a_received_message_could_not_be_sent_again() -> None:
         assert message.properties == {"UNIQ_KEY": "u", "KEYS": "k", "mine": "2"}
         assert not any(map(is_reserved, message.user_properties))
         assert message_properties(None, None, None, message.user_properties) == {"mine": "2"}
+
+
+GROUP = {"__SHARDINGKEY": "customer-7"}
+PRIORITY = {"_SYS_MSG_PRIORITY_": "7"}
+DUE = {"TIMER_DELIVER_MS": "5"}
+
+
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize(
+    ("message_type", "taken", "refused"),
+    [
+        ("NORMAL", [{}], [GROUP, PRIORITY, DUE]),
+        ("FIFO", [GROUP], [{}, {"__SHARDINGKEY": ""}, PRIORITY, DUE, {**GROUP, **DUE}]),
+        ("DELAY", [DUE, {**GROUP, **DUE}], [{}, GROUP]),
+        ("TRANSACTION", [], [{}, GROUP, DUE, {"TRAN_MSG": "true"}]),
+        ("MIXED", [{}, GROUP, DUE], [PRIORITY]),
+        ("UNSPECIFIED", [{}, GROUP, DUE], []),
+        ("PRIORITY", [PRIORITY], [{}, GROUP]),
+    ],
+)
+def test_the_native_protocol_stored_messages_that_are_not_of_their_topics_kind(
+    message_type: str, taken: list[dict[str, str]], refused: list[dict[str, str]], count: int
+) -> None:
+    door = appender()
+    door._store.topics.create("kinds", 1, message_type=message_type)
+    ordinary = next(iter(taken), {})
+    for properties in taken:
+        door.checked_batch("kinds", 0, record(b"x", topic="kinds", properties=properties) * count)
+    for properties in refused:
+        records = record(b"x", topic="kinds", properties={"a": "b", **ordinary}) * (count - 1)
+        records += record(b"x", topic="kinds", properties=properties)
+        with pytest.raises(TroveError) as refusal:
+            door.checked_batch("kinds", 0, records)
+        assert refusal.value.spec is errors.MESSAGE_TYPE_CONFLICT
+
+
+def test_a_topic_with_a_priority_order_takes_messages_with_and_without_one() -> None:
+    door = appender()
+    door._store.topics.create("ranks", 1, options={"order": "priority"})
+    for properties in ({}, PRIORITY):
+        door.checked_batch("ranks", 0, record(b"x", topic="ranks", properties=properties) * 9)
