@@ -46,8 +46,8 @@ class OutgoingMessage:
         """The property block's names and values, in the encoder's order; `unique_key` is for a message
         without one."""
         found = {PROPERTY_UNIQ_KEY: self.unique_key or unique_key}
-        if self.keys:
-            found[PROPERTY_KEYS] = " ".join(self.keys)
+        if keys := " ".join(self.keys):
+            found[PROPERTY_KEYS] = keys
         if self.tag:
             found[PROPERTY_TAGS] = self.tag
         if self.properties:

@@ -2,7 +2,7 @@
 
 The key index holds 31 bits of a hash of `topic#key`; only the record tells whether it has the key. A record
 answers when its TOPIC is the topic, its STORETIMESTAMP lies in [begin, end], and
-- KEY: the key is one of KEYS (separated by one space), or UNIQ_KEY;
+- KEY: the key is one of KEYS (trovemq_proto.records.keys: it may have spaces itself), or UNIQ_KEY;
 - UNIQUE: the key is UNIQ_KEY;
 - TAG: the key is TAGS.
 """
@@ -24,6 +24,7 @@ from trovemq_proto.records import (
     parse_properties,
 )
 from trovemq_proto.records.fields import RecordFields, store_timestamp
+from trovemq_proto.records.keys import has_key, key_word
 
 TIME_MAX: Final = (1 << 63) - 1
 KEY_SIZE_MAX: Final = 32_767
@@ -65,9 +66,15 @@ class KeyQuery:
         parts = "\0".join((self.topic, self.key, self.type.value, str(self.begin), str(self.end)))
         return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
-    def hash_in(self, topic: str) -> int:
-        """The key index's hash of this query's key in that topic."""
-        return index_hash(topic, f"T#{self.key}" if self.type is KeyType.TAG else self.key)
+    def hashes_in(self, topic: str) -> set[int]:
+        """The key index's hashes by which what answers in that topic is found. Of a key with spaces KEYS has
+        entries by word, and UNIQ_KEY has one."""
+        if self.type is KeyType.TAG:
+            return {index_hash(topic, f"T#{self.key}")}
+        found = {index_hash(topic, self.key)}
+        if self.type is KeyType.KEY and " " in self.key:
+            found.add(index_hash(topic, key_word(self.key)))
+        return found
 
     @property
     def has_times(self) -> bool:
@@ -99,4 +106,4 @@ class KeyQuery:
             return properties.get(PROPERTY_TAGS) == self.key
         if properties.get(PROPERTY_UNIQ_KEY) == self.key:
             return True
-        return self.type is KeyType.KEY and self.key in properties.get(PROPERTY_KEYS, "").split(" ")
+        return self.type is KeyType.KEY and has_key(properties.get(PROPERTY_KEYS, ""), self.key)

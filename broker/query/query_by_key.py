@@ -154,9 +154,9 @@ class _PageSearch:
 
     def _hashes(self) -> list[int]:
         if self.query.topic:
-            return [self.query.hash_in(self.query.topic)]
+            return sorted(self.query.hashes_in(self.query.topic))
         topics = {*self.store.consume_queues.topics(), *self.store.topics.names(include_system=True)}
-        return sorted({self.query.hash_in(topic) for topic in topics})
+        return sorted(set().union(*map(self.query.hashes_in, topics)))
 
     # --- the parts of the log: each works down from `before` to `begin` --------------------------------
     def _scan(self, begin: int) -> None:

@@ -1,8 +1,8 @@
 """What a search asks: conditions on one topic's messages, combined by AND and OR, a time range, an order.
 
-A condition looks at the bytes of a property (UTF-8): the unique key (UNIQ_KEY), one of the keys (KEYS, cut at
-spaces), the tag (TAGS), or a property that the topic declares as indexed. It wants the whole value or a
-beginning of it.
+A condition looks at the bytes of a property (UTF-8): the unique key (UNIQ_KEY), one of the keys (KEYS;
+trovemq_proto.records.keys), the tag (TAGS), or a property that the topic declares as indexed. It wants the
+whole value or a beginning of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from trovemq_proto.records.keys import has_key_bytes, whole_word
 
 TIME_MAX: Final = (1 << 63) - 1
 VALUE_SIZE_MAX: Final = 32_767
@@ -39,12 +40,25 @@ class Has:
     def property_name(self) -> bytes:
         return (self.name if self.kind == PROPERTY else _PROPERTY_OF[self.kind]).encode()
 
+    @property
+    def has_spaces(self) -> bool:
+        """A key with spaces: the trees have its words only."""
+        return self.kind == KEY and b" " in self.value
+
+    def by_word(self) -> Has | None:
+        """Of a key with spaces: what is met by all that meet this, and has entries. None: nothing is."""
+        word = whole_word(self.value, is_beginning=self.is_prefix)
+        if word:
+            return Has(KEY, word)
+        last = self.value.rsplit(b" ", 1)[-1]
+        return Has(KEY, last, is_prefix=True) if self.is_prefix and last else None
+
     def accepts(self, properties: dict[bytes, bytes]) -> bool:
         found = properties.get(self.property_name)
         if found is None:
             return False
         if self.kind == KEY:
-            return any(self.is_met(word) for word in found.split(b" ") if word)
+            return has_key_bytes(found, self.value, is_beginning=self.is_prefix)
         return self.is_met(found)
 
     def is_met(self, value: bytes) -> bool:

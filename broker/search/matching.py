@@ -12,6 +12,7 @@ from broker.search.conditions import AllOf, Condition, Has, SearchQuery
 from broker.trees.layout import KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import RecordFields, store_timestamp
+from trovemq_proto.records.keys import has_key_bytes
 from trovemq_proto.records.layout import (
     NAME_END,
     SYS_FLAG_TRANSACTION_MASK,
@@ -97,6 +98,12 @@ def _meeting(condition: Condition, values: _Values) -> Mask:
 
 def _having(condition: Has, values: _Values) -> Mask:
     found = np.zeros(values.count, np.bool_)
+    if condition.has_spaces:
+        for scan, slices in values.of(condition.property_name, words=False):
+            for record, start, end in zip(*(part.tolist() for part in slices), strict=True):
+                keys = scan.joined[start:end]
+                found[record] = has_key_bytes(keys, condition.value, is_beginning=condition.is_prefix)
+        return found
     wanted = len(condition.value)
     for scan, slices in values.of(condition.property_name, words=condition.kind == KEY):
         sizes = slices.ends - slices.starts

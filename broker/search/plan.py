@@ -121,6 +121,9 @@ class Planner:
     def _has(self, condition: Has) -> Plan | None:
         if condition.kind == PROPERTY and not self._indexed(condition.name):
             return None
+        if condition.has_spaces:
+            word = condition.by_word()
+            return None if word is None else self._has(word)
         head = term_prefix(self._topic.number, condition.kind, condition.name)
         if condition.is_prefix:
             return self._beginning(condition, head + prefix_of(condition.value))

@@ -226,7 +226,7 @@ def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
     return OutgoingMessage(
         body=_identity_body(message, body_size_max),
         tag=system.tag,
-        keys=[part for key in system.keys for part in key.split(" ") if part] if system.keys else (),
+        keys=tuple(system.keys),
         unique_key=system.message_id,
         # the stored form has no empty names and values
         properties={name: value for name, value in message.user_properties.items() if name and value},

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.keys import key_word
 from trovemq_spark.archive.bloom import FileFilters
 from trovemq_spark.archive.entry import FileEntry, Selection
 from trovemq_spark.archive.manifest import Manifest
@@ -95,6 +96,6 @@ def _row_groups(filters: FileFilters, question: Question) -> tuple[int, ...]:
         if value and groups:
             groups &= filters.groups_with(column, [value])
     if question.key and groups:
-        own, unique = (filters.groups_with(name, [question.key]) for name in (KEY_LIST, "uniqueKey"))
-        groups &= own | unique
+        own = filters.groups_with(KEY_LIST, [key_word(question.key)])
+        groups &= own | filters.groups_with("uniqueKey", [question.key])
     return tuple(sorted(groups))

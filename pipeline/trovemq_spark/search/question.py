@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trovemq_proto.records import decode_offset_msg_id
+from trovemq_proto.records.keys import has_key
 from trovemq_spark.search.json_path import Step, has_value, literal_in_body
 from trovemq_spark.table.schema import arrow_schema, column_names
 
@@ -121,7 +122,7 @@ class Question:
         keys = batch.column("keys").take(chosen).to_pylist()
         unique_keys = batch.column("uniqueKey").take(chosen).to_pylist()
         pairs = zip(keys, unique_keys, strict=True)
-        return np.array([self.key == unique or self.key in (own or "").split(" ") for own, unique in pairs])
+        return np.array([self.key == unique or has_key(own or "", self.key) for own, unique in pairs])
 
     def _has_json(self, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
         assert self.json_steps is not None, "asked for"

@@ -21,6 +21,7 @@ from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.store_view import infer_sizes
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import index_hash
+from trovemq_proto.records.keys import key_word
 
 ABORT_PATH: Final = "abort"
 _NOTE_PATH: Final = "trovemq/key-index.json"
@@ -46,7 +47,7 @@ def candidates(
         begin = int(views[0].items["physical_offset"][1])
         end = int(views[-1].items["physical_offset"][views[-1].item_count - 1])
         found: set[int] = set()
-        for key_hash in {index_hash(topic, key) for topic in topics}:
+        for key_hash in {index_hash(topic, one) for topic in topics for one in {key, key_word(key)}}:
             for view in views:
                 found.update(_walk(view, key_hash))
     except (StorageError, TroveError, _ContradictionError, ValueError):

@@ -1,0 +1,110 @@
+"""Keys with spaces, which RocketMQ's v2 protocol allows: stored as RocketMQ stores them, found as sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.message_store import MessageStore
+from broker.query.key_query import KeyQuery, KeyType
+from broker.query.query_by_key import query_pages
+from broker.search.conditions import AllOf, AnyOf, Has, SearchQuery
+from broker.search.search import search_page
+from broker.server.rocketmq.messages import outgoing
+from broker.storage.memory import MemoryFileSystem
+from broker.trees.layout import KEY
+from tests.support.engine import SMALL, open_store, send
+from trovemq_proto.records import decode_message
+from trovemq_proto.records.keys import has_key, key_word
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+SENT = (
+    ["order 42"],
+    [" lead"],
+    ["a  b"],
+    ["trail "],
+    ["first", "order 42", "last"],
+    ["x", " lead"],
+    ["a  b", "c"],
+    ["order", "43"],
+    ["order-42", "lead", "ab", "a b"],
+    ["order 421"],
+)
+"""The keys of each message."""
+
+
+def keys_property(keys: list[str]) -> str:
+    """What the store gets of a message with these keys."""
+    message = v2.Message(body=b"x")
+    message.system_properties.message_id = "id"
+    message.system_properties.keys.extend(keys)
+    return outgoing(message, 100).stored_properties("")["KEYS"]
+
+
+@pytest.fixture(params=["indexed", "scanned"])
+def store(request: pytest.FixtureRequest) -> MessageStore:
+    store = open_store(MemoryFileSystem(), replace(SMALL, tree_index_enable=True))
+    for number, keys in enumerate(SENT):
+        send(store, b"%d" % number, keys=keys_property(keys), unique_key=f"id-{number}")
+    if request.param == "indexed":
+        store.catch_up_trees()
+    return store
+
+
+def expected(key: str) -> list[int]:
+    return [number for number, keys in enumerate(SENT) if has_key(" ".join(keys), key)]
+
+
+def queried(store: MessageStore, key: str, kind: KeyType = KeyType.KEY) -> list[int]:
+    pages = list(query_pages(store, KeyQuery("orders", key, kind)))
+    assert pages[-1].complete
+    return sorted(int(decode_message(record).body) for page in pages for record in page.records)
+
+
+def searched(store: MessageStore, where: Has | AllOf | AnyOf) -> list[int]:
+    page = search_page(store, SearchQuery("orders", where))
+    assert page.complete
+    return sorted(int(decode_message(record).body) for record in page.records)
+
+
+@pytest.mark.parametrize("keys", SENT)
+def test_keys_stand_in_the_record_as_rocketmq_writes_them(keys: list[str]) -> None:
+    assert keys_property(keys) == " ".join(keys)
+
+
+@pytest.mark.parametrize("key", sorted({key for keys in SENT for key in keys} | {"order", "42", "b", "x y"}))
+def test_a_key_with_spaces_was_not_found(store: MessageStore, key: str) -> None:
+    found = expected(key)
+    assert all(number in found for number, keys in enumerate(SENT) if key in keys), "each as it was sent"
+    assert queried(store, key) == found
+    assert searched(store, Has(KEY, key.encode())) == found
+    both = AllOf((Has(KEY, key.encode()), Has(KEY, key_word(key).encode())))
+    assert searched(store, both) == found
+
+
+@pytest.mark.parametrize(
+    ("beginning", "found"),
+    [
+        ("order 4", [0, 4, 7, 9]),
+        ("order 42", [0, 4, 9]),
+        (" le", [1, 5]),
+        ("a  ", [2, 6]),
+        ("  ", []),
+        ("order ", [0, 4, 7, 9]),
+        ("x  lead", [5]),
+        ("nothing ", []),
+    ],
+)
+def test_the_beginning_of_a_key_with_spaces_is_searched_for(
+    store: MessageStore, beginning: str, found: list[int]
+) -> None:
+    assert searched(store, Has(KEY, beginning.encode(), is_prefix=True)) == found
+    either = AnyOf((Has(KEY, beginning.encode(), is_prefix=True), Has(KEY, b"none of them")))
+    assert searched(store, either) == found
+
+
+def test_a_unique_key_with_a_space_is_still_found(store: MessageStore) -> None:
+    """RocketMQ may have stored one."""
+    send(store, b"99", unique_key="an id")
+    assert queried(store, "an id") == queried(store, "an id", KeyType.UNIQUE) == [99]
