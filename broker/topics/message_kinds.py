@@ -6,7 +6,7 @@
 | FIFO               | FIFO: messages with a message group           |
 | DELAY              | DELAY: messages with a delivery time          |
 | TRANSACTION        | TRANSACTION: half messages                    |
-| PRIORITY           | PRIORITY: messages with a priority            |
+| PRIORITY           | PRIORITY: messages with a priority, or 4      |
 | MIXED, UNSPECIFIED | NORMAL, FIFO, DELAY, TRANSACTION              |
 
 A topic with the option `order = priority` takes PRIORITY too. What the native protocol appends is never a
@@ -81,7 +81,8 @@ def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     if not marks and NORMAL in accepted:
         return
     for kind in dict.fromkeys(_kinds(batch)):
-        check_kind(config, kind)
+        if kind != NORMAL or not config.by_priority:  # without a priority it has the default one
+            check_kind(config, kind)
 
 
 def _kinds(batch: RecordBatch) -> list[str]:

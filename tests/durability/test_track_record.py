@@ -420,6 +420,23 @@ FAULTS = (
             "::test_one_odd_record_stopped_retention_dead_letters_and_the_clean_stop",
         ),
     ),
+    Planted(
+        "A FIFO topic took native messages without a message group, which lost their order",
+        "broker/produce/append.py",
+        "        check_kinds(config, batch)",
+        "        pass",
+        (
+            "tests/unit/produce/test_doors.py"
+            "::test_the_native_protocol_stored_messages_that_are_not_of_their_topics_kind",
+        ),
+    ),
+    Planted(
+        "A key with spaces, sent by RocketMQ's protocol, was not found, and the answer said that it was complete",
+        "broker/query/key_query.py",
+        '        if self.type is KeyType.KEY and " " in self.key:',
+        "        if False:",
+        ("tests/unit/server/rocketmq/test_keys_with_spaces.py::test_a_key_with_spaces_was_not_found",),
+    ),
 )
 
 

@@ -140,7 +140,7 @@ DUE = {"TIMER_DELIVER_MS": "5"}
         ("TRANSACTION", [], [{}, GROUP, DUE, {"TRAN_MSG": "true"}]),
         ("MIXED", [{}, GROUP, DUE], [PRIORITY]),
         ("UNSPECIFIED", [{}, GROUP, DUE], []),
-        ("PRIORITY", [PRIORITY], [{}, GROUP]),
+        ("PRIORITY", [PRIORITY, {}], [GROUP, DUE]),
     ],
 )
 def test_the_native_protocol_stored_messages_that_are_not_of_their_topics_kind(

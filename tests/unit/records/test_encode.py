@@ -81,7 +81,11 @@ def test_batches_are_their_records(
     batch: tuple[list[bytes], dict[str, Any]], topic: str, born_ipv6: bool, store_ipv6: bool, crc: bool
 ) -> None:
     bodies, columns = batch
-    settings = {"born_host_ipv6": born_ipv6, "store_host_ipv6": store_ipv6, "append_property_crc": crc}
+    settings: dict[str, Any] = {
+        "born_host_ipv6": born_ipv6,
+        "store_host_ipv6": store_ipv6,
+        "append_property_crc": crc,
+    }
     encoded = BatchEncoder(topic, **settings).encode(
         bodies, queue_id=3, born_timestamp=1_700_000_000_000, **columns
     )
