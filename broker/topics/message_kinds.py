@@ -17,9 +17,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from broker.topics.topics import TopicConfig
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -89,11 +86,12 @@ def _kinds(batch: RecordBatch) -> list[str]:
     """The kind of each record."""
     if len(batch) <= SMALL_BATCH_MAX:
         return [_kind_of(batch, index) for index in range(len(batch))]
-    kinds: NDArray[np.object_] = np.full(len(batch), NORMAL, object)
+    kinds = [NORMAL] * len(batch)
     for name, kind in reversed(_PROPERTIES):
         for scan in batch.property_scans:
-            kinds[scan.find(name.encode()).records] = kind
-    return kinds.tolist()
+            for record in scan.find(name.encode()).records.tolist():
+                kinds[record] = kind
+    return kinds
 
 
 def _kind_of(batch: RecordBatch, index: int) -> str:

@@ -431,7 +431,7 @@ FAULTS = (
         ),
     ),
     Planted(
-        "A key with spaces, sent by RocketMQ's protocol, was not found, and the answer said that it was complete",
+        "A key with spaces, sent by RocketMQ's protocol, was not found, though the answer was complete",
         "broker/query/key_query.py",
         '        if self.type is KeyType.KEY and " " in self.key:',
         "        if False:",

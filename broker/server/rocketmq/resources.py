@@ -107,7 +107,7 @@ def message_types(config: TopicConfig) -> tuple[v2.MessageType, ...]:
 
 @lru_cache
 def _numbers(kinds: tuple[str, ...]) -> tuple[v2.MessageType, ...]:
-    return tuple(map(v2.MessageType.Value, kinds))
+    return tuple(getattr(v2, kind) for kind in kinds)
 
 
 def check_endpoints(endpoints: v2.Endpoints) -> None:
