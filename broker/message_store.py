@@ -23,6 +23,7 @@ from broker.log.commit_log import AppendStatus, FlushWork
 from broker.log.damage_counts import DamageCounts
 from broker.log.sectors import check_properties
 from broker.log.segments import DIRECTORY, Segment, SpareWork
+from broker.log.state import QUEUE_ENDS_MAX
 from broker.projection import DispatchBatch
 from broker.storage.fault_points import fault_point
 from broker.storage.files import Buffer, FileSystem, StorageError
@@ -382,7 +383,8 @@ class MessageStore(StoreReading):
     def flush_projections(self, *, index: bool = False) -> None:
         """Consume queues, now and then the index, and the marks of how far they are, to disk. May block."""
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
-        self._marks.flush(log_end, timestamp, self._queue_ends(log_end), index=index)
+        few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
+        self._marks.flush(log_end, timestamp, self._queue_ends(log_end) if few else {}, index=index)
 
     @property
     def marked_offset(self) -> int:

@@ -291,7 +291,7 @@ class _Opening:
             # Below the log's beginning there is nothing to make a unit from again: a queue that has no other
             # units keeps the number of its next message by them.
             trusted = max(saved.consume_queue_position, self._log.min_offset)
-            self._consume_queues.load(trusted, deleted_below=self._deletions.entries())
+            self._consume_queues.load(trusted, deleted_below=self._deletions.entries(), names_synced=True)
             if not self._queues_are_whole(saved):
                 self._forget_queues()
             if key_index is not None:

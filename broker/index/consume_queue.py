@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from broker.index.dirty_files import DirtyFiles
 from broker.index.open_files import OpenFiles
+from broker.index.short_queue import read_short_queue
 from broker.storage.fault_points import fault_point
 from broker.storage.files import File, FileSystem
 from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE
@@ -74,6 +75,9 @@ class ConsumeQueue:
         self._end = 0
         self._first_unit = 0  # behind the blanks; == _end while there is no unit
         self._min = 0
+        self._first_physical = -1  # of the first unit, where it is known without reading
+        self._known_offset = -1  # of a unit that is known without reading
+        self._known_unit = (0, 0, 0)
 
     @property
     def min_offset(self) -> int:
@@ -105,6 +109,8 @@ class ConsumeQueue:
     # --- reading ------------------------------------------------------------------------------------
     def unit(self, offset: int) -> tuple[int, int, int]:
         """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""
+        if offset == self._known_offset:
+            return self._known_unit
         base, position = self._place(offset)
         file = self._open_files.get(self._path(base))
         file.check_readable(position, position + UNIT_SIZE)
@@ -191,6 +197,7 @@ class ConsumeQueue:
 
         Files are checked unit by unit, as after a crash: what lies behind the cut may be anything.
         """
+        self._forget_known()
         count = 0
         while self._bases:
             count = self._without_blanks(self._valid_count(self._bases[-1], physical_offset))
@@ -214,6 +221,9 @@ class ConsumeQueue:
 
     def measure_trim(self, physical_offset: int) -> list[str]:
         """trim() without the removal: the paths of the files that are no longer part of the queue."""
+        if self._first_physical >= physical_offset:
+            return []
+        self._forget_known()
         leaving = []
         while len(self._bases) > 1 and (
             self.physical_before(self._bases[1] // UNIT_SIZE - 1) < physical_offset
@@ -233,12 +243,15 @@ class ConsumeQueue:
         )
         copy._bases = list(self._bases)
         copy._end, copy._first_unit, copy._min = self._end, self._first_unit, self._min
+        copy._first_physical = self._first_physical
+        copy._known_offset, copy._known_unit = self._known_offset, self._known_unit
         return copy
 
     def follow_trim(self, measured: ConsumeQueue) -> list[File]:
         """Takes over what a reader() of this queue measured. Returns files that were open and leave."""
         if not measured.has_units:
             return []
+        self._first_physical = measured._first_physical
         assert measured._end <= self._end, "a queue only grows"
         leaving = [base for base in self._bases if base < measured._bases[0]]
         self._bases = self._bases[len(leaving) :]
@@ -254,6 +267,7 @@ class ConsumeQueue:
         fault_point("queues.after_delete")
         self._files.remove_directory(self._directory)
         self._end = self._first_unit = self._min = 0
+        self._forget_known()
 
     # --- opening ------------------------------------------------------------------------------------
     def load(
@@ -263,6 +277,8 @@ class ConsumeQueue:
 
         Raises TroveError STORE_SETTINGS_MISMATCH.
         """
+        if self._load_short(trusted_position, deleted_below):
+            return
         self._bases = self._listed_files(deleted_below, drop_behind_gap=drop_behind_gap)
         if trusted_position is not None:
             self.truncate_to(trusted_position)
@@ -270,6 +286,28 @@ class ConsumeQueue:
             self._find_end()
             self._find_first_unit()
         self._min = self._first_unit
+
+    def _load_short(self, trusted_position: int | None, deleted_below: int) -> bool:
+        """Whether one page said it all: then the queue is as the rest of load() would find it."""
+        short = read_short_queue(
+            self._files, self._directory, self._file_size, trusted_position, deleted_below
+        )
+        if short is None:
+            return False
+        self._bases, self._end = [0], short.count
+        self._first_unit = self._min = 0
+        self._first_physical = short.first_physical
+        self._known_offset, self._known_unit = short.count - 1, short.last
+        return True
+
+    def _forget_known(self) -> None:
+        self._first_physical = self._known_offset = -1
+
+    @property
+    def names_are_synced(self) -> bool:
+        """After load(trusted_position) of a store that synced its names: whether all files were there then,
+        for the last one has a unit of that time."""
+        return self.has_units and self._end * UNIT_SIZE > self._bases[-1]
 
     def _listed_files(self, deleted_below: int, *, drop_behind_gap: bool) -> list[int]:
         names = [
@@ -429,6 +467,7 @@ class ConsumeQueue:
         if position:
             self._write(base // UNIT_SIZE, np.repeat(BLANK_UNIT, position // UNIT_SIZE))
         self._end = self._first_unit = self._min = offset
+        self._forget_known()
 
     def _zero_behind_end(self) -> None:
         path = self._path(self._bases[-1])

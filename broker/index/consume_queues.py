@@ -104,6 +104,7 @@ class ConsumeQueues:
         *,
         deleted_below: Mapping[str, int] = MappingProxyType({}),
         ends_known: bool = False,
+        names_synced: bool = False,
     ) -> None:
         """Opens what is on disk.
 
@@ -112,6 +113,7 @@ class ConsumeQueues:
         records at or after it are cut, and position is it.
         deleted_below: by topic; files that begin with units of records below go.
         ends_known: the caller knows how far each queue must reach, and makes them again where one does not.
+        names_synced: so were the names of the files that have units below trusted_position (ours always are).
         Raises TroveError STORE_SETTINGS_MISMATCH, StorageError.
         """
         for topic, queue_id in self._listed_queues():
@@ -122,7 +124,7 @@ class ConsumeQueues:
             if below and not queue.file_offsets:
                 self.delete_queue(topic, queue_id)
                 continue
-            if trusted_position is not None:
+            if trusted_position is not None and not (names_synced and queue.names_are_synced):
                 # A killed broker may have made files whose names are in the page cache only.
                 self._dirty.mark_directory(f"{ROOT_DIRECTORY}/{topic}/{queue_id}")
         position = trusted_position
@@ -158,6 +160,11 @@ class ConsumeQueues:
         """The queue offset of the next message that is dispatched."""
         queue = self.get(topic, queue_id)
         return queue.max_offset if queue else 0
+
+    @property
+    def queue_count(self) -> int:
+        """Queues that have ever had a message."""
+        return sum(map(len, self._queues.values()))
 
     def take_grown(self) -> list[tuple[str, int]]:
         """The (topic, queue id) pairs that got units since the last call."""

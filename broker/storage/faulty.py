@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.files import Buffer, File, FileSystem, StorageError, WritableMap
+from broker.storage.files import Buffer, File, FileHead, FileSystem, StorageError, WritableMap
 from broker.storage.trees import TreeChange, TreeReader, Trees
 
 Decide = Callable[[str, str], int | None]
@@ -163,6 +163,11 @@ class FaultyFileSystem:
     def read_bytes(self, path: str) -> bytes:
         self.check("read_bytes", path)
         return self.inner.read_bytes(path)
+
+    def head(self, path: str, length: int) -> FileHead:
+        self.check("open", path)
+        self.check("read", path)
+        return self.inner.head(path, length)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         self.check("write_atomic", path)

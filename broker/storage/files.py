@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -89,6 +90,15 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """A file's beginning and its size. is_all: behind `data` nothing was ever written."""
+
+    data: bytes
+    size: int
+    is_all: bool
+
+
 class WritableMap(File, Protocol):
     """A preallocated file mapped for writing in scattered places (index files)."""
 
@@ -131,6 +141,10 @@ class FileSystem(Protocol):
     def file_size(self, path: str) -> int: ...
 
     def read_bytes(self, path: str) -> bytes: ...
+
+    def head(self, path: str, length: int) -> FileHead:
+        """The first `length` bytes (fewer where the file is shorter), without mapping it."""
+        ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
         """Replaces a small file: temporary, sync, rename, sync of the directory."""

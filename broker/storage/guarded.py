@@ -100,6 +100,7 @@ class GuardedFileSystem:
         self.exists = inner.exists
         self.file_size = inner.file_size
         self.read_bytes = inner.read_bytes
+        self.head = inner.head
         self.rename = inner.rename
         self.remove = inner.remove
         self.remove_directory = inner.remove_directory

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.files import Buffer, File, FileHead, StorageError, WritableMap
 from broker.storage.memory_trees import MemoryTrees, TreeContent
 from broker.storage.paths import checked_path, parent_directory
 from broker.storage.real import scatter_into
@@ -177,6 +177,10 @@ class MemoryFileSystem:
 
     def read_bytes(self, path: str) -> bytes:
         return bytes(self._content("read", path).data)
+
+    def head(self, path: str, length: int) -> FileHead:
+        data = self._content("read", path).data
+        return FileHead(bytes(data[:length]), len(data), not any(data[length:]))
 
     def write_atomic(self, path: str, data: bytes) -> None:
         old = self._files.get(checked_path(path))

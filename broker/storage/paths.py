@@ -9,8 +9,8 @@ from broker.storage.files import StorageError
 
 def checked_path(path: str) -> str:
     """`path` itself, "" meaning the root. Raises StorageError (EINVAL) for one that would leave the root."""
-    parts = path.split("/") if path else []
-    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+    parts = path.split("/") if path else ()
+    if "" in parts or "." in parts or ".." in parts or "\0" in path:
         raise StorageError("path", repr(path), errno.EINVAL, "leaves the store's directory")
     return path
 

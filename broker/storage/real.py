@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.files import Buffer, File, FileHead, StorageError, WritableMap
 from broker.storage.lmdb_trees import LmdbTrees, check_structure
 from broker.storage.paths import checked_path, parent_directory
 from broker.storage.trees import Trees
@@ -55,6 +55,25 @@ def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise StorageError("read", path, errno.EIO, str(error.strerror)) from error
+
+
+def read_head(absolute: str, length: int) -> FileHead:
+    """See FileSystem.head. OSError."""
+    descriptor = os.open(absolute, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.pread(descriptor, length, 0)
+        is_all = len(data) == size
+        if not is_all:
+            try:
+                os.lseek(descriptor, len(data), os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # there is no data behind it
+                    raise
+                is_all = True
+    finally:
+        os.close(descriptor)
+    return FileHead(data, size, is_all)
 
 
 class RealFile:
@@ -185,9 +204,10 @@ class RealFileSystem:
         with storage_errors("create", str(root)):
             self._root.mkdir(parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
+        self._prefix = str(self._root)
 
     def _absolute(self, path: str) -> str:
-        return str(self._root / checked_path(path))
+        return f"{self._prefix}/{checked_path(path)}" if path else self._prefix
 
     def create(self, path: str, size: int, *, preallocate: bool) -> File:
         assert size > 0, "an empty file cannot be mapped"
@@ -245,6 +265,10 @@ class RealFileSystem:
     def read_bytes(self, path: str) -> bytes:
         with storage_errors("read", path):
             return Path(self._absolute(path)).read_bytes()
+
+    def head(self, path: str, length: int) -> FileHead:
+        with storage_errors("read", path):
+            return read_head(self._absolute(path), length)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         absolute = self._absolute(path)

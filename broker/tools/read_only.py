@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from broker.storage.files import Buffer, File, StorageError, WritableMap
+from broker.storage.files import Buffer, File, FileHead, StorageError, WritableMap
 from broker.storage.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
 from broker.storage.paths import checked_path
-from broker.storage.real import check_readable, storage_errors
+from broker.storage.real import check_readable, read_head, storage_errors
 from broker.storage.trees import Trees
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -123,6 +123,10 @@ class ReadOnlyFileSystem:
     def read_bytes(self, path: str) -> bytes:
         with storage_errors("read", path):
             return Path(self._absolute(path)).read_bytes()
+
+    def head(self, path: str, length: int) -> FileHead:
+        with storage_errors("read", path):
+            return read_head(self._absolute(path), length)
 
     def is_locked(self, path: str) -> bool:
         """Whether another process holds the store's lock. Asks only: takes and changes nothing."""

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from broker.storage.files import File, StorageError
+from broker.storage.files import File, FileHead, StorageError
 from broker.tools.read_only import ReadOnlyFile, ReadOnlyFileSystem
 from trovemq_spark.storage import Place
 
@@ -52,6 +52,10 @@ class PlaceFiles:
             if posixpath.basename(entry.name) == name:
                 return entry.size
         raise StorageError("stat", path, errno.ENOENT)
+
+    def head(self, path: str, length: int) -> FileHead:
+        data = self.read_bytes(path)
+        return FileHead(data[:length], len(data), not any(data[length:]))
 
     def read_bytes(self, path: str) -> bytes:
         try:

@@ -1,0 +1,56 @@
+"""A queue of few messages, read as one page: most of very many queues are such.
+
+To open a file, map it and look for its end costs more than all else at a start. Where the only file of a
+queue has its units in its first page, nothing behind them, and nothing of it is to be cut, the page says all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from broker.storage.files import FileSystem, StorageError
+
+PAGE_SIZE: Final = 4096
+FIRST_FILE: Final = "0" * 20
+_UNIT: Final = Struct(">qiq")
+_BLANK_SIZE: Final = 0x7FFFFFFF
+_PHYSICAL_MAX: Final = 1 << 63
+_ZEROS: Final = bytes(PAGE_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortQueue:
+    """Units 0 to count-1, none of them a blank. last: physical offset, size, tags code."""
+
+    count: int
+    first_physical: int
+    last: tuple[int, int, int]
+
+
+def read_short_queue(
+    files: FileSystem, directory: str, file_size: int, trusted_position: int | None, deleted_below: int
+) -> ShortQueue | None:
+    """None where the queue has to be read in full: it is another one, or something of it is to be changed."""
+    if files.list(directory) != [FIRST_FILE]:
+        return None
+    try:
+        head = files.head(f"{directory}/{FIRST_FILE}", PAGE_SIZE)
+    except StorageError:
+        return None
+    if head.size != file_size or not head.is_all:
+        return None
+    end, count, last = deleted_below, 0, (0, 0, 0)
+    for unit in _UNIT.iter_unpack(head.data[: len(head.data) // _UNIT.size * _UNIT.size]):
+        physical_offset, size, _ = unit
+        if size <= 0 or size == _BLANK_SIZE or physical_offset < end:
+            break
+        end, count, last = physical_offset + size, count + 1, unit
+    rest = head.data[count * _UNIT.size :]
+    if not count or rest != _ZEROS[: len(rest)]:
+        return None
+    limit = _PHYSICAL_MAX if trusted_position is None else trusted_position
+    if last[0] >= limit:
+        return None
+    return ShortQueue(count, _UNIT.unpack_from(head.data)[0], last)
