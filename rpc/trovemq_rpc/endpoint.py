@@ -26,7 +26,6 @@ JOIN_TOTAL_MAX: Final = (
     64 << 10
 )  # output up to this is joined: one buffer is cheaper than many for the kernel
 LINGER_S: Final = 1.0  # how long after GOAWAY the peer may take to read it
-SETUP_TIMEOUT_S: Final = 10.0  # for TLS and the peer's first SETTINGS
 WRITE_HIGH: Final = 1 << 20
 WRITE_LOW: Final = 256 << 10
 KEEPALIVE_PAYLOAD: Final = b"keepaliv"
@@ -66,6 +65,9 @@ class Endpoint(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._in_read = False
         self._started = 0.0
+        self._consumed = 0  # bytes of whole frames
+        self._consumed_before = 0
+        self._incomplete_since = 0.0
         self._close_at = 0.0
         # Keepalive
         self._active = False
@@ -127,6 +129,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._in_read = True
         connection = self.connection
         used = connection.parse(data)
+        self._consumed += used
         self._tail = bytes(data[used:]) if used < len(data) else b""
         self._handle_events()
         self._in_read = False
@@ -261,13 +264,24 @@ class Endpoint(asyncio.BufferedProtocol):
             self._last_active = now
             self._ping_sent = 0.0
             self.connection.allowances.refill()
-        elif not self.connection.got_settings and now - self._started > SETUP_TIMEOUT_S:
+        if not self.connection.got_settings and now - self._started > self.options.setup_timeout_s:
             self.refuse("no HTTP/2 within the time for it")
             return
+        if self._tail:
+            self._look_for_frames(now)
         self._keepalive(now)
         if self.assembling:
             self._look_for_progress(now)
         self.on_tick(now)
+
+    def _look_for_frames(self, now: float) -> None:
+        """A frame, too, must be complete in time; a peer may send it a byte a second."""
+        if self._consumed != self._consumed_before:
+            self._consumed_before = self._consumed
+            self._incomplete_since = now
+        elif now - self._incomplete_since > self.options.stall_timeout_s:
+            self.metrics.calls_stalled += 1
+            self.goaway(ErrorCode.ENHANCE_YOUR_CALM, "a frame that does not end")
 
     def _look_for_progress(self, now: float) -> None:
         """Incomplete messages must grow by a least rate; checked when a whole period passed with one."""

@@ -24,6 +24,7 @@
 | grpc.default_compression_algorithm | 0 | 0: none, 1: deflate, 2: gzip |
 | trovemq.budget | 256 MiB | a BytesBudget |
 | trovemq.stall_timeout_ms | 30 s | a message that comes slower than 1 KiB a second over this time is reset |
+| trovemq.setup_timeout_ms | 10 s | for TLS and the peer's first SETTINGS |
 | trovemq.limits | Limits() | of HTTP/2, see `http2.limits` |
 
 Other names are accepted and have no effect, as in grpc.
@@ -67,6 +68,7 @@ class Options:
     connection_age_grace_s: float = NEVER_S
     connection_idle_s: float = NEVER_S
     stall_timeout_s: float = 30.0
+    setup_timeout_s: float = 10.0
     backoff_initial_s: float = 1.0
     backoff_max_s: float = 120.0
     connect_timeout_s: float = 20.0
@@ -113,6 +115,7 @@ _TIMES: Final = {
     "grpc.max_reconnect_backoff_ms": "backoff_max_s",
     "grpc.min_reconnect_backoff_ms": "connect_timeout_s",
     "trovemq.stall_timeout_ms": "stall_timeout_s",
+    "trovemq.setup_timeout_ms": "setup_timeout_s",
 }
 _TEXTS: Final = {
     "grpc.default_authority": "authority",

@@ -184,7 +184,7 @@ class Call(Intake):
         if self.over:
             return
         self._attempts += 1
-        if self._attempts >= ATTEMPTS_MAX or not self.can_repeat():
+        if self._attempts >= ATTEMPTS_MAX or not self.can_repeat() or self.channel.closed:
             self.finish(StatusCode.UNAVAILABLE, reason)
             return
         self.channel.metrics.transparent_retries += 1

@@ -82,6 +82,10 @@ class Channel:
         self._resolving: asyncio.Task[None] | None = None
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def parts(self) -> LoopParts:
         if self._parts is None:
             self._parts = loop_parts(asyncio.get_running_loop())

@@ -88,7 +88,7 @@ class Subchannel:
             try:
                 async with asyncio.timeout(options.connect_timeout_s):
                     endpoint = await self._race(await self._addresses())
-            except (OSError, ConnectError, TimeoutError) as error:
+            except Exception as error:  # a name, an address, a certificate: calls must hear of each
                 self.error = str(error) or "the time to connect was not enough"
                 self._failures += 1
                 self._set(State.TRANSIENT_FAILURE)

@@ -156,11 +156,13 @@ class ControlFrames(Sending):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM is not four bytes")
         if not stream_id or self._is_idle(stream_id):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
-        self.allowances.resets.take()
+        code: int = frames.U32.unpack(payload)[0]
         stream = self.streams.get(stream_id)
+        if stream is None and code == ErrorCode.NO_ERROR and self.client_side:
+            return  # behind an answer that came before our request's end (section 8.1)
+        self.allowances.resets.take()
         if stream is None:
             return
-        code: int = frames.U32.unpack(payload)[0]
         self.resets_received[code] = self.resets_received.get(code, 0) + 1
         self.forget(stream, RESET_BY_PEER)
         self.events.append((ev.RESET, stream, code, True))

@@ -110,8 +110,7 @@ class ServerCall(Incoming, Outgoing):
     def on_writable(self) -> None:
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
-        if self.callbacks is not None:
-            self.callbacks.on_writable(self)
+        self._call_back("on_writable")
 
     async def send_initial_metadata(self, initial_metadata: MetadataLike) -> None:
         self.set_initial_metadata(initial_metadata)
@@ -206,8 +205,15 @@ class ServerCall(Incoming, Outgoing):
             if self.stream.state == CLOSED:
                 self.endpoint.linger_until_done(self.task)
             self.task.cancel()
+        self._call_back("on_end")
+
+    def _call_back(self, name: str) -> None:
+        """A callback that fails ends its own call, no other."""
         if self.callbacks is not None:
-            self.callbacks.on_end(self)
+            try:
+                getattr(self.callbacks, name)(self)
+            except Exception as error:
+                self.endpoint.callback_failed(self, error)
 
     def refuse(self, code: StatusCode, details: str) -> None:
         self.finish(code, details)
