@@ -4,13 +4,7 @@
 
 from __future__ import annotations
 
-from trovemq_rpc.channel.call import (
-    Call,
-    StreamStreamCall,
-    StreamUnaryCall,
-    UnaryStreamCall,
-    UnaryUnaryCall,
-)
+from trovemq_rpc.channel.call import Call
 from trovemq_rpc.channel.channel import Channel, insecure_channel, secure_channel
 from trovemq_rpc.channel.connectivity import ChannelConnectivity
 from trovemq_rpc.channel.interceptors import (
@@ -22,6 +16,12 @@ from trovemq_rpc.channel.interceptors import (
     StreamUnaryClientInterceptor,
     UnaryStreamClientInterceptor,
     UnaryUnaryClientInterceptor,
+)
+from trovemq_rpc.channel.kinds import (
+    StreamStreamCall,
+    StreamUnaryCall,
+    UnaryStreamCall,
+    UnaryUnaryCall,
 )
 
 __all__ = [

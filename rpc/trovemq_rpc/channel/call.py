@@ -10,20 +10,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from trovemq_rpc.channel.response import ResponseInfo, read_trailers
-from trovemq_rpc.errors import EOF, AioRpcError, make_error, public_code
+from trovemq_rpc.errors import AioRpcError, make_error, public_code
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.headers import Field, Fields, ResponseHead
-from trovemq_rpc.http2.streams import CLOSED, MAY_SEND, Buffer, Stream
-from trovemq_rpc.intake import NOTHING, Intake, Received, as_bytes, lasting
+from trovemq_rpc.http2.streams import CLOSED, Stream
+from trovemq_rpc.intake import Intake
 from trovemq_rpc.wire.compression import compress, encoding_of
 from trovemq_rpc.wire.deadline import encode_timeout
-from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
+from trovemq_rpc.wire.framing import pack_prefix
 from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata
 from trovemq_rpc.wire.status import StatusCode, status_of_reset
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from trovemq_rpc.channel.method import ClientMethod
 
 ATTEMPTS_MAX: Final = 5  # of a call that servers did not process
-FINISHED: Final = "RPC already finished."
-HALF_CLOSED: Final = 'RPC is half closed after calling "done_writing".'
 
 
 class Call(Intake):
@@ -338,260 +335,3 @@ class Call(Intake):
         await self.channel.wait_until_sent(self)
         if self.over:
             self._raise()
-
-
-class OneResponse(Call):
-    """A call whose answer is one message."""
-
-    _response: Buffer | None = None
-
-    def on_data(self, data: memoryview, ended: bool) -> None:
-        """One whole message in one frame is taken as it stands, without reader or budget."""
-        size = len(data)
-        if self.reader is None and self._response is None and not self.over and size >= PREFIX_SIZE:
-            length = int.from_bytes(data[1:PREFIX_SIZE], "big")
-            if not data[0] and length == size - PREFIX_SIZE and not ended:
-                self.endpoint.to_acknowledge += size
-                if length > self.endpoint.options.receive_size_max:
-                    limit = self.endpoint.options.receive_size_max
-                    details = f"a message of {length} bytes; at most {limit} here"
-                    self.finish(StatusCode.RESOURCE_EXHAUSTED, details)
-                else:
-                    self._response = bytes(data[PREFIX_SIZE:])
-                return
-        super().on_data(data, ended)
-
-    def deliver(self, messages: list[Received], ended: bool) -> None:
-        self.settle()
-        for flag, message in messages:
-            if self._response is not None:
-                self.finish(StatusCode.UNIMPLEMENTED, "more than one response in a unary call")
-                return
-            self._response = lasting(message)
-            self.message_compressed = bool(flag)
-
-    def finish(self, code: StatusCode, details: str = "") -> None:
-        if code is StatusCode.OK and self._response is None:
-            code, details = StatusCode.UNIMPLEMENTED, "No message returned for unary request"
-        super().finish(code, details)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if not self.over:
-            try:
-                yield from self._wait_over().__await__()
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
-        if self._status is not StatusCode.OK:
-            self._raise()
-        assert self._response is not None
-        deserialize = self.method.deserialize
-        return self._response if deserialize is None else deserialize(as_bytes(self._response))
-
-
-class ManyResponses(Call):
-    """A call whose answer is a stream of messages."""
-
-    _readers: deque[asyncio.Future[None]] | None = None
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.messages: deque[Received] = deque()
-
-    def deliver(self, messages: list[Received], ended: bool) -> None:
-        self.queue(messages)
-        self._wake_readers()
-
-    def finish(self, code: StatusCode, details: str = "") -> None:
-        super().finish(code, details)
-        self._wake_readers()
-
-    def on_over(self) -> None:
-        """What nobody has read yet stays, and stays counted, unless the call failed."""
-        if self._status is not StatusCode.OK:
-            self.messages.clear()
-        if not self.messages:
-            self.release_all()
-
-    def _wake_readers(self) -> None:
-        for waiter in self._readers or ():
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def read(self) -> Any:
-        """The next response; EOF behind the last one; raises the status of a call that failed."""
-        while not self.messages:
-            if self.over:
-                self._raise()
-                return EOF
-            waiter = self.channel.loop.create_future()
-            if self._readers is None:
-                self._readers = deque()
-            self._readers.append(waiter)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
-            finally:
-                self._readers.remove(waiter)
-        message = self.take()
-        if self.over and not self.messages:
-            self.release_all()
-        deserialize = self.method.deserialize
-        return message if deserialize is None else deserialize(as_bytes(message))
-
-    def __aiter__(self) -> ManyResponses:
-        return self
-
-    async def __anext__(self) -> Any:
-        message = await self.read()
-        if message is EOF:
-            raise StopAsyncIteration
-        return message
-
-
-class OneRequest(Call):
-    """A call with one message from us."""
-
-    def __init__(self, channel: Channel, method: ClientMethod, request: Any, *args: Any) -> None:
-        super().__init__(channel, method, *args)
-        self._body = self._frame(request)
-        channel.submit(self)
-
-    def start(self, endpoint: ChannelEndpoint) -> None:
-        self._started(endpoint, endpoint.connection.open_unary(self._block(), self._body))
-
-
-class ManyRequests(Call):
-    """A call with a stream of messages from us: of an iterator, or by `write`."""
-
-    _closed = False  # we send no more
-    _wrote = False
-    _writers: list[asyncio.Future[None]] | None = None
-    _task: asyncio.Task[None] | None = None
-
-    def __init__(self, channel: Channel, method: ClientMethod, requests: Any, *args: Any) -> None:
-        super().__init__(channel, method, *args)
-        channel.submit(self)
-        if requests is not None:
-            self._task = channel.loop.create_task(self._send_all(requests))
-
-    def start(self, endpoint: ChannelEndpoint) -> None:
-        self._started(endpoint, endpoint.connection.open_stream(self._block()))
-        if self._closed:
-            self._end_stream()
-        self._wake_writers()
-
-    def can_repeat(self) -> bool:
-        return not self._wrote
-
-    def on_writable(self) -> None:
-        self._wake_writers()
-
-    def finish(self, code: StatusCode, details: str = "") -> None:
-        super().finish(code, details)
-        self._wake_writers()
-        if self._task is not None and not self._task.done() and self._task is not _current_task():
-            self._task.cancel()
-
-    def _wake_writers(self) -> None:
-        waiters, self._writers = self._writers or [], None
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def _wait_writable(self) -> None:
-        """Until the call is sent and not too much of it is held back."""
-        while not self.over and (not self.sent or self.stream.pending_size > WRITE_PENDING_MAX):
-            waiter = self.channel.loop.create_future()
-            if self._writers is None:
-                self._writers = []
-            self._writers.append(waiter)
-            await waiter
-
-    async def write(self, request: Any, compress: bool = True) -> None:
-        if self._closed:
-            raise asyncio.InvalidStateError(HALF_CLOSED)
-        if self.over:
-            self._raise()
-            raise asyncio.InvalidStateError(FINISHED)
-        prefix, message = self._frame(request, not compress)
-        try:
-            await self._wait_writable()
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-        if self.done():
-            self._raise()
-            raise asyncio.InvalidStateError(FINISHED)
-        self._wrote = True
-        self.endpoint.connection.send_data(self.stream, (prefix, message), len(message) + PREFIX_SIZE)
-        self.endpoint.flush_soon()
-
-    async def done_writing(self) -> None:
-        """No more requests follow."""
-        if self._closed or self.over:
-            return
-        self._closed = True
-        if self.sent:
-            self._end_stream()
-
-    def _end_stream(self) -> None:
-        if MAY_SEND[self.stream.state]:
-            self.endpoint.connection.send_data(self.stream, (), 0, True)
-            self.endpoint.flush_soon()
-
-    async def _send_all(self, requests: Any) -> None:
-        """Consumes the caller's iterator, synchronous or not."""
-        try:
-            if hasattr(requests, "__aiter__"):
-                async for request in requests:
-                    await self.write(request)
-                    if self.over:
-                        return
-            else:
-                for request in requests:
-                    await self.write(request)
-            await self.done_writing()
-        except (AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-            return  # the call is over: its status says why
-        except Exception as error:
-            self.channel.log_failed_iterator(self.method.path, error)
-            self.cancel()
-
-
-class UnaryUnaryCall(OneRequest, OneResponse):
-    """One request, one response."""
-
-
-class UnaryStreamCall(OneRequest, ManyResponses):
-    """One request, a stream of responses."""
-
-
-class StreamUnaryCall(ManyRequests, OneResponse):
-    """A stream of requests, one response."""
-
-
-class StreamStreamCall(ManyRequests, ManyResponses):
-    """A stream each way."""
-
-
-WRITE_PENDING_MAX: Final = 256 << 10
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
-
-
-__all__ = [
-    "NOTHING",
-    "Call",
-    "StreamStreamCall",
-    "StreamUnaryCall",
-    "UnaryStreamCall",
-    "UnaryUnaryCall",
-]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trovemq_rpc.channel.call import (
-    Call,
+from trovemq_rpc.channel.call import Call
+from trovemq_rpc.channel.interceptors import ClientCallDetails, intercepted
+from trovemq_rpc.channel.kinds import (
     StreamStreamCall,
     StreamUnaryCall,
     UnaryStreamCall,
     UnaryUnaryCall,
 )
-from trovemq_rpc.channel.interceptors import ClientCallDetails, intercepted
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.wire.compression import ACCEPTED
 from trovemq_rpc.wire.metadata import MetadataLike

@@ -1,7 +1,7 @@
 """HTTP/2 (RFC 9113) without I/O: bytes in, events out; calls in, pieces to write out. No socket,
 loop or clock.
 
-Read `constants`, `frames`, `streams` (the state table), `limits`, `headers`, then `state`,
-`sending`, `receiving` and `connection`. `hpack` (RFC 7541) stands alone. Imports nothing else of
-this package.
+Read `constants`, `frames`, `streams` (the state table), `limits`, `headers`, then `state`, `sending`,
+`control`, `header_blocks`, `receiving` and `connection`. `hpack` (RFC 7541) stands alone. Imports nothing
+else of this package.
 """
