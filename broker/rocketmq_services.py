@@ -21,6 +21,7 @@ from trovemq_daemon.logging import set_log_level
 from trovemq_proto.v1 import biography_pb2_grpc, group_pb2_grpc
 
 EXPIRE_INTERVAL_S: Final = 1.0
+EXPIRE_BROKEN_INTERVAL_S: Final = 0.1
 NONCE_BYTES: Final = 16
 
 
@@ -108,9 +109,15 @@ class RocketmqServices:
         return self.registry.is_alive(client_id, self._lease_time())
 
     async def _expire_clients(self) -> None:
+        expire_at = 0.0
         while True:
-            await asyncio.sleep(EXPIRE_INTERVAL_S)
-            self.registry.expire(self._lease_time())
+            await asyncio.sleep(EXPIRE_BROKEN_INTERVAL_S)
+            now = asyncio.get_running_loop().time()
+            if now < expire_at:
+                self.registry.expire_broken(self._lease_time())
+            else:
+                self.registry.expire(self._lease_time())
+                expire_at = now + EXPIRE_INTERVAL_S
 
     def _lease_time(self) -> int:
         """The time by which clients are gone: as with leases, a pause of the broker's own does not count."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -176,8 +177,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
             try:
                 if isinstance(request, TroveError):
                     raise request
-                async for reply in behaviour(request, context):
-                    yield reply
+                async with aclosing(behaviour(request, context)) as replies:
+                    async for reply in replies:
+                        yield reply
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
                 raise

@@ -387,20 +387,38 @@ class Delivery:
             lease = entry.lease
             old = now_ms - lease.received_ms >= self._settings.renewed_total_max_ms
             if old or not is_alive(lease.client_id):
-                self._release(entry, now_ms)
+                self._release(entry, now_ms, now_ms)
                 continue
             renewals.extend(entry, now_ms + self._settings.renewed_lease_ms)
             self._tell_changed(entry, now_ms)
         renewals.forget_idle()
 
-    def release_client(self, client_id: str, now_ms: int) -> None:
-        """The client is gone: its messages under renewed leases come back after released_after_ms."""
+    def release_client(self, client_id: str, now_ms: int, gone_ms: int | None = None) -> None:
+        """The client is gone, since gone_ms (None: now): its messages under renewed leases come back
+        released_after_ms later."""
         for entry in self.context.renewals.take_client(client_id):
-            self._release(entry, now_ms)
+            self._release(entry, now_ms, now_ms if gone_ms is None else gone_ms)
 
-    def _release(self, entry: Renewed, now_ms: int) -> None:
+    def release_handles(self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int) -> None:
+        """The leases of these messages end after released_after_ms and count as no attempt; until then the
+        handles are good. Messages that are settled, and handles that are void, are passed over."""
+        leases: dict[int, Renewed] = {}
+        for handle in receipt_handles:
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError:
+                continue
+            if lease is not None:
+                leases[id(lease)] = Renewed(pair, state, lease)
+        for entry in leases.values():
+            entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
+            self._release(entry, now_ms, now_ms)
+
+    def _release(self, entry: Renewed, now_ms: int, gone_ms: int) -> None:
         entry.lease.renewed = False
-        entry.lease.until_ms = min(entry.lease.until_ms, now_ms + self._settings.released_after_ms)
+        end_ms = max(now_ms, gone_ms + self._settings.released_after_ms)
+        entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
         self.context.note_lease(entry.pair, entry.state, entry.lease)
         self._tell_changed(entry, now_ms)
 

@@ -59,7 +59,7 @@ class Lease:
         self.received_ms = received_ms
         self.client_id = client_id
         self.renewed = renewed
-        self.attempt_id = attempt_id
+        self.attempt_id = attempt_id  # of the receive; empty once it counts as no attempt
         self.ended = False
         self.live = 0
 

@@ -87,6 +87,8 @@ class Pair:
         """What the receive of that id was handed and still has may be handed out again: its answer was
         lost."""
         for state, lease in self._attempts.pop(attempt_id, ()):
-            if not lease.ended:
+            if lease.ended:
+                continue
+            if lease.attempt_id:  # else it was given back, and counts no more
                 lease.attempt -= 1  # the answer did not arrive: no delivery
-                state.end_lease(lease)
+            state.end_lease(lease)

@@ -101,7 +101,7 @@ def _change(state: QueueState, event: Event) -> None:
     leases = {id(lease): lease for offset in offsets if (lease := state.open.get(offset)) is not None}
     same = [lease for lease in leases.values() if lease.number == event.lease]
     for lease in same:
-        lease.until_ms, lease.renewed = event.until, event.renewed
+        lease.until_ms, lease.renewed, lease.attempt = event.until, event.renewed, event.attempt
     if not same and len(leases) == 1:
         (before,) = leases.values()
         state.hand_out(_lease_of(event, before.received_ms), offsets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
@@ -271,3 +272,35 @@ async def test_operators_consume_directly_and_see_stacks(client: Client) -> None
         assert "MainThread" in text
         assert (first.attempt, first.body) == (1, b"x")
         await first.ack()
+
+
+HOLDER = """
+import asyncio, sys, trovemq
+
+async def main():
+    async with trovemq.connect(sys.argv[1]) as client, client.subscribe("held", "killed") as messages:
+        print((await anext(messages)).body.decode(), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_messages_of_a_killed_consumer_came_back_after_12_seconds(broker: BrokerProcess) -> None:
+    async with trovemq.connect(broker.address) as client:
+        await client.admin.create_topic("held", queue_count=1)
+        await client.send("held", b"once")
+        arguments = (sys.executable, "-c", HOLDER, broker.address)
+        holder = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        assert holder.stdout is not None
+        assert await holder.stdout.readline() == b"once\n"
+        async with client.subscribe("held", "killed") as messages:
+            loop = asyncio.get_running_loop()
+            holder.kill()
+            await holder.wait()
+            killed = loop.time()
+            (message,) = await take(messages, 1)
+            took = loop.time() - killed
+            assert message.attempt == 2
+            await message.ack()
+    assert took < 4.0, "2 s on a machine that is not busy"

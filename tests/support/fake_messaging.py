@@ -89,6 +89,7 @@ class FakeMessaging:
         self.held: list[Held] = []
         self.terminated: list[str] = []
         self.waiting_polls = 0
+        self.long_streams = False  # a stream that brought something stays open; its end takes that back
         self._offsets = 0
         self._leases = 0
         self._changed = asyncio.Condition()
@@ -214,6 +215,18 @@ class FakeMessaging:
         yield service_pb2.ReceiveMessageResponse(status=Status(code=code))
         for message in found:
             yield service_pb2.ReceiveMessageResponse(message=message)
+        if found and self.long_streams:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._take_back(found)
+
+    def _take_back(self, messages: list[v2.Message]) -> None:
+        """The handles of what was received are void, and it comes again."""
+        for message in messages:
+            held = self._of_handle(message.system_properties.receipt_handle)
+            if held is not None:
+                held.leased = False
 
     async def _wait_for_messages(self, count: int, client_id: str) -> list[v2.Message]:
         found: list[v2.Message] = []

@@ -72,6 +72,8 @@ GOALS: Final = (
     Goal("atomic", "crash states of atomic transactions", 200, 1_000),
     Goal("atomic", "kills of a daemon under atomic transactions", 3, 100),
     Goal("unique", "kills of a daemon that deduplicates", 3, 100),
+    Goal("leaving", "short jobs", 60, 1_000),
+    Goal("leaving", "members that leave", 10, 100),
     Goal("planted", "planted bugs found", 12, 12),
     Goal("R22", "old faults found again", 12, 12),
 )

@@ -4,21 +4,25 @@ A client is known from its first settings until one of these:
 - it says farewell (`terminate`);
 - nothing was heard of it for the expiry time, whatever its stream;
 - its last stream closed, and nothing was heard of it for RECONNECT_MS since (a client opens another within
-  10 s).
+  10 s);
+- its last stream broke off (its client did not end it), no receive of it is open, and nothing was heard of it
+  for BROKEN_MS since: its connection is gone, and most likely the client.
 Then every gone-listener is told, once.
 
 Invariants
 - At most `clients_max` clients, STREAMS_MAX streams of each; commands go to the one that was opened last. A
   client that lost its stream is known as before when it opens another.
-- `_by_topic` and `_by_group` name exactly the clients whose topics and group they are.
-- What is kept of clients that are not known (topics of half messages, last subscriptions) is bounded, and
-  the oldest is dropped first.
+- `_by_topic` and `_by_group` name exactly the clients whose topics and group they are, `_broken` those whose
+  last stream broke and who have no other.
+- What is kept of clients that are not known (topics of half messages, last subscriptions, farewells) is
+  bounded, and the oldest is dropped first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -31,11 +35,13 @@ CLIENTS_MAX: Final = 10_000
 STREAMS_MAX: Final = 4  # of one client: it has one for every address by which it knows this broker
 EXPIRY_MS: Final = 120_000
 RECONNECT_MS: Final = 11_000  # more than two rounds of Go's reopening, and than a heartbeat period
+BROKEN_MS: Final = 1_500  # Java's client opens a stream again a second after one broke
+BROKEN_LATE_MS: Final = 200  # a heartbeat that was sent before the connection broke may be read so much later
 HALF_TOPICS_MAX: Final = 1_024  # of one client
 SUBSCRIPTIONS_MAX: Final = 65_536
 EXPRESSIONS_LENGTH_MAX: Final = 16 << 20  # characters of the subscriptions that are kept
 
-GoneListener = Callable[[str, int], None]
+GoneListener = Callable[[str, int, int], None]
 
 
 class ClientStream(Protocol):
@@ -47,6 +53,14 @@ class ClientStream(Protocol):
 
     def close(self) -> None:
         """Ends the stream soon, with OK."""
+        ...
+
+
+class OpenCall(Protocol):
+    """A receive that is under way, as the registry sees it."""
+
+    def done(self) -> bool:
+        """Whether its client or its connection is gone, or it has ended."""
         ...
 
 
@@ -83,6 +97,8 @@ class Client:
         self.last_heartbeat_ms = now_ms
         self.streams: list[ClientStream] = []
         self.stream_closed_ms = now_ms
+        self.stream_broke = False  # the last one, and there is no other
+        self.receives: set[OpenCall] = set()
 
     @property
     def stream(self) -> ClientStream | None:
@@ -100,8 +116,11 @@ class Client:
     def is_alive(self, now_ms: int, expiry_ms: int = EXPIRY_MS) -> bool:
         if now_ms - self.last_heartbeat_ms > expiry_ms:
             return False
-        heard_since = self.last_heartbeat_ms > self.stream_closed_ms
-        return bool(self.streams) or heard_since or now_ms - self.stream_closed_ms <= RECONNECT_MS
+        late_ms = BROKEN_LATE_MS if self.stream_broke else 0
+        if self.streams or self.last_heartbeat_ms > self.stream_closed_ms + late_ms:
+            return True
+        broken = self.stream_broke and all(call.done() for call in self.receives)
+        return now_ms - self.stream_closed_ms <= (BROKEN_MS if broken else RECONNECT_MS)
 
 
 class ClientRegistry:
@@ -116,6 +135,8 @@ class ClientRegistry:
         self._half_topics: OrderedDict[str, dict[str, None]] = OrderedDict()  # client id -> topics
         self._subscriptions: OrderedDict[tuple[str, str], Subscription] = OrderedDict()
         self._expressions_length = 0
+        self._farewells: OrderedDict[str, None] = OrderedDict()
+        self._broken: dict[str, None] = {}
         self._gone_listeners: list[GoneListener] = []
 
     def __len__(self) -> int:
@@ -129,7 +150,8 @@ class ClientRegistry:
         return sum(len(client.streams) for client in self._clients.values())
 
     def add_gone_listener(self, listener: GoneListener) -> None:
-        """`listener(client_id, now_ms)` is called when a client is known no longer."""
+        """`listener(client_id, now_ms, gone_ms)` is called when a client is known no longer. It may be gone
+        for longer: its stream broke at gone_ms."""
         self._gone_listeners.append(listener)
 
     # --- look-ups -----------------------------------------------------------------------------------
@@ -139,6 +161,10 @@ class ClientRegistry:
     def is_alive(self, client_id: str, now_ms: int) -> bool:
         client = self._clients.get(client_id)
         return client is not None and client.is_alive(now_ms, self._expiry_ms)
+
+    def has_left(self, client_id: str) -> bool:
+        """The client said farewell, and sent no settings since: what it asked for is for nobody."""
+        return client_id in self._farewells
 
     def request_timeout_ms(self, client_id: str) -> int:
         """The client's own time limit for a request; 0 where it is not known."""
@@ -174,6 +200,7 @@ class ClientRegistry:
     def settle(self, client_id: str, description: ClientDescription, now_ms: int) -> Client:
         """A client's settings came: the first ones, or others. Raises TroveError LIMIT_EXCEEDED."""
         client = self._clients.get(client_id)
+        self._farewells.pop(client_id, None)
         if client is None:
             if len(self._clients) >= self.clients_max:
                 raise TroveError(
@@ -232,31 +259,60 @@ class ClientRegistry:
 
     def attach(self, client_id: str, stream: ClientStream) -> None:
         """A stream of a known client: commands go to it from now on."""
-        streams = self._clients[client_id].streams
+        client = self._clients[client_id]
+        streams, client.stream_broke = client.streams, False
+        self._broken.pop(client_id, None)
         assert stream not in streams, "a stream is attached once"
         streams.append(stream)
         if len(streams) > STREAMS_MAX:
             streams.pop(0).close()
 
-    def detach(self, client_id: str, stream: ClientStream, now_ms: int) -> None:
-        """The stream is over. The client stays known for a while."""
+    def detach(self, client_id: str, stream: ClientStream, now_ms: int, *, broke: bool = False) -> None:
+        """The stream is over; `broke`: nobody ended it. The client stays known for a while."""
         client = self._clients.get(client_id)
-        if client is not None and stream in client.streams:
-            client.streams.remove(stream)
+        streams = client.streams if client is not None else []
+        if client is not None and stream in streams:
+            streams.remove(stream)
             client.stream_closed_ms = now_ms
+            if broke and not streams:
+                client.stream_broke = True
+                self._broken[client_id] = None
+
+    @contextmanager
+    def receiving(self, client_id: str, call: OpenCall) -> Iterator[None]:
+        """A receive of the client is under way: its connection is there."""
+        client = self._clients.get(client_id)
+        if client is None:
+            yield
+            return
+        client.receives.add(call)
+        try:
+            yield
+        finally:
+            client.receives.discard(call)
 
     def terminate(self, client_id: str, now_ms: int) -> None:
         """The client says farewell. Raises TroveError CLIENT_UNKNOWN."""
         if client_id not in self._clients:
             raise TroveError(errors.CLIENT_UNKNOWN)
-        self._forget(client_id, now_ms)
+        self._forget(client_id, now_ms, now_ms)
+        self._farewells[client_id] = None
+        if len(self._farewells) > self.clients_max:
+            self._farewells.popitem(last=False)
 
     def expire(self, now_ms: int) -> list[str]:
         """Forgets the clients that are gone; call every second or so. Their ids."""
-        clients = self._clients.values()
-        gone = [client.client_id for client in clients if not client.is_alive(now_ms, self._expiry_ms)]
+        return self._expire(self._clients, now_ms)
+
+    def expire_broken(self, now_ms: int) -> list[str]:
+        """expire() of those alone whose stream broke; call some times a second."""
+        return self._expire(self._broken, now_ms)
+
+    def _expire(self, client_ids: Iterable[str], now_ms: int) -> list[str]:
+        gone = [name for name in client_ids if not self._clients[name].is_alive(now_ms, self._expiry_ms)]
         for client_id in gone:
-            self._forget(client_id, now_ms)
+            client = self._clients[client_id]
+            self._forget(client_id, now_ms, client.stream_closed_ms if client.stream_broke else now_ms)
         return gone
 
     def forget_group(self, group: str) -> None:
@@ -265,16 +321,17 @@ class ClientRegistry:
             self._drop_subscription(key)
 
     # --- inside -------------------------------------------------------------------------------------
-    def _forget(self, client_id: str, now_ms: int) -> None:
+    def _forget(self, client_id: str, now_ms: int, gone_ms: int) -> None:
         client = self._clients[client_id]
         self._unindex(client)
+        self._broken.pop(client_id, None)
         del self._clients[client_id]
         self._half_topics.pop(client_id, None)
         streams, client.streams = client.streams, []
         for stream in streams:
             stream.close()
         for listener in self._gone_listeners:
-            listener(client_id, now_ms)
+            listener(client_id, now_ms, gone_ms)
 
     def _topics_of(self, client: Client) -> set[str]:
         return {*client.description.topics, *self._half_topics.get(client.client_id, ())}

@@ -173,7 +173,7 @@ class ClientCommands:
         sender = self._registry.get(client_id)
         return others if sender is None else [sender, *others]
 
-    def _client_gone(self, client_id: str, _now_ms: int) -> None:
+    def _client_gone(self, client_id: str, _now_ms: int, _gone_ms: int) -> None:
         for pending in self._pending.values():
             if pending.client_id == client_id and not pending.answer.done():
                 pending.answer.set_exception(_not_online(client_id, ""))

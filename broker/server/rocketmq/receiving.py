@@ -4,7 +4,8 @@ The stream is: one status, the messages, the time of delivery (spec 9.3). Its el
 the handler's response_serializer is None.
 
 What is handed out belongs to the call until its stream has been written: where the client goes away before,
-all its messages become visible again at once, as if they had not been handed out.
+its messages come again as if they had not been handed out, those that the client cannot have at once
+(broker/delivery/giving_back.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from broker.consume.receive_waits import ReceiveWaits, Wait
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
+from broker.delivery.giving_back import give_back
 from broker.delivery.request import Delivered, ReceiveRequest
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.message_store import MessageStore
@@ -80,11 +82,12 @@ class Receiver:
         """ReceiveMessage. Raises TroveError before the first element only."""
         until = asyncio.get_running_loop().time() + self._polling_s(request, context)
         attempt = self._request(request, context)
-        delivered = await self._receive(attempt, until, context)
+        with self._parts.clients.receiving(attempt.client_id, context):
+            delivered = await self._receive(attempt, until, context)
         if not delivered:
             yield _NOTHING
             return
-        written = False
+        begun, written = 0, False  # messages whose writing has begun; all of the stream
         try:
             # the records are views of the log: read at once, not when the client takes the next element
             name = request.message_queue.topic
@@ -92,12 +95,13 @@ class Receiver:
             elements = [received(one, own_name) for one in delivered]
             yield _OK
             for element in elements:
+                begun += 1
                 yield element
             yield self._delivered_at()
             written = True
         finally:
             if not written:
-                self._give_back(attempt, delivered)
+                self._give_back(attempt, delivered, begun)
         self._parts.traffic.fetched(attempt.topic, len(elements), sum(map(len, elements)))
 
     def _delivered_at(self) -> bytes:
@@ -170,6 +174,8 @@ class Receiver:
     async def _receive(self, attempt: ReceiveRequest, until: float, context: Context) -> list[Delivered]:
         """What there is; where there is nothing, what comes until `until`."""
         waits = self._parts.waits
+        if self._parts.clients.has_left(attempt.client_id):
+            return []  # the call was overtaken by its client's farewell: nobody would give its messages back
         delivered = self._attempt(attempt, context)
         if delivered or waits.closed:
             return delivered
@@ -203,17 +209,9 @@ class Receiver:
             return []  # the client is gone: a message handed to it would be lost for its invisible time
         return self._parts.delivery.receive(attempt)
 
-    def _give_back(self, attempt: ReceiveRequest, delivered: list[Delivered]) -> None:
-        """The client did not get them: visible again now, and this delivery does not count."""
+    def _give_back(self, attempt: ReceiveRequest, delivered: list[Delivered], begun: int) -> None:
         group, topic = attempt.group.name, attempt.topic
-        now_ms = self._parts.clock_ms()
-        for one in delivered:
-            try:
-                self._parts.delivery.change_invisible(
-                    group, topic, one.receipt_handle, 0, now_ms, suspend=True
-                )
-            except TroveError:
-                continue  # its time is over already, or it was acknowledged
+        give_back(self._parts.delivery, group, topic, delivered, begun, self._parts.clock_ms())
         self._parts.waits.wake((group, topic))
 
     async def watch_redeliveries(self) -> None:

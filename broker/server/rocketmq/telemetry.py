@@ -47,6 +47,7 @@ from trovemq_proto.rocketmq.v2.service_pb2 import TelemetryCommand
 
 OUTBOX_MAX: Final = 256
 SETTINGS_WAIT_S: Final = 30.0
+END_WAIT_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,12 @@ class TelemetryStream:
         self.task = asyncio.current_task()
         writer = asyncio.create_task(self._write_outbox(), name="telemetry-writer")
         writer.add_done_callback(self._writer_done)
+        broke = False
         try:
             await self._read_all()
         except asyncio.CancelledError:
             if not self._ended or self.task is None:
+                broke = True
                 raise
             self.task.uncancel()
             if self._end_error is not None:
@@ -108,7 +111,7 @@ class TelemetryStream:
         finally:
             self._ended = True
             writer.cancel()
-            self._parts.registry.detach(self._client_id, self, self._parts.clock_ms())
+            self._parts.registry.detach(self._client_id, self, self._parts.clock_ms(), broke=broke)
 
     def _writer_done(self, writer: asyncio.Task[None]) -> None:
         """A command that cannot be written means that the client is gone."""
@@ -132,6 +135,9 @@ class TelemetryStream:
                 while True:
                     command = await self._context.read()
                     if command is grpc.aio.EOF:
+                        # A connection that is gone shows as an end, too; its cancellation comes just behind.
+                        wait.reschedule(None)
+                        await asyncio.sleep(END_WAIT_S)
                         return
                     await self._handle(command)
                     if self._is_attached():

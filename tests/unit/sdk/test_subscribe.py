@@ -338,6 +338,23 @@ async def test_closing_returns_what_was_not_handed_out(broker: FakeServer, conne
         await anext(subscription)
 
 
+async def test_acknowledgements_were_lost_when_a_subscription_closed(
+    broker: FakeServer, connect: Connect
+) -> None:
+    """The receive was cancelled first: the broker took back what it had brought, the processed messages too,
+    and refused their acknowledgements."""
+    fake = broker.messaging
+    fake.long_streams = True
+    client = await connect(broker)
+    async with client.subscribe("orders", "g") as subscription:
+        await fake.offer(b"a", b"b", b"c")
+        for message in await take(subscription, 2):
+            async with message.process():
+                pass
+    assert (fake.gone, subscription.refused) == ([b"a", b"b"], 0)
+    assert fake.bodies() == [b"c"]
+
+
 async def test_the_client_closes_its_subscriptions(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     subscription = await client.subscribe("orders", "g").__aenter__()

@@ -102,6 +102,7 @@ class GroupConsumer:
         self._homes: dict[str, _Home] = {}  # by broker, of every broker that a message may have come from
         self._sessions = Sessions(links, subscription.topic, subscription.role(self._receive))
         self._poll_numbers = count(1)
+        self._closing = False
         self.refused = 0
 
     async def open(self) -> None:
@@ -109,11 +110,16 @@ class GroupConsumer:
         await self._sessions.open()
 
     async def close(self) -> None:
-        """Gives back what was not handed out, waits for what is under way, and leaves the group."""
+        """Waits until what was processed is acknowledged, then receives no more, gives back what was not
+        handed out, and leaves the group. In this order: of a receive that is cancelled the broker takes
+        messages back, and may not know yet which of them were processed."""
+        self._closing = True
+        end = asyncio.get_running_loop().time() + CLOSE_SECONDS
+        await asyncio.gather(*(home.settler.consumed(until=end) for home in self._homes.values()))
         await self._sessions.stop_work()
         for message in self._inbox.drain():
             self._release(message)
-        await asyncio.gather(*(home.settler.close(CLOSE_SECONDS) for home in self._homes.values()))
+        await asyncio.gather(*(home.settler.close(until=end) for home in self._homes.values()))
         await self._sessions.close()
 
     # --- receiving ------------------------------------------------------------------------------------
@@ -124,7 +130,7 @@ class GroupConsumer:
         home = self._homes.get(session.broker)
         settler = home.settler if home is not None else self._new_settler(session)
         self._homes[session.broker] = _Home(session, settler)
-        while not self._links.closed:
+        while not self._links.closed and not self._closing:
             room = await self._inbox.wait_for_room()
             try:
                 await self._receive_once(session, room, attempt_id)

@@ -52,6 +52,7 @@ class Settler:
         self._hurry = asyncio.Event()
         self._changes = asyncio.Semaphore(CHANGES_AT_ONCE_MAX)
         self._under_way: set[asyncio.Future[None]] = set()
+        self._consumed: set[asyncio.Future[None]] = set()  # of these, acknowledgements and dead letters
         self._closed = False
 
     # --- what callers ask for -------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class Settler:
         if self._closed:
             answer.set_exception(_closed())
             return answer
-        self._track(answer)
+        self._track(answer, consumed=True)
         self._pending.append(_Acknowledgement(message, answer, self._deadline()))
         if urgent or len(self._pending) >= ACKNOWLEDGED_TOGETHER_MAX:
             self._hurry.set()
@@ -80,7 +81,8 @@ class Settler:
     def dead_letter(self, message: ReceivedMessage, attempts_max: int) -> asyncio.Future[None]:
         """Moves a message to the group's dead letters."""
         return self._start(
-            lambda: self._persist(lambda: self._service().dead_letter(self._group, message, attempts_max))
+            lambda: self._persist(lambda: self._service().dead_letter(self._group, message, attempts_max)),
+            consumed=True,
         )
 
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
@@ -99,11 +101,13 @@ class Settler:
         while len(self._under_way) > UNDER_WAY_MAX:
             await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
 
-    async def close(self, seconds: float) -> None:
-        """Waits so long for what is under way; the rest fails with SERVICE_NOT_AVAILABLE."""
-        self._hurry.set()
-        if self._under_way:
-            await asyncio.wait(list(self._under_way), timeout=seconds)
+    async def consumed(self, *, until: float) -> None:
+        """Waits until the broker knows what was consumed, `until` (the loop's time) at most."""
+        await self._wait_for(self._consumed, until)
+
+    async def close(self, *, until: float) -> None:
+        """Waits for all that is under way, as long; the rest fails with SERVICE_NOT_AVAILABLE."""
+        await self._wait_for(self._under_way, until)
         self._closed = True
         if self._acknowledger is not None:
             self._acknowledger.cancel()
@@ -114,6 +118,12 @@ class Settler:
             elif not answer.done():
                 answer.set_exception(_closed())
         await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _wait_for(self, answers: set[asyncio.Future[None]], until: float) -> None:
+        self._hurry.set()
+        if answers:
+            left = max(0.0, until - asyncio.get_running_loop().time())
+            await asyncio.wait(list(answers), timeout=left)
 
     # --- acknowledgements -----------------------------------------------------------------------------
 
@@ -170,14 +180,14 @@ class Settler:
 
     # --- the rest -------------------------------------------------------------------------------------
 
-    def _start(self, call: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+    def _start(self, call: Callable[[], Awaitable[None]], *, consumed: bool = False) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         if self._closed:
             refused: asyncio.Future[None] = loop.create_future()
             refused.set_exception(_closed())
             return refused
         task = loop.create_task(self._limited(call))
-        self._track(task)
+        self._track(task, consumed=consumed)
         return task
 
     async def _limited(self, call: Callable[[], Awaitable[None]]) -> None:
@@ -215,9 +225,10 @@ class Settler:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.reconnect_timeout_ms / 1000
 
-    def _track(self, answer: asyncio.Future[None]) -> None:
-        self._under_way.add(answer)
-        answer.add_done_callback(self._under_way.discard)
+    def _track(self, answer: asyncio.Future[None], *, consumed: bool) -> None:
+        for answers in (self._under_way, self._consumed) if consumed else (self._under_way,):
+            answers.add(answer)
+            answer.add_done_callback(answers.discard)
 
 
 def _closed() -> TroveError:

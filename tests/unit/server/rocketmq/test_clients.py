@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.server.rocketmq import clients
 from broker.server.rocketmq.clients import (
+    BROKEN_LATE_MS,
+    BROKEN_MS,
     EXPIRY_MS,
     RECONNECT_MS,
     STREAMS_MAX,
@@ -65,7 +67,7 @@ def test_a_client_is_known_by_its_settings() -> None:
 
 def test_a_client_is_gone_after_silence_and_everybody_is_told_once() -> None:
     registry, gone = ClientRegistry(), list[tuple[str, int]]()
-    registry.add_gone_listener(lambda client_id, now_ms: gone.append((client_id, now_ms)))
+    registry.add_gone_listener(lambda client_id, now_ms, _: gone.append((client_id, now_ms)))
     stream = Stream()
     registry.settle("c", consumer(), NOW_MS)
     registry.attach("c", stream)
@@ -112,6 +114,59 @@ def test_a_closed_stream_that_stays_away_means_gone() -> None:
     registry.heard("heard", NOW_MS + 6_000)
     assert registry.expire(NOW_MS + 5_001 + RECONNECT_MS) == ["silent"]
     assert registry.expire(NOW_MS + 6_001 + EXPIRY_MS) == ["heard"]
+
+
+class Receive:
+    """A receive under way."""
+
+    over = False
+
+    def done(self) -> bool:
+        return self.over
+
+
+def broken(name: str, registry: ClientRegistry, at_ms: int = NOW_MS) -> None:
+    """The client's only stream has broken off."""
+    stream = Stream()
+    registry.settle(name, consumer(), NOW_MS)
+    registry.attach(name, stream)
+    registry.detach(name, stream, at_ms, broke=True)
+
+
+def test_messages_of_a_killed_consumer_came_back_after_12_seconds() -> None:
+    registry = ClientRegistry()
+    gone = []
+    registry.add_gone_listener(lambda *values: gone.append(values))
+    broken("killed", registry)
+    assert registry.expire_broken(NOW_MS + BROKEN_MS) == []
+    assert registry.expire_broken(NOW_MS + BROKEN_MS + 1) == ["killed"]
+    assert gone == [("killed", NOW_MS + BROKEN_MS + 1, NOW_MS)]
+    assert BROKEN_MS + 100 < 2_000
+
+
+def test_a_client_whose_stream_alone_broke_off_is_no_killed_one() -> None:
+    registry = ClientRegistry()
+    call, ended = Receive(), Receive()
+    ended.over = True
+    for name in ("receives", "comes-back", "heard", "half-read"):
+        broken(name, registry)
+    registry.attach("comes-back", Stream())
+    registry.heard("heard", NOW_MS + BROKEN_LATE_MS + 1)
+    registry.heard("half-read", NOW_MS + BROKEN_LATE_MS)  # it was sent before
+    with registry.receiving("receives", call), registry.receiving("half-read", ended):
+        assert registry.expire_broken(NOW_MS + BROKEN_MS + 1) == ["half-read"]
+    assert registry.expire_broken(NOW_MS + BROKEN_MS + 1) == ["receives"]
+    assert registry.expire(NOW_MS + EXPIRY_MS) == []
+
+
+def test_a_farewell_is_remembered_until_the_client_comes_back() -> None:
+    registry = ClientRegistry(clients_max=2)
+    for name in ("a", "b", "c"):
+        registry.settle(name, consumer(), NOW_MS)
+        registry.terminate(name, NOW_MS)
+    assert [registry.has_left(name) for name in ("a", "b", "c")] == [False, True, True], "bounded"
+    registry.settle("b", consumer(), NOW_MS)
+    assert not registry.has_left("b")
 
 
 def test_a_new_stream_takes_over_and_the_number_of_old_ones_is_bounded() -> None:
@@ -200,7 +255,7 @@ class Lives(RuleBasedStateMachine):
         self.now_ms = NOW_MS
         self.known: set[str] = set()
         self.gone: list[str] = []
-        self.registry.add_gone_listener(lambda client_id, _now_ms: self.gone.append(client_id))
+        self.registry.add_gone_listener(lambda client_id, *_: self.gone.append(client_id))
         self.streams: dict[str, list[Stream]] = {}
         self.half: dict[str, set[str]] = {}
 
@@ -219,11 +274,20 @@ class Lives(RuleBasedStateMachine):
         if name in self.known:
             self.registry.attach(name, Stream())
 
-    @rule(name=names)
-    def detach(self, name: str) -> None:
+    @rule(name=names, broke=st.booleans())
+    def detach(self, name: str, broke: bool) -> None:
         client = self.registry.get(name)
         if client is not None and client.streams:
-            self.registry.detach(name, client.streams[0], self.now_ms)
+            self.registry.detach(name, client.streams[0], self.now_ms, broke=broke)
+
+    @rule()
+    def expire_broken(self) -> None:
+        self.now_ms += BROKEN_MS + 1
+        found = self.registry.expire_broken(self.now_ms)
+        assert all(not self.registry.is_alive(name, self.now_ms) for name in found)
+        assert self.gone == found
+        self.gone.clear()
+        self.known.difference_update(found)
 
     @rule(name=names, topic=st.sampled_from(["t1", "t2", "t3"]))
     def sent_half(self, name: str, topic: str) -> None:
@@ -253,6 +317,9 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def indexes_agree(self) -> None:
         registry = self.registry
+        broken = {client.client_id for client in registry if client.stream_broke}
+        assert set(registry._broken) == broken
+        assert not any(client.streams for client in registry if client.stream_broke)
         assert {client.client_id for client in registry} == self.known
         for topic in ("t1", "t2", "t3"):
             indexed = set(registry._by_topic.get(topic, ()))

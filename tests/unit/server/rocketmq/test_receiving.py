@@ -398,15 +398,29 @@ def test_a_poll_whose_client_is_gone_takes_nothing() -> None:
     run(scene())
 
 
-@pytest.mark.parametrize("taken", [1, 2, 3])
-def test_a_stream_that_is_broken_off_gives_its_messages_back(taken: int) -> None:
+def with_moving_clock(parts: Parts) -> None:
+    """The broker's clock is the loop's from now on, and redeliveries are watched for."""
+    loop = asyncio.get_running_loop()
+    begun = parts.now_ms - round(loop.time() * 1000)
+    parts.clock_ms = lambda: begun + round(loop.time() * 1000)  # type: ignore[method-assign]
+    parts._build()
+
+
+async def broken_off(parts: Parts, elements: int) -> list[v2.Message]:
+    """The messages that a client was written before it broke its receive off."""
+    stream = parts.receiver.receive(receive_request(), RpcContext())
+    taken = [service.ReceiveMessageResponse.FromString(await anext(stream)) for _ in range(elements)]
+    await stream.aclose()
+    return [reply.message for reply in taken if reply.HasField("message")]
+
+
+def test_a_stream_that_is_broken_off_at_once_gives_its_messages_back() -> None:
     async def scene() -> None:
         parts = parts_with()
         await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))
         await turns()
         stream = parts.receiver.receive(receive_request(), RpcContext())
-        for _ in range(taken):
-            await anext(stream)
+        await anext(stream)
         waiting = asyncio.ensure_future(parts.messages())
         await turns()
         assert not waiting.done()
@@ -414,6 +428,65 @@ def test_a_stream_that_is_broken_off_gives_its_messages_back(taken: int) -> None
         found = await waiting
         assert bodies(found) == [b"1", b"2"]
         assert [one.system_properties.delivery_attempt for one in found] == [1, 1], "nobody has seen them"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("elements", [2, 3])
+def test_what_a_broken_stream_has_written_comes_again_a_second_later(elements: int) -> None:
+    async def scene() -> None:
+        parts, loop = parts_with(), asyncio.get_running_loop()
+        with_moving_clock(parts)
+        watch = asyncio.ensure_future(parts.receiver.watch_redeliveries())
+        await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))
+        await turns()
+        written = await broken_off(parts, elements)
+        found: list[v2.Message] = []
+        while len(found) < 2:
+            found += await parts.messages()
+        watch.cancel()
+        assert sorted(bodies(found)) == [b"1", b"2"]
+        assert found[-1].body == written[0].body or len(written) == 2
+        assert [one.system_properties.delivery_attempt for one in found] == [1, 1], "no attempt is counted"
+        assert 1.0 <= loop.time() < 1.2
+
+    run(scene())
+
+
+def test_an_acknowledgement_was_lost_when_its_receive_was_cancelled() -> None:
+    """All messages of a receive whose stream was not written to its end were given back under new handles,
+    also those that the client had and was just acknowledging: they came again, with attempt 1."""
+
+    async def scene() -> None:
+        parts = parts_with()
+        with_moving_clock(parts)
+        watch = asyncio.ensure_future(parts.receiver.watch_redeliveries())
+        await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))
+        await turns()
+        written = await broken_off(parts, 3)
+        handles = [one.system_properties.receipt_handle for one in written]
+        reply = await parts.acknowledge(*handles)
+        assert [entry.status.code for entry in reply.entries] == [v2.OK, v2.OK]
+        assert await parts.messages() == []
+        watch.cancel()
+        assert parts.delivery.in_flight_count == 0
+
+    run(scene())
+
+
+def test_what_was_settled_is_not_given_back_with_its_cancelled_receive() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))
+        await turns()
+        stream = parts.receiver.receive(receive_request(), RpcContext())
+        await anext(stream)
+        first = service.ReceiveMessageResponse.FromString(await anext(stream)).message
+        await parts.acknowledge(first.system_properties.receipt_handle)
+        await stream.aclose()
+        (again,) = await parts.messages()
+        assert (again.body == b"1") is (first.body == b"2")
+        assert parts.delivery.in_flight_count == 1
 
     run(scene())
 
@@ -426,6 +499,24 @@ def test_a_stream_that_was_written_keeps_its_messages() -> None:
         assert len(await parts.messages()) == 1
         assert parts.delivery.in_flight_count == 1
         assert await parts.messages() == []
+
+    run(scene())
+
+
+def test_a_receive_that_came_after_its_clients_farewell_took_messages() -> None:
+    """They were invisible to all others until the broker looked whether to renew them, 50 s later."""
+
+    async def scene() -> None:
+        parts = parts_with()
+        description = ClientDescription(client_type=v2.PUSH_CONSUMER, group="g")
+        parts.clients.settle("client-1", description, NOW_MS)
+        parts.clients.terminate("client-1", NOW_MS)
+        await parts.send(message(b"one"))
+        assert await parts.messages(invisible_ms=-1, auto_renew=True) == []
+        assert bodies(await parts.messages(context=RpcContext("client-2"))) == [b"one"]
+        parts.clients.settle("client-1", description, NOW_MS)
+        await parts.send(message(b"two"))
+        assert bodies(await parts.messages(invisible_ms=-1, auto_renew=True)) == [b"two"]
 
     run(scene())
 
