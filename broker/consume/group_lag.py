@@ -1,8 +1,10 @@
 """How far one consumer group is behind on one queue, without the messages that its filter drops.
 
-Messages in flight count. Of those that were never delivered, the consume queue's tags codes tell which ones
-a tag filter takes (two tags of one hash count as one tag); for an SQL filter their properties are read. The
-work of one answer is bounded: beyond that the rest of a queue is taken to be like the part looked at.
+Messages in flight count, and those that wait for their retry, also as delayed messages: so a clean stop,
+which makes retries of what is in flight, changes no group's lag. Of those that were never delivered, the
+consume queue's tags codes tell which ones a tag filter takes (two tags of one hash count as one tag); for an
+SQL filter their properties are read. The work of one answer is bounded: beyond that the rest of a queue is
+taken to be like the part looked at.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from broker.filters.filter import Filter
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, find_queue, queue_ids
-from broker.topics.names import retry_topics
+from broker.topics.names import RETRY_PREFIX, retry_topics
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import parse_properties
@@ -50,13 +52,14 @@ class Position:
 
     committed: int | None
     next_offset: int
-    in_flight: int = 0
-    held: int = 0  # below next_offset, and not delivered yet
+    in_flight: int = 0  # nobody else gets them now
+    held: int = 0  # below next_offset: not delivered yet, or given back
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """`lag` in messages; `lag_ms` is the age of the oldest of them, 0 where there is none."""
+    """`lag` in messages; `lag_ms` is the age of the oldest of them that lies in the queue, 0 where there is
+    none."""
 
     topic: str
     queue_id: int
@@ -78,16 +81,18 @@ class _Waiting:
 
 
 class GroupLags:
-    """The lags of groups in one store. `progress` and `filters_of` are (group, topic) -> what delivery says,
-    and -> the filters of the group's members."""
+    """The lags of groups in one store. `progress`: (group, topic, now_ms) -> what delivery says. `filters_of`:
+    (group, topic) -> the filters of the group's members. `delayed`: how many messages wait for a topic."""
 
     def __init__(
         self,
         store: MessageStore,
-        progress: Callable[[str, str], Iterable[QueueProgress]],
+        progress: Callable[[str, str, int], Iterable[QueueProgress]],
         filters_of: Callable[[str, str], Sequence[Filter]],
+        delayed: Callable[[str], int],
     ) -> None:
         self._store = store
+        self._delayed = delayed
         self._progress = progress
         self._filters_of = filters_of
 
@@ -103,6 +108,8 @@ class GroupLags:
                 # what lies there has passed the filter
                 queues = self._store.consume_queues.queues(retry)
                 places |= {(retry, queue.queue_id): () for queue in queues}
+                if not queues and self._delayed(retry) and self._store.topics.get(retry) is not None:
+                    places[retry, 0] = ()
             if len(places) > QUEUES_MAX:
                 text = f"the group reads more than {QUEUES_MAX} queues; name one topic"
                 raise TroveError(errors.LIMIT_EXCEEDED, text)
@@ -110,17 +117,20 @@ class GroupLags:
         lags = []
         for (topic, queue_id), filters in places.items():
             if topic not in positions:
-                positions[topic] = {row.queue_id: row for row in self._progress(group, topic)}
+                positions[topic] = {row.queue_id: row for row in self._progress(group, topic, now_ms)}
             position = self._position(group, topic, queue_id, positions[topic].get(queue_id))
             lags.append((yield from queue_lag(self._store, topic, queue_id, position, filters, now_ms, work)))
             yield
         return lags
 
     def _position(self, group: str, topic: str, queue_id: int, row: QueueProgress | None) -> Position:
-        if row is not None:
-            return Position(row.committed, row.next_offset, row.in_flight_count, row.held_count)
-        committed = self._store.offsets.get(group, topic, queue_id)
-        return Position(committed, committed or 0)
+        # A retry that is delayed was in flight when it was made, and goes to the first queue.
+        delayed = self._delayed(topic) if topic.startswith(RETRY_PREFIX) and queue_id == 0 else 0
+        if row is None:
+            committed = self._store.offsets.get(group, topic, queue_id)
+            return Position(committed, committed or 0, delayed)
+        in_flight = row.in_flight_count - row.visible_count + delayed
+        return Position(row.committed, row.next_offset, in_flight, row.held_count + row.visible_count)
 
 
 def queue_lag(
@@ -137,14 +147,14 @@ def queue_lag(
     `filters` are those of the group's members: a message counts where one of them takes it, every one where
     there are none. Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """
+    owed = position.in_flight + position.held
     queue = find_queue(store, topic, queue_id)
     if queue is None:
-        return QueueLag(topic, queue_id, 0, 0, position, 0, 0, estimated=False)
+        return QueueLag(topic, queue_id, 0, 0, position, owed, 0, estimated=False)
     low, high = queue.min_offset, queue.max_offset
     begin = max(position.next_offset, low)
     waiting = yield from _waiting(store, queue, begin, high, filters, work)
     oldest = waiting.first
-    owed = position.in_flight + position.held
     if owed and position.committed is not None:
         oldest = max(position.committed, low)
     return QueueLag(

@@ -1,11 +1,17 @@
-"""How far each consumer group is behind, by the offsets that are stored here."""
+"""How far each consumer group is behind, by the offsets that are stored here.
+
+What waits for its retry counts: in the retry topics, of which a group may have read nothing yet, and among
+the delayed messages that are on their way there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
+from broker.topics.names import RETRY_PREFIX, retry_topics
 
 
 @dataclass(slots=True)
@@ -16,8 +22,10 @@ class ConsumerLag:
     oldest: int | None = None
 
 
-def consumer_lags(store: MessageStore, entries_max: int) -> dict[tuple[str, str], ConsumerLag]:
-    """By (group, topic), for at most that many of them."""
+def consumer_lags(
+    store: MessageStore, entries_max: int, delayed: Callable[[str], int]
+) -> dict[tuple[str, str], ConsumerLag]:
+    """By (group, topic), for at most that many of them. `delayed`: how many messages wait for a topic."""
     lags: dict[tuple[str, str], ConsumerLag] = {}
     for group, topic, queue_id, offset in store.offsets.entries():
         lag = lags.get((group, topic))
@@ -26,13 +34,41 @@ def consumer_lags(store: MessageStore, entries_max: int) -> dict[tuple[str, str]
                 continue
             lag = lags[group, topic] = ConsumerLag()
         queue = store.consume_queues.get(topic, queue_id)
-        if queue is None or queue.max_offset <= (first := max(offset, queue.min_offset)):
-            continue
-        lag.messages += queue.max_offset - first
-        timestamp = _timestamp_at(store, queue, first)
-        if timestamp is not None and (lag.oldest is None or timestamp < lag.oldest):
-            lag.oldest = timestamp
+        if queue is not None:
+            _add(store, lag, queue, offset)
+    _add_retries(store, lags, entries_max, delayed)
     return lags
+
+
+def _add_retries(
+    store: MessageStore,
+    lags: dict[tuple[str, str], ConsumerLag],
+    entries_max: int,
+    delayed: Callable[[str], int],
+) -> None:
+    read = [(group, topic) for group, topic in lags if not topic.startswith(RETRY_PREFIX)]
+    retries = dict.fromkeys((group, retry) for group, topic in read for retry in retry_topics(group, topic))
+    for group, retry in retries:
+        waiting = delayed(retry)
+        lag = lags.get((group, retry))
+        if lag is None:
+            queues = store.consume_queues.queues(retry)  # the group has read none of them
+            if not (queues or waiting) or len(lags) >= entries_max:
+                continue
+            lag = lags[group, retry] = ConsumerLag()
+            for queue in queues:
+                _add(store, lag, queue, 0)
+        lag.messages += waiting
+
+
+def _add(store: MessageStore, lag: ConsumerLag, queue: ConsumeQueue, offset: int) -> None:
+    """What lies in the queue from there on."""
+    if queue.max_offset <= (first := max(offset, queue.min_offset)):
+        return
+    lag.messages += queue.max_offset - first
+    timestamp = _timestamp_at(store, queue, first)
+    if timestamp is not None and (lag.oldest is None or timestamp < lag.oldest):
+        lag.oldest = timestamp
 
 
 def _timestamp_at(store: MessageStore, queue: ConsumeQueue, offset: int) -> int | None:

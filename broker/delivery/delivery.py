@@ -482,7 +482,7 @@ class Delivery:
         with suppress(TroveError):  # they still wait then
             self.context.events.flush(now_ms)
 
-    def progress(self, group: str, topic: str) -> list[QueueProgress]:
+    def progress(self, group: str, topic: str, now_ms: int) -> list[QueueProgress]:
         """Each queue of the topic (which may be a retry topic). TroveError TOPIC_NOT_FOUND."""
         found = []
         for queue_id in queue_ids(self.context.store, topic):
@@ -498,6 +498,7 @@ class Delivery:
                         state.next_offset,
                         len(state.open),
                         len(state.held) + waiting_of(self.context.priority_order, state),
+                        len(state.open) - state.open.in_flight_count(now_ms),
                     )
                 )
         return found

@@ -61,3 +61,5 @@ class QueueProgress:
     held_count: int = 0
     """Below next_offset, not handed out: of an orderly group, behind a message in flight of their message
     group; of a queue that is received by priority, passed over by higher ones."""
+    visible_count: int = 0
+    """Of in_flight_count: given back, or their time is over; they wait to be handed out again."""

@@ -71,7 +71,9 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         self._store = parts.store
         self._groups = parts.model.groups
         self._registry = parts.registry
-        self._lags = GroupLags(parts.store, parts.model.delivery.progress, self._filters_of)
+        self._lags = GroupLags(
+            parts.store, parts.model.delivery.progress, self._filters_of, parts.model.timers.pending_of
+        )
         self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._first_queue_of)
 
     # --- the groups themselves ----------------------------------------------------------------------

@@ -122,12 +122,13 @@ class BrokerCollector(Collector):
         return 0 if oldest is None else max(0, self._statistics.clock_ms() - oldest)
 
     def _lags(self) -> Iterator[Metric]:
-        lags = consumer_lags(self._statistics.store, GROUP_ENTRIES_MAX)
+        delayed = self._statistics.model.timers.pending_of
+        lags = consumer_lags(self._statistics.store, GROUP_ENTRIES_MAX, delayed)
         rows = [(group_values(*key), lag) for key, lag in lags.items()]
         now_ms = self._statistics.clock_ms()
         yield self._families.gauges(
             "rocketmq_consumer_lag_messages",
-            "Messages behind the group's offset.",
+            "Messages behind the group's offset, with those that wait for a retry.",
             GROUP_LABELS,
             ((values, lag.messages) for values, lag in rows),
         )

@@ -163,6 +163,11 @@ class Calendar:
             self.waiting_by_topic = np.pad(self.waiting_by_topic, (0, missing))
         self.waiting_by_topic += sign * counts
 
+    def waiting_of(self, topic: int) -> int:
+        """waiting_by_topic of one topic's number."""
+        counts = self.waiting_by_topic
+        return int(counts[topic]) if topic < len(counts) else 0
+
     # --- what is due ----------------------------------------------------------------------------------
     @property
     def next_ms(self) -> int | None:

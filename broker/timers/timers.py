@@ -90,6 +90,11 @@ class Timers:
         """How many messages wait for each real topic, also 0 for those that had some."""
         return dict(zip(self._table.topics, self._table.calendar.waiting_by_topic.tolist(), strict=False))
 
+    def pending_of(self, topic: str) -> int:
+        """How many messages wait for that real topic."""
+        number = self._table.topic_number(topic)
+        return 0 if number is None else self._table.calendar.waiting_of(number)
+
     # --- sending and recalling ------------------------------------------------------------------------
     def schedule(self, record: NewRecord, deliver_ms: int, now_ms: int) -> AppendResult:
         """Stores the record to be delivered at deliver_ms (epoch ms) to its topic and queue; straight there

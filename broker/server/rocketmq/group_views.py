@@ -29,7 +29,7 @@ TOPICS_MAX: Final = 1_024  # of one answer
 class Progress(Protocol):
     """The part of broker.delivery.delivery.Delivery that is looked at."""
 
-    def progress(self, group: str, topic: str) -> list[QueueProgress]: ...
+    def progress(self, group: str, topic: str, now_ms: int) -> list[QueueProgress]: ...
 
     def pairs(self) -> list[tuple[str, str]]: ...
 
@@ -44,6 +44,8 @@ class GroupViewParts:
     offsets: OffsetKeeper
     turns: Turns
     clock_ms: Callable[[], int]
+    delayed: Callable[[str], int] = lambda _topic: 0
+    """How many messages wait for a topic."""
 
 
 class GroupViews:
@@ -51,7 +53,7 @@ class GroupViews:
 
     def __init__(self, parts: GroupViewParts) -> None:
         self._parts = parts
-        self._lags = GroupLags(parts.store, parts.delivery.progress, self._filters)
+        self._lags = GroupLags(parts.store, parts.delivery.progress, self._filters, parts.delayed)
 
     async def describe_accumulation(
         self, request: admin_pb2.DescribeGroupAccumulationRequest, _context: Context
@@ -113,7 +115,8 @@ class GroupViews:
 
     def _committed(self, group: str, topic: str) -> list[tuple[int, int | None]]:
         """Of every queue, sorted; None for one that the group never read."""
-        progress = {entry.queue_id: entry.committed for entry in self._parts.delivery.progress(group, topic)}
+        rows = self._parts.delivery.progress(group, topic, self._parts.clock_ms())
+        progress = {entry.queue_id: entry.committed for entry in rows}
         offsets = self._parts.store.offsets
         return [
             (queue_id, progress.get(queue_id, offsets.get(group, topic, queue_id)))

@@ -313,6 +313,7 @@ def _views(parts: RocketmqParts) -> GroupViews:
             offsets=parts.offsets,
             turns=parts.turns,
             clock_ms=parts.clock_ms,
+            delayed=parts.timers.pending_of,
         )
     )
 

@@ -121,8 +121,11 @@ def test_an_answer_yields_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # --- of a whole group ---------------------------------------------------------------------------------
-def lags_of(store: MessageStore, topics: Sequence[str], progress: Any = lambda *_: []) -> list[QueueLag]:
-    steps = GroupLags(store, progress, lambda *_: [PAID]).steps("g", topics, NOW_MS)
+def lags_of(
+    store: MessageStore, topics: Sequence[str], progress: Any = lambda *_: [], **delayed: int
+) -> list[QueueLag]:
+    lags = GroupLags(store, progress, lambda *_: [PAID], lambda topic: delayed.get(topic, 0))
+    steps = lags.steps("g", topics, NOW_MS)
     while True:
         try:
             next(steps)
@@ -153,6 +156,24 @@ def test_retry_topics_have_rows_of_their_own_and_no_filter() -> None:
     store.dispatch()
     rows = [(lag.topic, lag.queue_id, lag.lag) for lag in lags_of(store, ["orders"])]
     assert rows == [*(("orders", number, 0) for number in range(4)), ("%RETRY%g_orders", 0, 1)]
+
+
+def test_messages_that_were_given_back_are_not_in_flight() -> None:
+    store = filled(["paid"] * 5)
+    (lag, *_) = lags_of(store, ["orders"], lambda *_: [QueueProgress(0, 1, 4, 3, visible_count=2)])
+    assert (lag.position.in_flight, lag.position.held, lag.lag) == (1, 2, 4)
+
+
+def test_what_is_delayed_until_its_retry_counts() -> None:
+    store = filled(["new"])
+    store.topics.ensure_internal("%RETRY%g_orders", 1)
+    delayed = {"%RETRY%g_orders": 2}
+    (*_, lag) = lags_of(store, ["orders"], **delayed)
+    assert (lag.topic, lag.queue_id, lag.lag, lag.position.in_flight) == ("%RETRY%g_orders", 0, 2, 2)
+    append(store, record(b"again", topic="%RETRY%g_orders", tag="new"), topic="%RETRY%g_orders")
+    store.dispatch()
+    (*_, lag) = lags_of(store, ["orders"], **delayed)
+    assert (lag.lag, lag.position.in_flight) == (3, 2)
 
 
 def test_a_topic_that_is_not_here_is_an_error() -> None:

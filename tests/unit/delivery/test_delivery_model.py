@@ -251,7 +251,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @invariant()
     def in_flight_is_what_was_handed_out_and_is_not_consumed(self) -> None:
         for group in GROUPS:
-            for progress in self.engine.delivery.progress(group, "orders"):
+            for progress in self.engine.delivery.progress(group, "orders", self.engine.now_ms):
                 open_ = [
                     owed
                     for (name, queue_id, _), owed in self.model.owed.items()

@@ -248,7 +248,7 @@ class PriorityMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_reported_is_what_the_model_has(self) -> None:
         for group in GROUPS:
-            for row in self.engine.delivery.progress(group, "orders"):
+            for row in self.engine.delivery.progress(group, "orders", self.engine.now_ms):
                 model = self.models[group]
                 assert row.in_flight_count == model.in_flight()
                 if self.engine.delivery.pair_table.get(group, "orders") is None:

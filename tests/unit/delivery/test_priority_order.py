@@ -104,7 +104,7 @@ def test_the_offset_stays_at_the_oldest_that_waits_and_moves_over_what_was_done_
         put(target, f"high{number}", 9)
     target.ack(*target.receive(count=3))
     assert target.committed() == 0
-    (progress,) = target.delivery.progress("workers", "orders")
+    (progress,) = target.delivery.progress("workers", "orders", target.now_ms)
     assert (progress.next_offset, progress.in_flight_count, progress.held_count) == (4, 0, 1)
     target.ack(*target.receive(count=1))
     assert target.committed() == 4

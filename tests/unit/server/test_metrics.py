@@ -74,7 +74,7 @@ async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
     assert bench.value("rocketmq_consumer_lag_messages", **labels) == 0
     assert bench.value("rocketmq_consumer_lag_latency", **labels) == 0
     bench.store.offsets.commit("other", "orders", 0, 0)
-    assert len(consumer_lags(bench.store, entries_max=1)) == 1
+    assert len(consumer_lags(bench.store, 1, lambda _: 0)) == 1
     assert bench.value("rocketmq_storage_message_reserve_time") == 5_000
 
 

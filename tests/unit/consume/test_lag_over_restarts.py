@@ -1,0 +1,117 @@
+"""What waits for its retry counts as lag, wherever it waits: in flight, delayed, in a retry topic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker.consume.group_lag import GroupLags
+from broker.consume.lag import consumer_lags
+from broker.consumer_model import ConsumerModel
+from broker.consumer_settings import ConsumerSettings
+from broker.delivery.request import Delivered, ReceiveRequest
+from broker.message_store import MessageStore
+from broker.storage.memory import MemoryFileSystem
+from broker.topics.subscription_groups import SubscriptionGroup
+from tests.support.delivery import ROOMY
+from tests.support.engine import NOW_MS, send
+from tests.unit.delivery.test_take_over_of_wheel import store_of_rocketmq
+
+SETTINGS = ConsumerSettings(new_group_start="begin", timer_log_file_size=1_000)
+STORE_SETTINGS = replace(ROOMY, flush_mode="async")
+WORKERS = SubscriptionGroup("workers")
+
+
+class Run:
+    """One run of a broker; `now_ms` is its clock."""
+
+    def __init__(self, files: MemoryFileSystem, now_ms: int) -> None:
+        self.files, self.now_ms = files, now_ms
+        self.store = MessageStore.open(files, STORE_SETTINGS, now_ms, process_id=7)
+        self.model = ConsumerModel.open(self.store, files, SETTINGS, now_ms)
+
+    def receive(self) -> list[Delivered]:
+        request = ReceiveRequest(group=WORKERS, topic="orders", invisible_ms=30_000, now_ms=self.now_ms)
+        return self.model.delivery.receive(request)
+
+    def give_back(self, one: Delivered, after_ms: int) -> None:
+        self.model.delivery.change_invisible("workers", "orders", one.receipt_handle, after_ms, self.now_ms)
+
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+        while self.model.timers.deliver_due(self.now_ms):
+            self.store.dispatch()
+            self.model.timers.catch_up()
+
+    def lags(self) -> tuple[int, int, int]:
+        """(what the group's lag says, what the metric says, in flight)."""
+        timers, delivery = self.model.timers, self.model.delivery
+        steps = GroupLags(self.store, delivery.progress, lambda *_: [], timers.pending_of).steps(
+            "workers", ["orders"], self.now_ms
+        )
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                rows = stop.value
+                break
+        metric = consumer_lags(self.store, 100, timers.pending_of)
+        of_group = sum(lag.messages for (group, _), lag in metric.items() if group == "workers")
+        return sum(row.lag for row in rows), of_group, sum(row.position.in_flight for row in rows)
+
+    def restart(self, ms: int = 1_000) -> Run:
+        """A clean stop, and a start so much later."""
+        self.model.hand_back(self.now_ms)
+        self.store.close(self.now_ms)
+        return Run(self.files, self.now_ms + ms)
+
+
+def run_with(count: int) -> Run:
+    files = MemoryFileSystem()
+    run = Run(files, NOW_MS)
+    run.store.topics.create("orders", 1)
+    for number in range(count):
+        send(run.store, b"%d" % number)
+    run.store.dispatch()
+    return run
+
+
+def test_lag_fell_to_0_at_a_clean_restart_while_a_retry_was_waited_for() -> None:
+    run = run_with(1)
+    (one,) = run.receive()
+    run.give_back(one, 10_000)
+    assert run.lags() == (1, 1, 1)
+    run = run.restart()
+    assert run.lags() == (1, 1, 1), "it is a delayed message now"
+    run = run.restart()
+    assert run.lags() == (1, 1, 1)
+    run.pass_time(20_000)
+    assert run.lags() == (1, 1, 0), "in the retry topic, of which the group has read nothing"
+    (one,) = run.receive()
+    assert (one.attempt, run.lags()) == (2, (1, 1, 1))
+    run.model.delivery.acknowledge("workers", "orders", one.receipt_handle, run.now_ms)
+    assert run.lags() == (0, 0, 0)
+
+
+def test_lag_stays_what_it_was_when_a_stop_makes_retries_at_once() -> None:
+    run = run_with(3)
+    first, *_ = run.receive()
+    run.model.delivery.acknowledge("workers", "orders", first.receipt_handle, run.now_ms)
+    assert run.lags() == (2, 2, 2)
+    run.pass_time(40_000)  # their leases are over
+    assert run.lags() == (2, 2, 0)
+    run = run.restart()
+    assert run.lags() == (2, 2, 0)
+
+
+def test_what_rocketmq_left_to_be_revived_is_lag() -> None:
+    run = Run(store_of_rocketmq(), NOW_MS)
+    assert run.lags() == (3, 3, 3)
+    run = run.restart()
+    assert run.lags() == (3, 3, 3)
+
+
+def test_messages_that_were_given_back_counted_as_in_flight() -> None:
+    run = run_with(2)
+    for one in run.receive():
+        run.give_back(one, 0)
+    assert run.lags() == (2, 2, 0)
