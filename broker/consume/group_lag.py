@@ -81,7 +81,7 @@ class _Waiting:
 
 
 class GroupLags:
-    """The lags of groups in one store. `progress`: (group, topic, now_ms) -> what delivery says. `filters_of`:
+    """Lags of groups in one store. `progress`: (group, topic, now_ms) -> what delivery says. `filters_of`:
     (group, topic) -> the filters of the group's members. `delayed`: how many messages wait for a topic."""
 
     def __init__(

@@ -240,6 +240,12 @@ PRODUCER_SEQUENCE_CONFLICT = _add(
     "Give each running producer an id of its own; one that restarts asks where its id stands (GetProducer).",
 )  # fmt: skip
 
+CLIENT_CLOSED = _add(
+    "CLIENT_CLOSED", 140, "INVALID_ARGUMENT", False,
+    "The client, producer or subscription was closed by its program.",
+    "Do it before closing, or connect again.",
+)  # fmt: skip
+
 # --- 2xx: something is not there, or is there already -----------------------------------------------
 TOPIC_NOT_FOUND = _add(
     "TOPIC_NOT_FOUND", 200, "NOT_FOUND", False,

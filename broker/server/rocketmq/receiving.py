@@ -1,7 +1,7 @@
 """ReceiveMessage: messages of a topic for a consumer group, now or when some come within the polling time.
 
-The stream is: one status, the messages, the time of delivery (spec 9.3). Its elements are serialised here, so
-the handler's response_serializer is None.
+The stream is: one status, the messages if there are some, the time of delivery (spec 9.3). Its elements are
+serialised here, so the handler's response_serializer is None.
 
 What is handed out belongs to the call until its stream has been written: where the client goes away before,
 its messages come again as if they had not been handed out, those that the client cannot have at once
@@ -86,6 +86,7 @@ class Receiver:
             delivered = await self._receive(attempt, until, context)
         if not delivered:
             yield _NOTHING
+            yield self._delivered_at()
             return
         begun, written = 0, False  # messages whose writing has begun; all of the stream
         try:

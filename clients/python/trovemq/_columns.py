@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 
 import numpy as np
 
+from trovemq._arguments import check_optional_text, check_sequence, check_texts
 from trovemq._outgoing import RECORD_OVERHEAD, Columns, Keys
 from trovemq._unique_keys import next_unique_keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY, check_priority
+from trovemq_proto.records.properties import not_of
 
 Tags = Sequence[str | None] | str | None
 Properties = Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
@@ -27,6 +30,7 @@ def columns_of(
     """The columns with their size. Raises TroveError REQUEST_ILLEGAL where their lengths differ;
     PROPERTY_ILLEGAL for a priority that is not 0 to 9."""
     count = len(bodies)
+    _check_types(keys, tags, properties, unique_keys)
     columns: dict[str, object] = {"keys": keys, "unique_keys": unique_keys}
     columns["priority"] = None if isinstance(priority, int) else priority
     columns["tags"] = None if isinstance(tags, str) else tags
@@ -42,6 +46,37 @@ def columns_of(
     return Columns(
         bodies, next_unique_keys(count) if unique_keys is None else unique_keys, keys, tags, properties, size
     )
+
+
+def _check_types(keys: object, tags: object, properties: object, unique_keys: object) -> None:
+    """Raises TroveError, which names the column, for what is no text."""
+    if keys is not None and not isinstance(keys, str):
+        several = check_sequence("keys", keys, errors.KEY_ILLEGAL)
+        if not set(map(type, several)) <= {str, NoneType}:
+            for each in several:
+                if not isinstance(each, str | None):
+                    check_texts("keys", each, errors.KEY_ILLEGAL)
+    if unique_keys is not None and not isinstance(unique_keys, str):
+        check_texts("unique_keys", unique_keys, errors.UNIQUE_KEY_ILLEGAL)
+    if tags is not None and not isinstance(tags, str):
+        several = check_sequence("tags", tags, errors.TAG_ILLEGAL)
+        if not set(map(type, several)) <= {str, NoneType}:
+            for tag in several:
+                check_optional_text("tags", tag, errors.TAG_ILLEGAL)
+    if isinstance(properties, Mapping):
+        _check_properties(properties)
+    elif properties is not None:
+        for own in check_sequence("properties", properties, errors.PROPERTY_ILLEGAL):
+            if own is not None:
+                _check_properties(own)
+
+
+def _check_properties(properties: object) -> None:
+    if not isinstance(properties, Mapping):
+        text = f"properties is a mapping of texts, {not_of(properties)}"
+        raise TroveError(errors.PROPERTY_ILLEGAL, text, argument="properties")
+    check_texts("properties", list(properties), errors.PROPERTY_ILLEGAL)
+    check_texts("properties", list(properties.values()), errors.PROPERTY_ILLEGAL)
 
 
 def _with_priority(

@@ -164,9 +164,13 @@ class Links:
         given = self.server.role == "broker" and broker.name == self.server.name
         return self._address if given else broker.address
 
-    def _connection(self, address: str) -> Connection:
+    def check_open(self) -> None:
+        """Raises TroveError CLIENT_CLOSED."""
         if self.closed:
-            raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the client is closed")
+            raise TroveError(errors.CLIENT_CLOSED, "the client is closed")
+
+    def _connection(self, address: str) -> Connection:
+        self.check_open()
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(address, self.options)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal
 
+from trovemq._arguments import check_optional_text, check_text
 from trovemq._links import Links
 from trovemq._queries import TIME_MAX, Queries
 from trovemq._query_merge import KeyQuestion
@@ -13,6 +14,7 @@ from trovemq._searching import Searches
 from trovemq._wire.searches import SearchQuestion
 from trovemq.answers import GetAnswer, QueryAnswer
 from trovemq.model import QueueOffsets
+from trovemq_proto import errors
 from trovemq_proto.records import Message
 
 if TYPE_CHECKING:  # imported when they are first needed
@@ -48,6 +50,8 @@ class Lookups:
             TroveError: MESSAGE_NOT_FOUND, MESSAGE_ID_ILLEGAL, RECORD_DAMAGED, INDEX_DISABLED;
                 BROKER_UNREACHABLE where nothing was found and a broker did not answer.
         """
+        check_text("id", id, errors.MESSAGE_ID_ILLEGAL)
+        check_optional_text("topic", topic, errors.TOPIC_ILLEGAL)
         return await self._queries.get(id, topic or "", broker)
 
     async def biography(
@@ -118,7 +122,7 @@ class Lookups:
         Raises:
             TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED, CURSOR_ILLEGAL, REQUEST_ILLEGAL.
         """
-        question = KeyQuestion(topic, key, type, begin, end)
+        question = _question(topic, key, type, begin, end)
         return await self._queries.query(question, max, cursor, broker)
 
     async def query_all(
@@ -138,7 +142,7 @@ class Lookups:
             TroveError: As `query`; BROKER_UNREACHABLE, after what was found, where a broker did not
                 answer: the end of the iteration means that the answer was complete.
         """
-        question = KeyQuestion(topic, key, type, begin, end)
+        question = _question(topic, key, type, begin, end)
         async with aclosing(self._queries.query_all(question, page_size, broker)) as messages:
             async for message in messages:
                 yield message
@@ -244,3 +248,9 @@ class Lookups:
             TroveError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_UNREACHABLE.
         """
         return await self._queries.queue_offsets(topic, queue_ids, broker)
+
+
+def _question(topic: str, key: str, kind: str, begin: int, end: int) -> KeyQuestion:
+    check_text("topic", topic, errors.TOPIC_ILLEGAL)
+    check_text("key", key, errors.KEY_ILLEGAL)
+    return KeyQuestion(topic, key, kind, begin, end)

@@ -12,6 +12,7 @@ from trovemq._links import Links
 from trovemq._wire.connection import Stream
 from trovemq._wire.convert import FetchAnswer, fetch_request
 from trovemq.fetched import FetchedBatch
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
@@ -21,7 +22,7 @@ class PullRequest:
 
     topic: str
     queue_id: int
-    offset: int
+    offset: int | None  # None: where the queue begins
     bytes_max: int
     tags: tuple[str, ...]
     prefetch: int
@@ -43,17 +44,21 @@ class Puller:
     def __init__(self, links: Links, request: PullRequest) -> None:
         self._links = links
         self._request = request
-        self._plan = FetchPlan(
-            request.offset,
+        self._plan = self._plan_from(request.offset or 0)
+        self._broker = ""
+        self._failures = 0
+        self._failing_since = 0.0
+
+    def _plan_from(self, offset: int) -> FetchPlan:
+        request = self._request
+        return FetchPlan(
+            offset,
             bytes_max=request.bytes_max,
             fetches_max=request.prefetch,
             foretell=not request.tags,
             end=request.end,
             messages_max=request.messages_max,
         )
-        self._broker = ""
-        self._failures = 0
-        self._failing_since = 0.0
 
     async def batches(self) -> AsyncGenerator[FetchedBatch, None]:
         """The queue's batches in order. Raises TroveError."""
@@ -62,7 +67,7 @@ class Puller:
         self._broker = self._links.routes.broker_of_queue(
             request.topic, request.queue_id, request.broker
         ).name
-        if request.offset >= request.end:
+        if self._plan.position >= request.end:
             return
         while True:
             try:
@@ -71,7 +76,16 @@ class Puller:
                         yield batch
                 return
             except TroveError as error:
-                await self._back_off(error)
+                if not self._begins_later(error):
+                    await self._back_off(error)
+
+    def _begins_later(self, error: TroveError) -> bool:
+        """Whether the queue has lost what lay before its first message; the plan goes on there, then."""
+        first = int(error.fields.get("min_offset", 0)) if error.spec is errors.OFFSET_OUT_OF_RANGE else 0
+        if self._request.offset is not None or self._plan.position or not first:
+            return False
+        self._plan = self._plan_from(first)
+        return True
 
     async def _back_off(self, error: TroveError) -> None:
         """Waits before the next stream; raises where going on is no use."""

@@ -114,6 +114,7 @@ class AtomicTransaction:
         self._opened = self._began = asyncio.get_running_loop().time()
 
     async def __aenter__(self) -> Self:
+        self._links.check_open()
         return self
 
     async def __aexit__(

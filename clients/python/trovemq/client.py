@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
+from trovemq._arguments import check_text
 from trovemq._fetch_plan import NO_END
 from trovemq._links import Links, parse_servers
 from trovemq._lookups import Lookups
@@ -248,6 +249,7 @@ class Client(Lookups):
         Raises:
             TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL.
         """
+        self._links.check_open()
         producer = Producer(
             self._links,
             _recordable(topic),
@@ -380,14 +382,15 @@ class Client(Lookups):
         topic: str,
         *,
         queue_id: int = 0,
-        offset: int = 0,
+        offset: int | None = None,
         follow: bool = False,
         wait_ms: int = 15_000,
         tags: Sequence[str] | None = None,
         bytes_max: int = 1 << 20,
         broker: str | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """The messages of one queue from an offset on, one at a time; arguments as `pull_batches`.
+        """The messages of one queue, from an offset or from its first message on, one at a time; arguments as
+        `pull_batches`.
 
         Damaged records are left out. Ending the iteration early, or cancelling it, closes the stream.
         """
@@ -411,7 +414,7 @@ class Client(Lookups):
         topic: str,
         *,
         queue_id: int = 0,
-        offset: int = 0,
+        offset: int | None = None,
         end: int | None = None,
         bytes_max: int = 4 << 20,
         messages_max: int = 0,
@@ -428,7 +431,7 @@ class Client(Lookups):
         Args:
             topic: The topic.
             queue_id: The queue.
-            offset: The first queue offset wanted.
+            offset: The first queue offset wanted; where None, the first one that the queue still has.
             end: The queue offset to stop before; the end of the queue, as `follow` says, where None.
             bytes_max: Bytes of one batch; it has one record at least.
             messages_max: Messages of one batch; 0 for as many as fit.
@@ -465,6 +468,7 @@ class Client(Lookups):
 
 def _recordable(topic: str) -> str:
     """The name. TroveError TOPIC_ILLEGAL where it is too long for a record, or no valid Unicode."""
+    check_text("topic", topic, errors.TOPIC_ILLEGAL)
     if len(topic) > TOPIC_NAME_MAX or any("\ud800" <= character <= "\udfff" for character in topic):
         text = (
             f"a topic's name has at most {TOPIC_NAME_MAX} characters, not {len(topic)}, and is valid Unicode"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from trovemq._arguments import check_number, check_optional_text, check_text
 from trovemq._columns import columns_of, split_columns
 from trovemq._delivery import Delivery
 from trovemq._links import Links
@@ -360,7 +361,7 @@ class Producer:
             await self._known_late.close()
 
     async def abort(self) -> None:
-        """Gives up everything that is not acknowledged: its futures fail with SERVICE_NOT_AVAILABLE."""
+        """Gives up everything that is not acknowledged: its futures fail with CLIENT_CLOSED."""
         self._closed = True
         for batch in list(self._open.values()):
             self._release(batch)
@@ -396,6 +397,7 @@ class Producer:
         unique_key = next_unique_key() if unique_key is None else unique_key
         found = message_properties(unique_key, keys, tag, properties)
         if message_group is not None:
+            check_text("message_group", message_group, errors.MESSAGE_GROUP_ILLEGAL)
             found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
             ordering_key = message_group if ordering_key is None else ordering_key
         if priority is not None:
@@ -409,7 +411,10 @@ class Producer:
         return _Prepared(bytes(body), block, unique_key, slot, ordering_key is not None, size)
 
     def _slot(self, queue_id: int | None, broker: str | None, ordering_key: str | None) -> Slot | None:
+        check_optional_text("broker", broker)
+        check_optional_text("ordering_key", ordering_key)
         if queue_id is not None:
+            check_number("queue_id", queue_id)
             if queue_id < 0:
                 raise TroveError(errors.QUEUE_NOT_FOUND, f"queue {queue_id}", queue_id=queue_id)
             return self._chooser.of_queue(queue_id, broker)
@@ -513,4 +518,4 @@ async def _gather_receipts(batches: list[ColumnBatch]) -> BatchReceipt:
 
 
 def _closed() -> TroveError:
-    return TroveError(errors.SERVICE_NOT_AVAILABLE, "the producer is closed")
+    return TroveError(errors.CLIENT_CLOSED, "the producer is closed")

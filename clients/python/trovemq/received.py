@@ -104,7 +104,7 @@ class ReceivedMessage:
         Raises:
             TroveError: RECEIPT_HANDLE_ILLEGAL where the lease was over (the message comes again, or came
                 again already); BROKER_UNREACHABLE, REQUEST_TIMEOUT after `reconnect_timeout_ms`;
-                REQUEST_ILLEGAL for a message that was settled before; SERVICE_NOT_AVAILABLE after the
+                REQUEST_ILLEGAL for a message that was settled before; CLIENT_CLOSED after the
                 subscription was closed.
         """
         self._settle()

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from trovemq._arguments import check_optional_text, check_text, check_texts
+from trovemq._filters import check_tag_filter
 from trovemq._links import Links
 from trovemq._rocketmq.broadcast import BroadcastConsumer, Start
 from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
@@ -45,6 +47,11 @@ class SubscribeOptions:
             raise TroveError(errors.REQUEST_ILLEGAL, text)
         if (self.filter != EVERYTHING) + (self.tags is not None) + (self.sql is not None) > 1:
             raise TroveError(errors.FILTER_ILLEGAL, "give one of filter, tags and sql")
+        check_text("filter", self.filter, errors.FILTER_ILLEGAL)
+        check_optional_text("sql", self.sql, errors.FILTER_ILLEGAL)
+        if self.tags is not None:
+            check_texts("tags", self.tags, errors.FILTER_ILLEGAL)
+        check_tag_filter(self.filter)
         if len(self.expression.expression) > FILTER_SIZE_MAX:
             raise TroveError(errors.FILTER_ILLEGAL, f"a filter has at most {FILTER_SIZE_MAX} characters")
         if self.start not in ("begin", "end"):
@@ -94,6 +101,8 @@ class Subscription:
         self, links: Links, topic: str, group: str, options: SubscribeOptions, open_ones: set[Subscription]
     ) -> None:
         options.check()
+        check_text("topic", topic, errors.TOPIC_ILLEGAL)
+        check_text("group", group, errors.GROUP_ILLEGAL)
         self._open_ones = open_ones
         self.topic = topic
         self.group = group

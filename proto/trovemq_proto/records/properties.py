@@ -12,7 +12,7 @@ Source: RocketMQ 5.4.0, MessageDecoder.string2messageProperties.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from trovemq_proto import errors
@@ -65,7 +65,7 @@ def check_block_size(size: int) -> None:
 
 def check_key(key: str) -> str:
     """The key itself. Raises TroveError KEY_ILLEGAL."""
-    _utf8(key, errors.KEY_ILLEGAL, "the key")
+    _utf8(key, errors.KEY_ILLEGAL, "keys: a key")
     if not key or " " in key or "\x01" in key or "\x02" in key:
         raise TroveError(
             errors.KEY_ILLEGAL, f"the key {key!r} is empty or has a space, 0x01 or 0x02", key=key
@@ -75,7 +75,7 @@ def check_key(key: str) -> str:
 
 def check_tag(tag: str) -> str:
     """The tag itself. Raises TroveError TAG_ILLEGAL."""
-    _utf8(tag, errors.TAG_ILLEGAL, "the tag")
+    _utf8(tag, errors.TAG_ILLEGAL, "tag")
     if not tag.strip() or "|" in tag or "\x01" in tag or "\x02" in tag:
         raise TroveError(errors.TAG_ILLEGAL, f"the tag {tag!r} is blank or has a |, 0x01 or 0x02", tag=tag)
     return tag
@@ -83,7 +83,7 @@ def check_tag(tag: str) -> str:
 
 def check_unique_key(unique_key: str) -> str:
     """The unique key itself. Raises TroveError UNIQUE_KEY_ILLEGAL."""
-    size = len(_utf8(unique_key, errors.UNIQUE_KEY_ILLEGAL, "the unique key"))
+    size = len(_utf8(unique_key, errors.UNIQUE_KEY_ILLEGAL, "unique_key"))
     if not 1 <= size <= UNIQUE_KEY_SIZE_MAX or any(c in unique_key for c in " \x01\x02"):
         raise TroveError(
             errors.UNIQUE_KEY_ILLEGAL,
@@ -95,7 +95,8 @@ def check_unique_key(unique_key: str) -> str:
 
 def check_property(name: str, value: str, writer: Writer = Writer.USER) -> None:
     """Raises TroveError PROPERTY_ILLEGAL for a property that this writer may not write."""
-    _utf8(name + value, errors.PROPERTY_ILLEGAL, "the property")
+    _utf8(name, errors.PROPERTY_ILLEGAL, "properties: the name")
+    _utf8(value, errors.PROPERTY_ILLEGAL, f"properties: the value of {name!r}")
     if is_reserved(name, writer):
         raise TroveError(errors.PROPERTY_ILLEGAL, f"the property name {name!r} is reserved", name=name)
     if not name or not value or any(c in name + value for c in "\x01\x02"):
@@ -112,8 +113,12 @@ def message_properties(
 ) -> dict[str, str]:
     """The properties of one message in the encoder's order, each checked."""
     found = {}
+    if not isinstance(properties, Mapping | None):
+        raise TroveError(errors.PROPERTY_ILLEGAL, f"properties is a mapping of texts, {not_of(properties)}")
     if unique_key is not None:
         found[PROPERTY_UNIQ_KEY] = check_unique_key(unique_key)
+    if not isinstance(keys, str | Iterable | None):
+        raise TroveError(errors.KEY_ILLEGAL, f"keys is one text or several, {not_of(keys)}")
     if keys:
         found[PROPERTY_KEYS] = " ".join(map(check_key, [keys] if isinstance(keys, str) else keys))
     elif keys is not None and isinstance(keys, str):
@@ -126,7 +131,15 @@ def message_properties(
     return found
 
 
+def not_of(value: object) -> str:
+    """The end of an error's text, for a value of a wrong type."""
+    return f"not {str(value)[:80]!r} of type {type(value).__name__}"
+
+
 def _utf8(text: str, spec: ErrorSpec, what: str) -> bytes:
+    """The text's bytes; `what`: the argument's name."""
+    if not isinstance(text, str):
+        raise TroveError(spec, f"{what} is text, {not_of(text)}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -105,6 +105,13 @@ def test_pull_pages_until_it_has_max_messages_or_the_end(
     assert ran.err == ""
 
 
+def test_a_tag_with_and_signs_found_nothing_without_a_word(run: Any) -> None:
+    for text in ("paid && sent", "paid || sent", "paid | sent"):
+        answer = run("pull", "orders", "--queue", "0", "--tag", text)
+        assert answer.code == 2
+        assert "is no tag" in answer.err
+
+
 def test_pull_filters_by_tag_and_still_finds_max(run: Any) -> None:
     for i in range(9):
         run("send", "orders", str(i), "--queue", "0", "--tag", "odd" if i % 2 else "even")

@@ -40,6 +40,9 @@ class FakeLinks:
     def connection(self, broker: BrokerInfo) -> BrokerInfo:
         return broker
 
+    def check_open(self) -> None:
+        """It is never closed."""
+
     async def refresh(self) -> None:
         """The routes stay as they are."""
 

@@ -81,7 +81,7 @@ async def test_awaited_and_entered(broker: FakeServer) -> None:
         await entered.send("orders", b"2")
     with pytest.raises(TroveError) as refused:
         await entered.send("orders", b"3")
-    assert refused.value.spec is errors.SERVICE_NOT_AVAILABLE
+    assert refused.value.spec is errors.CLIENT_CLOSED
 
 
 async def test_many_topics_do_not_keep_many_producers(broker: FakeServer, connect: Connect) -> None:

@@ -156,7 +156,7 @@ async def test_an_aborted_producer_waits_for_nothing(broker: FakeServer, connect
     await producer.abort()
     with pytest.raises(TroveError) as caught:
         await waiting
-    assert caught.value.spec is errors.SERVICE_NOT_AVAILABLE
+    assert caught.value.spec is errors.CLIENT_CLOSED
     assert not broker.frames
 
 

@@ -314,7 +314,7 @@ async def test_a_closed_producer_sends_nothing(broker: FakeServer, connect: Conn
     for sending in (producer.send(b"x"), producer.send_batch([b"x"])):
         with pytest.raises(TroveError) as refused:
             await sending
-        assert refused.value.spec is errors.SERVICE_NOT_AVAILABLE
+        assert refused.value.spec is errors.CLIENT_CLOSED
 
 
 async def test_closing_the_client_fails_what_is_in_flight(broker: FakeServer, connect: Connect) -> None:

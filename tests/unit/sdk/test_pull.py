@@ -24,6 +24,7 @@ class FakeQueue:
     def __init__(self, server: FakeServer, count: int, size: int = 50) -> None:
         self.records = [self._record(i, size) for i in range(count)]
         self.answers_left = 1 << 30
+        self.min_offset = 0
         self.wrong_offsets = False
         self._server = server
         self._grown = asyncio.Event()
@@ -44,8 +45,9 @@ class FakeQueue:
             return None
         self.answers_left -= 1
         count = len(self.records)
-        if not 0 <= request.offset <= count:
-            error = TroveError(errors.OFFSET_OUT_OF_RANGE, "no", min_offset=0, max_offset=count)
+        low = self.min_offset
+        if not low <= request.offset <= count:
+            error = TroveError(errors.OFFSET_OUT_OF_RANGE, "no", min_offset=low, max_offset=count)
             return message_pb2.FetchReply(fetch_id=request.fetch_id, error=wire_error(error))
         if request.wait_ms and request.offset == len(self.records):
             self._grown.clear()
@@ -170,3 +172,16 @@ async def test_a_queue_of_two_brokers_needs_a_name(
     with pytest.raises(TroveError) as refused:
         await offsets(client, broker="b3")
     assert refused.value.spec is errors.BROKER_NOT_FOUND
+
+
+async def test_a_pull_without_an_offset_failed_after_messages_had_expired(
+    broker: FakeServer, connect: Connect
+) -> None:
+    queue, client = FakeQueue(broker, 20), await connect(broker)
+    queue.min_offset = 7
+    assert [message.queue_offset async for message in client.pull("orders")] == list(range(7, 20))
+    async with aclosing(client.pull_batches("orders", end=9)) as batches:
+        assert sum([len(batch) async for batch in batches]) == 2
+    with pytest.raises(TroveError) as refused:
+        await anext(client.pull("orders", offset=0))
+    assert refused.value.spec is errors.OFFSET_OUT_OF_RANGE

@@ -373,7 +373,7 @@ async def test_after_the_end_a_message_cannot_be_settled(broker: FakeServer, con
         (message,) = await take(subscription, 1)
     with pytest.raises(TroveError) as refused:
         await message.ack()
-    assert refused.value.spec is errors.SERVICE_NOT_AVAILABLE
+    assert refused.value.spec is errors.CLIENT_CLOSED
 
 
 async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, connect: Connect) -> None:

@@ -281,7 +281,7 @@ async def test_giving_up_a_producer_gives_up_its_delayed_sends(broker: FakeServe
     await producer.abort()
     with pytest.raises(TroveError) as failure:
         await sending
-    assert failure.value.spec is errors.SERVICE_NOT_AVAILABLE
+    assert failure.value.spec is errors.CLIENT_CLOSED
 
 
 async def test_recall_asks_the_broker_that_the_handle_names(

@@ -27,6 +27,7 @@ from trovemq.receipts import SendReceipt
 from trovemq.transaction import Checker, Transaction, Transactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.properties import not_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
@@ -62,7 +63,7 @@ class MessagingSender:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the producer is closed") from None
+                raise TroveError(errors.CLIENT_CLOSED, "the producer is closed") from None
             task.cancel()
             raise
 
@@ -240,6 +241,7 @@ class LateMessages:
 
 def delivery_time(deliver_at: datetime | None, deliver_after: float | timedelta | None) -> int:
     """Epoch ms. Raises TroveError DELIVERY_TIME_ILLEGAL."""
+    _check_times(deliver_at, deliver_after)
     if deliver_at is not None and deliver_after is not None:
         raise TroveError(errors.DELIVERY_TIME_ILLEGAL, "give deliver_at or deliver_after, not both")
     try:
@@ -254,3 +256,11 @@ def delivery_time(deliver_at: datetime | None, deliver_after: float | timedelta 
     if not 0 <= deliver_ms <= DELIVER_MS_MAX:
         raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"{deliver_ms} ms since 1970 is no delivery time")
     return deliver_ms
+
+
+def _check_times(deliver_at: object, deliver_after: object) -> None:
+    if not isinstance(deliver_at, datetime | None):
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"deliver_at is a datetime, {not_of(deliver_at)}")
+    if not isinstance(deliver_after, int | float | timedelta | None):
+        text = f"deliver_after is seconds or a timedelta, {not_of(deliver_after)}"
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, text)

@@ -36,6 +36,7 @@ class Sessions:
             TroveError: TOPIC_NOT_FOUND where no broker has the topic; what a broker refuses;
                 BROKER_UNREACHABLE where none can be reached.
         """
+        self._links.check_open()
         if not self._brokers():
             await self._links.refresh()
         if not self._brokers():

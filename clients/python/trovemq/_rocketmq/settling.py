@@ -106,7 +106,7 @@ class Settler:
         await self._wait_for(self._consumed, until)
 
     async def close(self, *, until: float) -> None:
-        """Waits for all that is under way, as long; the rest fails with SERVICE_NOT_AVAILABLE."""
+        """Waits for all that is under way, as long; the rest fails with CLIENT_CLOSED."""
         await self._wait_for(self._under_way, until)
         self._closed = True
         if self._acknowledger is not None:
@@ -232,4 +232,4 @@ class Settler:
 
 
 def _closed() -> TroveError:
-    return TroveError(errors.SERVICE_NOT_AVAILABLE, "the subscription is closed; the message comes again")
+    return TroveError(errors.CLIENT_CLOSED, "the subscription is closed; the message comes again")

@@ -6,10 +6,20 @@ from typing import Annotated, Final
 
 import typer
 
+from trovemq._filters import what_was_meant
 from trovemq.cli.times import TIME_MAX, parse_time
 
 OFFSET_MAX: Final = TIME_MAX
 QUEUE_ID_MAX: Final = 2**31 - 1
+
+
+def parse_tag(text: str) -> str:
+    """One tag; `a || b` and what people write for it is no tag."""
+    if what_was_meant(text) is not None or "|" in text:
+        meant = "a message has one tag; give --tag once for each that will do"
+        raise typer.BadParameter(f"{text!r} is no tag: {meant}")
+    return text
+
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
@@ -43,7 +53,11 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed
 TagsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--tag", metavar="TAG", help="Only messages with this tag (repeatable).", show_default=False
+        "--tag",
+        parser=parse_tag,
+        metavar="TAG",
+        help="Only messages with this tag (repeatable).",
+        show_default=False,
     ),
 ]
 BeginOption = Annotated[

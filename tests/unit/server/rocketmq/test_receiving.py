@@ -63,8 +63,9 @@ def test_status_then_messages_then_the_time() -> None:
 def test_nothing_within_the_polling_time_is_no_error() -> None:
     async def scene() -> None:
         parts, loop = parts_with(), asyncio.get_running_loop()
-        (reply,) = await parts.receive(polling_ms=7_000)
+        reply, end = await parts.receive(polling_ms=7_000)
         assert reply.status.code == v2.MESSAGE_NOT_FOUND
+        assert end.delivery_timestamp.ToMilliseconds() == NOW_MS, "an empty receive had no delivery time"
         assert loop.time() == pytest.approx(7.0)
         assert len(parts.waits) == 0
 
@@ -198,7 +199,7 @@ def test_filters_by_tag_and_by_sql() -> None:
         assert sorted(bodies(await parts.messages(group="g1", expression="a || c"))) == [b"a", b"c"]
         assert len(await parts.messages(group="g2", expression="", kind=0)) == 4
         assert bodies(await parts.messages(group="g3", expression="n = 1", kind=v2.SQL)) == [b"b"]
-        (reply,) = await parts.receive(group="g4", expression="zzz")
+        (reply, _) = await parts.receive(group="g4", expression="zzz")
         assert reply.status.code == v2.MESSAGE_NOT_FOUND, "all filtered out"
 
     run(scene())

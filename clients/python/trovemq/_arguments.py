@@ -1,0 +1,45 @@
+"""What callers gave, checked for its type: an error names the argument, and what it got instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.records.properties import not_of
+
+_TEXT_ONLY: Final = {str}
+
+
+def check_text(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
+    """Raises TroveError unless the value is text."""
+    if not isinstance(value, str):
+        raise TroveError(spec, f"{name} is text, {not_of(value)}", argument=name)
+
+
+def check_optional_text(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
+    """Raises TroveError unless the value is text or None."""
+    if value is not None:
+        check_text(name, value, spec)
+
+
+def check_number(name: str, value: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
+    """Raises TroveError unless the value is a whole number."""
+    if not isinstance(value, int):
+        raise TroveError(spec, f"{name} is a whole number, {not_of(value)}", argument=name)
+
+
+def check_sequence(name: str, values: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> Iterable[object]:
+    """The values. Raises TroveError unless they are several."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise TroveError(spec, f"{name} is a sequence of texts, {not_of(values)}", argument=name)
+    return values
+
+
+def check_texts(name: str, values: object, spec: ErrorSpec = errors.REQUEST_ILLEGAL) -> None:
+    """Raises TroveError unless the values are several texts; costs no Python a value where they are."""
+    several = check_sequence(name, values, spec)
+    if not set(map(type, several)) <= _TEXT_ONLY:
+        for value in several:
+            check_text(name, value, spec)

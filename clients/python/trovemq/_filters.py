@@ -1,0 +1,35 @@
+"""Tag filters as people write them: what is a legal tag for RocketMQ, and surely meant otherwise, is refused.
+
+The protocol takes any text between two `||` as a tag, `a && b` too: such a filter takes nothing. Whoever has
+tags like that names them one by one (`tags=[…]`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_SEPARATOR: Final = "||"
+_AND: Final = re.compile(r"&&|\sand\s", re.IGNORECASE)
+_OR: Final = re.compile(r"\||\sor\s", re.IGNORECASE)
+_MEANT: Final = (
+    (_AND, "a message has one tag, so no message has two; conditions on properties are SQL's (sql=)"),
+    (_OR, f"one of several tags is written with {_SEPARATOR} between them"),
+)
+
+
+def check_tag_filter(expression: str) -> None:
+    """Raises TroveError FILTER_ILLEGAL, which says what to write, for `a && b`, `a | b`, `a and b`."""
+    for part in expression.split(_SEPARATOR):
+        meant = what_was_meant(part)
+        if meant is not None:
+            text = f"the filter {part.strip()[:80]!r} is no tag: {meant} (tags that look like this: tags=[…])"
+            raise TroveError(errors.FILTER_ILLEGAL, text)
+
+
+def what_was_meant(tag: str) -> str | None:
+    """What to write instead of a tag that looks like an expression; None for any other."""
+    return next((meant for sign, meant in _MEANT if sign.search(tag)), None)
