@@ -20,6 +20,8 @@ class ConsumerSettings:
     """Times in milliseconds, sizes in bytes."""
 
     auto_create_group: bool = True  # autoCreateSubscriptionGroup
+    fifo_group_orderly: bool = True
+    """A group that is made by its first use over a FIFO topic is orderly."""
     new_group_start: NewGroupStart = "rocketmq"
     """Where a group begins to read a queue: rocketmq = at 0 while the whole queue is recent, else at the last
     message; begin = at the first message; end = behind the last one."""

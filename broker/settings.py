@@ -139,6 +139,11 @@ class BrokerSettings(RetentionSettings):
     auto_create_group: bool = setting(
         True, "Makes an unknown consumer group at its first use.", rocketmq="autoCreateSubscriptionGroup"
     )
+    fifo_group_orderly: bool = setting(
+        True,
+        "A consumer group that is made by its first use is orderly (keeps the order of message groups) where "
+        "one of its topics is FIFO.",
+    )
     new_group_start: NewGroupStart = setting(  # noqa: RUF009
         "rocketmq",
         "Where a new group begins: at a queue's begin or end, or as RocketMQ has it: at the begin of a queue "
@@ -403,6 +408,7 @@ class BrokerSettings(RetentionSettings):
         """What delivery, timers and transactions take."""
         return ConsumerSettings(
             auto_create_group=self.auto_create_group,
+            fifo_group_orderly=self.fifo_group_orderly,
             new_group_start=self.new_group_start,
             recent_bytes_max=machine_memory_size() * self.recent_memory_percent // 100,
             in_flight_max=self.in_flight_max,

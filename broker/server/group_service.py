@@ -30,6 +30,7 @@ from broker.server.group_convert import (
 )
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
+from broker.server.rocketmq.group_order import fifo_topics
 from broker.server.rocketmq.messages import message_of
 from broker.server.turns import Turns
 from broker.timers.recall_handle import encode_recall_handle
@@ -143,14 +144,16 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
 
     def _description(self, name: str, topics: Sequence[str]) -> group_pb2.GroupDescription:
         group = self._groups.get(name)
-        subscribed = {topic for _, topic in self._registry.subscriptions(group=name)}
+        topics = sorted({topic for _, topic in self._registry.subscriptions(group=name)}.union(topics))
+        orderly = group is not None and group.orderly
         return group_pb2.GroupDescription(
             group=name,
             settings=settings_to_wire(group or SubscriptionGroup(name)),
             member_count=len(self._registry.members(name)),
-            topics=sorted(subscribed.union(topics)),
+            topics=topics,
             broker=self._store.settings.broker,
             created=group is not None,
+            unordered_topics=() if orderly else fifo_topics(self._store.topics, topics),
         )
 
     # --- how far they are ---------------------------------------------------------------------------

@@ -10,7 +10,8 @@
 Invariants
 - A change that a user asks for is on disk before the call that makes it returns; one that cannot be saved
   is not made. A group that came to be by its first use is there at once, and on disk with the next save:
-  it has nothing but defaults, so a crash loses nothing that the next use does not bring back.
+  it has nothing but defaults, and perhaps the order that its topics ask for, so a crash loses nothing that
+  the next use does not bring back.
 - `data_version` grows with every save.
 - Members that we do not know are written back as they were read.
 """
@@ -219,15 +220,17 @@ class SubscriptionGroups:
         """`listener()` is called after every change."""
         self._listeners.append(listener)
 
-    def for_use(self, name: str, *, auto_create: bool, now_ms: int) -> SubscriptionGroup:
-        """The group; with `auto_create` an unknown one is made with defaults, in memory, and is `unsaved`
-        until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
+    def for_use(
+        self, name: str, *, auto_create: bool, now_ms: int, orderly: bool = False
+    ) -> SubscriptionGroup:
+        """The group; with `auto_create` an unknown one is made with defaults but for `orderly`, in memory,
+        and is `unsaved` until the next save. TroveError GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
         group = self._groups.get(name)
         if group is not None:
             return group
         if not auto_create:
             return self.require(name)
-        group = SubscriptionGroup(name)
+        group = SubscriptionGroup(name, orderly)
         group.check()
         self._check_room()
         self._groups[name] = group

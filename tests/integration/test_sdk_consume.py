@@ -136,6 +136,27 @@ async def test_an_orderly_group_keeps_the_order_over_failures(client: Client) ->
     assert done["b"] == [b"%d" % i for i in range(6)]
 
 
+async def test_a_group_made_at_first_use_lost_the_order_of_a_fifo_topic(client: Client) -> None:
+    await client.admin.create_topic("in-turn", queue_count=2, message_type="FIFO")
+    for i in range(8):
+        await client.send("in-turn", b"%d" % i, message_group="a")
+    done: list[bytes] = []
+    async with client.subscribe("in-turn", "made-at-first-use") as subscription:
+        while len(done) < 8:
+            (message,) = await take(subscription, 1)
+            if message.attempt == 1 and message.body in b"135":
+                await message.nack(0.01)
+                continue
+            done.append(message.body)
+            await message.ack()
+    assert done == [b"%d" % i for i in range(8)]
+    (group,) = await client.admin.groups.describe("made-at-first-use")
+    assert group.settings.orderly
+    await client.admin.groups.alter("made-at-first-use", GroupSettings(orderly=False))
+    (group,) = await client.admin.groups.describe("made-at-first-use")
+    assert group.unordered_topics == ("in-turn",)
+
+
 async def test_what_was_prefetched_goes_to_another_member_at_once(client: Client) -> None:
     await client.admin.create_topic("prefetched", queue_count=1)
     async with client.subscribe("prefetched", "takers", invisible_ms=300_000) as first:

@@ -58,13 +58,17 @@ class FakeGroups:
         settings = self.groups[broker, group]
         if not settings.exponential and not settings.backoff_ms:
             settings = replace(settings, backoff_ms=BACKOFF_MS_DEFAULT)
-        return GroupDescription(group, settings, len(self.online), ("orders",), broker)
+        return GroupDescription(
+            group, settings, len(self.online), ("orders",), broker, unordered_topics=self.unordered_topics
+        )
 
     def _having(self, group: str, broker: str | None) -> list[str]:
         having = [name for name in self._at(broker) if (name, group) in self.groups]
         if not having:
             raise TroveError(errors.GROUP_NOT_FOUND, f"group {group} is not known here", group=group)
         return having
+
+    unordered_topics: tuple[str, ...] = ()
 
     async def create(
         self, group: str, settings: GroupSettings | None = None, *, broker: str | None = None

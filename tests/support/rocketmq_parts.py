@@ -25,6 +25,7 @@ from broker.record_writer import RecordWriter
 from broker.server.rocketmq.acknowledging import Acknowledger, AckParts
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.ending import Ender, EndParts
+from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.pulling import Puller, PullParts
 from broker.server.rocketmq.receiving import ReceiveParts, Receiver
 from broker.server.rocketmq.sending import Sender, SendParts
@@ -109,6 +110,12 @@ class Parts:
                 store=self.store,
                 delivery=self.delivery,
                 groups=self.groups,
+                order=GroupOrder(
+                    self.store.topics,
+                    self.groups,
+                    auto_create=self.settings.auto_create_group,
+                    fifo_orderly=self.settings.fifo_group_orderly,
+                ),
                 waits=self.waits,
                 clients=self.clients,
                 traffic=self.traffic,

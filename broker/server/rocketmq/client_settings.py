@@ -19,7 +19,7 @@ limit or a batch size of 0 by its word: none of these may be missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,9 +61,10 @@ class ClientTypeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SettingsRules:
-    """`group_for_use`: the group, made by its first use where the broker does that, else GROUP_NOT_FOUND."""
+    """`group_for_use`: the group, made by its first use of these topics where the broker does that, else
+    GROUP_NOT_FOUND."""
 
-    group_for_use: Callable[[str], SubscriptionGroup]
+    group_for_use: Callable[[str, Iterable[str]], SubscriptionGroup]
     body_size_max: int
 
 
@@ -95,8 +96,9 @@ def accept_settings(
         _merge_producer(merged, rules)
         return _described(settings, context, v2.PRODUCER, topics=topics), merged
     if branch == "subscription":
-        group = rules.group_for_use(group_name(settings.subscription.group))
+        name = group_name(settings.subscription.group)
         subscriptions = _subscribed(settings.subscription, now_ms)
+        group = rules.group_for_use(name, subscriptions)
         _merge_consumer(merged, group)
         described = _described(
             settings, context, settings.client_type, group=group.name, subscriptions=subscriptions

@@ -26,6 +26,7 @@ from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.message_store import MessageStore
 from broker.queues import queue_ids
 from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
+from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.messages import duration_ms, received
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import (
@@ -65,6 +66,7 @@ class ReceiveParts:
     store: MessageStore
     delivery: Delivery
     groups: SubscriptionGroups
+    order: GroupOrder
     waits: ReceiveWaits
     clients: ClientRegistry
     traffic: Traffic
@@ -136,7 +138,7 @@ class Receiver:
         filter_ = read_filter(request.filter_expression)
         invisible_ms = self._invisible_ms(request)
         check_readable(parts.store, topic)
-        group = parts.groups.for_use(name, auto_create=parts.settings.auto_create_group, now_ms=now_ms)
+        group = parts.order.for_use(name, (topic,), now_ms)
         check_consumer(group)
         self._remember(name, topic, filter_, now_ms)
         return ReceiveRequest(

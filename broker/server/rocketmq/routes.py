@@ -15,7 +15,7 @@ The route has this broker's queues: each broker answers for itself, and knows no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,10 +59,11 @@ def require_topic(store: MessageStore, name: str) -> TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouteParts:
-    """`group_for_use`: the group, made by its first use where the broker does that, else GROUP_NOT_FOUND."""
+    """`group_for_use`: the group, made by its first use of these topics where the broker does that, else
+    GROUP_NOT_FOUND."""
 
     store: MessageStore
-    group_for_use: Callable[[str], SubscriptionGroup]
+    group_for_use: Callable[[str, Iterable[str]], SubscriptionGroup]
     broker: str
     advertised: Address
 
@@ -106,7 +107,7 @@ class Routes:
         broker = self._broker(request.endpoints)
         if not config.readable or not config.queue_count:
             raise TroveError(errors.PERMISSION_MISSING, f"no queue of topic {name} can be read", topic=name)
-        orderly = self._parts.group_for_use(group).orderly
+        orderly = self._parts.group_for_use(group, (name,)).orderly
         numbers = range(config.queue_count) if orderly else (ANY_QUEUE,)
         types = message_types(config)
         return service_pb2.QueryAssignmentResponse(

@@ -10,7 +10,7 @@ no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -34,6 +34,7 @@ from broker.server.rocketmq.client_settings import SettingsRules
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.ending import Ender, EndParts
+from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.group_views import GroupViewParts, GroupViews
 from broker.server.rocketmq.liveness import Liveness
 from broker.server.rocketmq.messages import message_of
@@ -102,6 +103,12 @@ class RocketmqService:
     def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
         store, clock_ms = parts.store, parts.clock_ms
+        self._order = GroupOrder(
+            store.topics,
+            parts.groups,
+            auto_create=parts.settings.auto_create_group,
+            fifo_orderly=parts.settings.fifo_group_orderly,
+        )
         self.routes = Routes(RouteParts(store, self._group_for_use, parts.broker, parts.advertised))
         self.liveness = Liveness(parts.registry, clock_ms)
         self.telemetry = Telemetry(
@@ -113,18 +120,15 @@ class RocketmqService:
             )
         )
         self.sender = _sender(parts)
-        self.receiver = _receiver(parts)
+        self.receiver = _receiver(parts, self._order)
         self.acknowledger = _acknowledger(parts)
         self.ender = _ender(parts)
         self.puller = _puller(parts)
         self.views = _views(parts)
         self.admin = _admin(parts, self.views, self.sender.send)
 
-    def _group_for_use(self, name: str) -> SubscriptionGroup:
-        parts = self._parts
-        return parts.groups.for_use(
-            name, auto_create=parts.settings.auto_create_group, now_ms=parts.clock_ms()
-        )
+    def _group_for_use(self, name: str, topics: Iterable[str]) -> SubscriptionGroup:
+        return self._order.for_use(name, topics, self._parts.clock_ms())
 
     # --- for the daemon -----------------------------------------------------------------------------
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -253,12 +257,13 @@ def _sender(parts: RocketmqParts) -> Sender:
     )
 
 
-def _receiver(parts: RocketmqParts) -> Receiver:
+def _receiver(parts: RocketmqParts, order: GroupOrder) -> Receiver:
     return Receiver(
         ReceiveParts(
             store=parts.store,
             delivery=parts.delivery,
             groups=parts.groups,
+            order=order,
             waits=parts.waits,
             clients=parts.registry,
             traffic=parts.traffic,

@@ -15,6 +15,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 LOST_BROKERS_MAX = 1024
+FIFO = "FIFO"  # a topic whose message groups have an order
 QUEUE_ID_MAX = 2**31 - 1  # an int on the wire and on disk
 
 
@@ -59,6 +60,11 @@ class RouteTable:
             if slots:
                 self._slots[topic] = slots
         return slots
+
+    def is_fifo(self, topic: str) -> bool:
+        """Whether some live broker has the topic as one of type FIFO."""
+        entries = (route.topic(topic) for route in self.state.brokers)
+        return any(entry is not None and entry.message_type == FIFO for entry in entries)
 
     def queue_brokers(self, topic: str, queue_id: int) -> list[str]:
         """Names of the brokers that have this queue; those last known where no live one has the topic."""

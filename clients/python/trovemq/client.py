@@ -290,7 +290,9 @@ class Client(Lookups):
         A message comes again, with a higher `attempt`, when it is given back, when its consumer is gone, or
         when `invisible_ms` is over; after the group's attempts are used up it goes to the topic `%DLQ%GROUP`.
         Of an orderly group, one message of a message group at a time is handed out here, and the next one
-        after that is settled.
+        after that is settled. A group that is made at its first use is orderly where one of its topics is of
+        type FIFO; a group that was there before stays as it is: where it does not keep a FIFO topic's order,
+        this client logs a warning, once (`trovemq group alter GROUP --orderly`).
 
         Args:
             topic: The topic.

@@ -49,6 +49,8 @@ class GroupDescription:
         topics: Topics that it has offsets or subscriptions of.
         broker: The broker that says so.
         created: False where it has offsets or members only, and no settings of its own.
+        unordered_topics: Topics of type FIFO among them, whose order the group does not keep: alter it to be
+            orderly.
     """
 
     group: str
@@ -57,6 +59,7 @@ class GroupDescription:
     topics: tuple[str, ...]
     broker: str
     created: bool = True
+    unordered_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

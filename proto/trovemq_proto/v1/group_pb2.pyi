@@ -67,20 +67,22 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "settings", "member_count", "topics", "broker", "created")
+    __slots__ = ("group", "settings", "member_count", "topics", "broker", "created", "unordered_topics")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     BROKER_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
+    UNORDERED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     group: str
     settings: GroupSettings
     member_count: int
     topics: _containers.RepeatedScalarFieldContainer[str]
     broker: str
     created: bool
-    def __init__(self, group: _Optional[str] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., member_count: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., broker: _Optional[str] = ..., created: _Optional[bool] = ...) -> None: ...
+    unordered_topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., member_count: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., broker: _Optional[str] = ..., created: _Optional[bool] = ..., unordered_topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ("group",)

@@ -30,6 +30,7 @@ def test_a_group_is_made_with_the_defaults_and_its_object_says_them(run: Any) ->
             "members": 0,
             "topics": ["orders"],
             "created": True,
+            "unorderedTopics": [],
             "broker": "broker-a",
         }
     ]
@@ -94,6 +95,14 @@ def test_describe_shows_the_back_off_in_words(run: Any) -> None:
     shown = run("group", "describe", "billing").out.decode()
     assert "1s 5s 10s 30s 1m" in shown
     assert shown.rstrip().splitlines()[0].startswith("group")
+
+
+def test_describe_warns_of_an_order_that_is_not_kept(run: Any) -> None:
+    run("group", "create", "billing")
+    run.client.groups.unordered_topics = ("steps",)
+    ran = run("group", "describe", "billing")
+    assert "steps (FIFO) is not kept by this group: trovemq group alter billing --orderly" in ran.err
+    assert run("--json", "group", "describe", "billing").objects[0]["unorderedTopics"] == ["steps"]
 
 
 def test_delete_says_where(run: Any) -> None:

@@ -528,3 +528,21 @@ async def test_options_that_do_not_fit_together(
     with pytest.raises(TroveError) as refused:
         client.subscribe("orders", "g", **options)  # type: ignore[arg-type]
     assert refused.value.spec is spec
+
+
+async def test_a_group_that_does_not_keep_a_fifo_topics_order_is_warned_of_once(
+    broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    route = broker.route({"orders": 1})
+    route.topics[0].message_type = "FIFO"
+    broker.set_routes(route)
+    client = await connect(broker)
+    for fifo in (False, True):
+        broker.messaging.settings.subscription.fifo = fifo
+        caplog.clear()
+        async with client.subscribe("orders", "g") as subscription:
+            for body in (b"a", b"b"):
+                await broker.messaging.offer(body)
+                await consume(subscription, 1)
+        said = [record.message for record in caplog.records if "does not keep the order" in record.message]
+        assert len(said) == (0 if fifo else 1)

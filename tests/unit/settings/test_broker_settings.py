@@ -204,7 +204,8 @@ def test_consumer_defaults_are_the_designs() -> None:
 def test_consumer_settings_take_every_field_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_module, "machine_memory_size", lambda: 1_000)
     changed = load(
-        "auto_create_group=false", "new_group_start=end", "recent_memory_percent=30", "in_flight_max=2",
+        "auto_create_group=false", "fifo_group_orderly=false", "new_group_start=end",
+        "recent_memory_percent=30", "in_flight_max=2",
         "ordered_window_max=3", "event_interval_ms=4", "receive_count_max=5", "invisible_min_ms=6",
         "invisible_max_ms=7", "renewed_lease_ms=1008", "renewed_total_max_ms=1009", "released_after_ms=10",
         "delivery_delay_max_ms=1011", "timers_max=12", "timer_batch_max=13", "transaction_timeout_ms=14",

@@ -103,6 +103,7 @@ class GroupConsumer:
         self._sessions = Sessions(links, subscription.topic, subscription.role(self._receive))
         self._poll_numbers = count(1)
         self._closing = False
+        self._warned = False
         self.refused = 0
 
     async def open(self) -> None:
@@ -155,6 +156,8 @@ class GroupConsumer:
         assert settings is not None
         polling = settings.subscription
         self._inbox.ordered = self._inbox.ordered or polling.fifo
+        if not polling.fifo:
+            self._warn_of_lost_order()
         poll_ms = milliseconds(polling.long_polling_timeout) or POLL_MS_DEFAULT
         batch = polling.receive_batch_size or RECEIVED_TOGETHER_MAX
         invisible_ms = self._subscription.invisible_ms
@@ -178,6 +181,19 @@ class GroupConsumer:
                     self._take(message, session, poll)
         finally:
             self._inbox.end_poll(poll)
+
+    def _warn_of_lost_order(self) -> None:
+        """Once, where the topic has an order and the group keeps none."""
+        subscription = self._subscription
+        if not self._warned and self._links.routes.is_fifo(subscription.topic):
+            self._warned = True
+            _log.warning(
+                "group %s does not keep the order of topic %s, which is FIFO: make it orderly"
+                " (trovemq group alter %s --orderly)",
+                subscription.group,
+                subscription.topic,
+                subscription.group,
+            )
 
     def _take(self, message: v2.Message, session: Session, poll: int) -> None:
         try:

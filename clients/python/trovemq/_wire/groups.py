@@ -198,4 +198,5 @@ def _description(group: group_pb2.GroupDescription) -> GroupDescription:
         topics=tuple(group.topics),
         broker=group.broker,
         created=group.created,
+        unordered_topics=tuple(group.unordered_topics),
     )

@@ -90,6 +90,7 @@ def group_fields(group: GroupDescription) -> dict[str, object]:
         "members": group.member_count,
         "topics": list(group.topics),
         "created": group.created,
+        "unorderedTopics": list(group.unordered_topics),
         "broker": group.broker,
     }
 

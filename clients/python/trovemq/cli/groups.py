@@ -203,6 +203,11 @@ async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOp
                 }
             )
         )
+        if description.unordered_topics:
+            session.output.remark(
+                f"the order of {' '.join(description.unordered_topics)} (FIFO) is not kept by this group:"
+                f" trovemq group alter {description.group} --orderly"
+            )
 
 
 @verb(app, "delete")

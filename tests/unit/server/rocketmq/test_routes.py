@@ -24,7 +24,7 @@ CAME_BY = v2.Endpoints(scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="broker
 CONTEXT: Any = RpcContext()
 
 
-def _group_for_use(name: str) -> SubscriptionGroup:
+def _group_for_use(name: str, _topics: object) -> SubscriptionGroup:
     if name == "unknown":
         raise TroveError(errors.GROUP_NOT_FOUND, name)
     return SubscriptionGroup(name, orderly=name == "ordered")

@@ -41,7 +41,7 @@ GROUPS = {
 }
 
 
-def _group_for_use(name: str) -> SubscriptionGroup:
+def _group_for_use(name: str, _topics: object) -> SubscriptionGroup:
     if name not in GROUPS:
         raise TroveError(errors.GROUP_NOT_FOUND, name)
     return GROUPS[name]

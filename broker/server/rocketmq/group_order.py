@@ -1,0 +1,70 @@
+"""Whether a consumer group keeps the order of FIFO topics: decided at its first use; warned of where not.
+
+| the topics of a group's first settings (or of its first receive) | the group that is made             |
+|------------------------------------------------------------------|------------------------------------|
+| none is FIFO                                                     | hands out in any order             |
+| all are FIFO                                                     | orderly                            |
+| FIFO ones and others                                             | orderly, also on the others        |
+
+The last row puts order before throughput: of a topic of another type, an orderly group hands out the messages
+without a message group one at a time, a queue. Whoever wants both makes two groups, or makes one by hand.
+A group that is there already is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from broker.topics.topics import TopicTable
+from trovemq_daemon.logging import get_logger
+
+FIFO: Final = "FIFO"
+WARNED_MAX: Final = 10_000
+
+
+def fifo_topics(topics: TopicTable, names: Iterable[str]) -> list[str]:
+    """Those of the names that are topics of type FIFO, sorted."""
+    return sorted(
+        name for name in names if (config := topics.get(name)) is not None and config.message_type == FIFO
+    )
+
+
+class GroupOrder:
+    """The groups of one broker. `fifo_orderly`: groups are made orderly as above; else never."""
+
+    def __init__(
+        self, topics: TopicTable, groups: SubscriptionGroups, *, auto_create: bool, fifo_orderly: bool
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._auto_create = auto_create
+        self._fifo_orderly = fifo_orderly
+        self._warned: set[tuple[str, str]] = set()
+
+    def for_use(self, name: str, topics: Iterable[str], now_ms: int) -> SubscriptionGroup:
+        """The group, which reads these topics; made where it is new. As SubscriptionGroups.for_use()."""
+        group = self._groups.get(name)
+        fifo = fifo_topics(self._topics, topics)
+        if group is None:
+            orderly = bool(fifo) and self._fifo_orderly
+            group = self._groups.for_use(name, auto_create=self._auto_create, now_ms=now_ms, orderly=orderly)
+            if orderly:
+                get_logger().info("group.made_orderly", group=name, fifo_topics=fifo)
+        if not group.orderly:
+            for topic in fifo:
+                self._warn(name, topic)
+        return group
+
+    def _warn(self, group: str, topic: str) -> None:
+        """Once each, as long as there is room to remember it."""
+        if (group, topic) in self._warned or len(self._warned) >= WARNED_MAX:
+            return
+        self._warned.add((group, topic))
+        get_logger().warning(
+            "group.order_not_kept",
+            group=group,
+            topic=topic,
+            advice="the topic is FIFO and the group is not orderly: trovemq group alter GROUP --orderly",
+        )
