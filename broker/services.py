@@ -13,6 +13,7 @@ from broker import background, consumer_tasks
 from broker.atomic.atomic_commits import AtomicCommits
 from broker.atomic.open_transactions import OpenTransactions
 from broker.consume.long_poll import LongPolls
+from broker.consume.new_messages import NewMessages
 from broker.consume.offsets import OffsetKeeper
 from broker.consume.priority_counts import PriorityCounts
 from broker.consume.pull import Puller, PullSettings
@@ -70,7 +71,8 @@ class StoreServices:
         self.store, self.model = store, model or open_consumer_model(store, settings)
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
-        self.receive_waits = ReceiveWaits(settings.receive_polls_max)
+        new_messages = NewMessages(self.store, self.model.delivery.next_offset)
+        self.receive_waits = ReceiveWaits(settings.receive_polls_max, new_messages)
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
         self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)

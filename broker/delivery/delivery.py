@@ -503,6 +503,11 @@ class Delivery:
                 )
         return found
 
+    def next_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The first message of the queue that is new to the group; None where it has no state of it."""
+        state = self.pair_table.state(group, topic, queue_id)
+        return None if state is None else state.next_offset
+
     def standing_of(
         self,
         group: str,

@@ -77,6 +77,20 @@ class Batch:
         self.reads_left -= len(block) // PROPERTY_BYTES_OF_READ
         return filter_.matches(parse_properties(block))
 
+    def is_left(self, record: memoryview | None) -> bool:
+        """Whether it is left for another member who waits for it; to be asked of what does not pass()."""
+        request = self.request
+        if not request.others or record is None:
+            return False
+        block = property_block_of(record)
+        self.reads_left -= 1 + len(block) // PROPERTY_BYTES_OF_READ
+        properties = parse_properties(block)
+        for other in request.others:
+            if other.takes_all or other.matches(properties):
+                request.left.append(other)
+                return True
+        return False
+
     @property
     def has_some(self) -> bool:
         return self.wanted < self._wanted_first

@@ -75,6 +75,10 @@ class OrderlyTaker:
                 self._blocked.add(key)
                 self._postponed = True
                 continue
+            if record is not None and not self._batch.passes(record) and self._batch.is_left(record):
+                self._blocked.add(key)
+                self._postponed = True
+                continue
             if record is None or not self._batch.passes(record):
                 self._context.damaged_count += record is None
                 self._grants.drop(offset)
@@ -105,25 +109,28 @@ class OrderlyTaker:
             if batch.reads_left <= 0:
                 batch.unfinished = True
                 return offset
-            self._look_at(offset, physical_offset, size)
+            if not self._look_at(offset, physical_offset, size):
+                state.unblocked = True  # it is for another member, who is woken
+                return offset
         if end < queue.max_offset and state.committed == state.next_offset:
             batch.unfinished = True  # the filter took nothing of the window: it may slide at once
         return end
 
-    def _look_at(self, offset: int, physical_offset: int, size: int) -> None:
-        """One new message: handed out, held, or consumed."""
+    def _look_at(self, offset: int, physical_offset: int, size: int) -> bool:
+        """One new message: handed out, held, or consumed. False where it is left for another member."""
         if size == BLANK_UNIT_SIZE:
-            return
+            return True
         self._batch.reads_left -= 1
         record = self._context.records.read(physical_offset, size)
         if record is None:
             self._context.damaged_count += 1
-            return
+            return True
         if not self._batch.passes(record):
-            return
+            return not self._batch.is_left(record)
         key = message_group_of(record)
         if key in self._blocked:
             self._grants.hold(offset, key)
         else:
             self._state.keys[offset] = key
             self._grants.give(offset, 1, record)
+        return True

@@ -99,6 +99,8 @@ class Taker:
             self.grants.drop(offset)
             return True
         if not self._batch.passes(record):
+            if self._batch.is_left(record):
+                return False
             self.grants.drop(offset)
             return True
         attempt = attempt or first_attempt(self._state, record)
@@ -157,6 +159,8 @@ class Taker:
             rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
             for index, (physical_offset, size) in enumerate(rows):
                 if size and codes is not None and hashes is not None and codes[index] not in hashes:
+                    if batch.request.others and self._is_left(physical_offset, size):
+                        return offset + index
                     continue
                 if size == BLANK_UNIT_SIZE:
                     continue
@@ -169,6 +173,11 @@ class Taker:
                     return offset + index
             offset += len(units)
         return offset
+
+    def _is_left(self, physical_offset: int, size: int) -> bool:
+        return size != BLANK_UNIT_SIZE and self._batch.is_left(
+            self._context.records.read(physical_offset, size)
+        )
 
     def _look_at(self, offset: int, physical_offset: int, size: int) -> bool:
         """One new message. False where the queue cannot be read on."""
@@ -188,7 +197,7 @@ class Taker:
             state.keys[offset] = topic
         if not self._batch.passes(record):
             state.keys.pop(offset, None)
-            return True
+            return not self._batch.is_left(record)
         attempt = first_attempt(state, record)
         if attempt > self._max_attempts:
             return self.grants.dead_letter(offset, attempt, record, new=True)

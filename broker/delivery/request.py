@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.filters.filter import TAKE_ALL, Filter
@@ -29,6 +29,10 @@ class ReceiveRequest:
     client_id: str = ""
     renewed: bool = False
     attempt_id: str = ""
+    others: tuple[Filter, ...] = ()
+    """What others of the group wait for that have another filter: what they take is not passed over."""
+    left: list[Filter] = field(default_factory=list)
+    """The engine's: of `others`, those for whom something was left."""
 
 
 class Delivered(NamedTuple):

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from broker.consume.long_poll import LongPolls
+from broker.consume.new_messages import NewMessages
 from broker.consume.offsets import OffsetKeeper
 from broker.consume.pull import Puller as QueuePuller
 from broker.consume.pull import PullSettings
@@ -69,7 +70,6 @@ class Parts:
         for name, message_type in TOPICS.items():
             store.topics.create(name, 4, message_type)
         self.settings = consumers or ConsumerSettings()
-        self.waits = ReceiveWaits(waiters_max)
         self.long_polls = LongPolls()
         self.commit = GroupCommit(store, FlushSettings(mode=settings.flush_mode), self.grown)
         self.appender = Appender(
@@ -83,6 +83,7 @@ class Parts:
         self.groups = SubscriptionGroups.load(MemoryFileSystem())
         engine = (store, self.writer, self.events)
         self.delivery = Delivery(*engine, self.groups, self.settings)
+        self.waits = ReceiveWaits(waiters_max, NewMessages(self.store, self.delivery.next_offset))
         self.timers = Timers(*engine, self.settings)
         self.transactions = Transactions(*engine, self.settings)
         self.clients = ClientRegistry()

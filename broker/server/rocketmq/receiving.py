@@ -184,7 +184,7 @@ class Receiver:
             return delivered
         group, topic = attempt.group.name, attempt.topic
         client = self._parts.clients.get(attempt.client_id)
-        with waits.enter(group, topic) as wait:
+        with waits.enter(group, topic, attempt.filter) as wait:
             while not delivered and await self._worth_looking(wait, until):
                 if context.done() or self._is_gone(client):
                     break
@@ -210,7 +210,12 @@ class Receiver:
     def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[Delivered]:
         if context.done():
             return []  # the client is gone: a message handed to it would be lost for its invisible time
-        return self._parts.delivery.receive(attempt)
+        waits, pair = self._parts.waits, (attempt.group.name, attempt.topic)
+        attempt = replace(attempt, others=waits.other_filters(pair, attempt.filter), left=[])
+        delivered = self._parts.delivery.receive(attempt)
+        for filter_ in attempt.left:
+            waits.wake_for(pair, filter_)
+        return delivered
 
     def _give_back(self, attempt: ReceiveRequest, delivered: list[Delivered], begun: int) -> None:
         group, topic = attempt.group.name, attempt.topic
