@@ -38,6 +38,11 @@ def test_list_shows_the_message_and_where_it_came_from(run: Any, letters: Any) -
     assert "--offset 9" in run("dlq", "list", "billing", "--max", "2", "--offset", "7").err
 
 
+def test_retry_max_15_was_shown_as_16_redeliveries(run: Any, letters: Any) -> None:
+    shown = run("dlq", "list", "billing", "--max", "1").out.decode().splitlines()
+    assert " 15 " in shown[1], "16 deliveries are 15 redeliveries"
+
+
 def test_a_letter_without_an_origin_says_so(run: Any, client: Any) -> None:
     client.groups.letters = [
         dead_letter("broker-a", 0, {}),

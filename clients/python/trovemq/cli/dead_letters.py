@@ -74,7 +74,7 @@ def _show_table(session: Session, letters: Sequence[DeadLetter]) -> None:
             letter.offset,
             format_time(letter.message.store_timestamp),
             printable(origin_topic(letter) or "-"),
-            letter.message.reconsume_times,
+            redeliveries(letter),
             printable(" ".join(letter.message.keys) or "-"),
             printable(letter.message.message_id),
             body_preview(letter.message.body),
@@ -101,6 +101,11 @@ def origin_topic(letter: DeadLetter) -> str | None:
     return next((properties[name] for name in ORIGIN_TOPIC_PROPERTIES if properties.get(name)), None)
 
 
+def redeliveries(letter: DeadLetter) -> int:
+    """How often it was delivered again: as with RocketMQ, a dead letter counts its first delivery, too."""
+    return max(letter.message.reconsume_times - 1, 0)
+
+
 @verb(app, "show")
 async def show(
     session: Session,
@@ -124,7 +129,7 @@ async def show(
         card(
             {
                 "came from": printable(origin_topic(letter) or "-"),
-                "redeliveries": message.reconsume_times,
+                "redeliveries": redeliveries(letter),
             }
         )
     )
