@@ -120,7 +120,7 @@ quick: setup ## The fast tests, under a minute
 
 .PHONY: soak
 soak: setup ## Every trial of durability and all flights, about 40 minutes; writes docs/soak.md
-	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit/search tests/unit/cli tests/unit/rpc
+	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit
 
 .PHONY: test-pipeline-long
 test-pipeline-long: setup ## The proofs of the Spark pipeline in full: every kill, the whole flights data

@@ -20,8 +20,13 @@ __all__ = ["pytest_terminal_summary", "trials"]
 
 _DURATIONS = Recorder()
 
+# `make soak` draws more.
 settings.register_profile(
-    "tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "tests",
+    derandomize=True,
+    deadline=None,
+    max_examples=100 if trials_run.SOAK else 40,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(  # where it is enough that a test fails: no search for a smaller example
     "first-failure", settings.get_profile("tests"), phases=(Phase.explicit, Phase.generate)

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush
+from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 
@@ -276,4 +277,4 @@ class DeliveryMachine(RuleBasedStateMachine):
 
 
 TestDeliveryModel = pytest.mark.slow(DeliveryMachine.TestCase)
-TestDeliveryModel.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestDeliveryModel.settings = settings(max_examples=20 if SOAK else 12, stateful_step_count=30, deadline=None)

@@ -24,12 +24,13 @@ from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS, Engine, bodies
 from tests.support.engine import NOW_MS, send
+from tests.support.trials import SOAK
 from tests.unit.delivery.test_delivery_model import DeliveryMachine
 from tests.unit.delivery.test_priority_model import PriorityMachine
 from trovemq_proto.errors import TroveError
 
 MANY = 1_000_000
-STEP = 50_000
+STEP = 50_000 if SOAK else 25_000
 """As much as is loose is there by then; from there on memory grows by rows."""
 BYTES_MAX = 64 << 20
 OFFSET_SIZE = 8

@@ -1,10 +1,15 @@
 """Every call to the disk fails once: whatever happens then is a documented error, nothing stays open, and the
-store opens again with everything that was acknowledged."""
+store opens again with everything that was acknowledged.
+
+`make soak` fails each call; otherwise of the calls of one kind (an operation on one kind of file) the first,
+the last, and some between fail.
+"""
 
 from __future__ import annotations
 
 import errno
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,12 +20,14 @@ from broker.storage.faulty import FaultyFileSystem
 from broker.storage.files import StorageError
 from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, read_queue, record, scan_bodies
+from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 SETTINGS = replace(SMALL_SYNC, commit_log_file_size=6_144, index_item_count=16, index_slot_count=8)
 OPENING = {errors.STORE_FAILED, errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED}
 APPENDING = {*OPENING, errors.UNKNOWN_ERROR}
+EVERY = 12  # of the calls of one kind, beside the first and the last
 
 
 class Nth:
@@ -30,9 +37,11 @@ class Nth:
         self.nth = nth
         self.error_number = error_number
         self.count = 0
+        self.kinds: list[str] = []
 
     def __call__(self, operation: str, path: str) -> int | None:
         self.count += 1
+        self.kinds.append(f"{operation} {re.sub('[0-9]+', '#', path)}")
         return self.error_number if self.count == self.nth else None
 
 
@@ -139,19 +148,26 @@ class Broker:
         return refusal is None
 
 
-def count_of_calls() -> int:
-    nth = Nth(0, errno.EIO)
-    Broker(FaultyFileSystem(MemoryFileSystem(), nth)).run()
-    return nth.count
+def calls_that_fail() -> list[int]:
+    """Their numbers, from 1."""
+    clean = Nth(0, errno.EIO)
+    Broker(FaultyFileSystem(MemoryFileSystem(), clean)).run()
+    if SOAK:
+        return list(range(1, clean.count + 1))
+    by_kind: dict[str, list[int]] = {}
+    for number, kind in enumerate(clean.kinds, 1):
+        by_kind.setdefault(kind, []).append(number)
+    chosen = {number for numbers in by_kind.values() for number in (*numbers[::EVERY], numbers[-1])}
+    return sorted(chosen)
 
 
-CALLS = count_of_calls()
+CALLS = calls_that_fail()
 
 
 @pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("part", range(8))
 def test_each_call_to_the_disk_may_fail(part: int, error_number: int) -> None:
-    for nth in range(1 + part, CALLS + 1, 8):
+    for nth in CALLS[part::8]:
         memory = MemoryFileSystem()
         broker = Broker(FaultyFileSystem(memory, Nth(nth, error_number), tear=True))
         broker.run()

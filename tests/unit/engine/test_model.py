@@ -6,10 +6,11 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 
 from tests.support.indexed_store_machine import IndexedStoreMachine
+from tests.support.trials import SOAK
 
 TestStoreMachine = IndexedStoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=40,
+    max_examples=40 if SOAK else 20,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

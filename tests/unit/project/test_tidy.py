@@ -10,6 +10,7 @@ import functools
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,43 @@ def modules(places: tuple[str, ...] = (*ROOMS, "deploy", "bench", "docs", "tests
     return [path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rules ask of a module: it is parsed and walked once. What has a line begins with it."""
+
+    empty: bool
+    documented: bool
+    calls: tuple[tuple[int, str], ...]
+    dropped: tuple[tuple[int, str], ...]  # calls whose result nobody takes
+    functions: tuple[tuple[int, str, int], ...]  # with the lines of their bodies
+    imports: tuple[str, ...]
+    silent_classes: tuple[tuple[int, str], ...]
+
+
 @functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+def facts_of(path: Path) -> Facts:
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    nodes = list(ast.walk(tree))
+    expressions = [node for node in nodes if isinstance(node, ast.Expr)]
+    return Facts(
+        empty=not tree.body,
+        documented=ast.get_docstring(tree) is not None,
+        calls=tuple((node.lineno, called(node)) for node in nodes if isinstance(node, ast.Call)),
+        dropped=tuple(
+            (node.lineno, called(node.value)) for node in expressions if isinstance(node.value, ast.Call)
+        ),
+        functions=tuple(
+            (node.lineno, node.name, body_lines(node))
+            for node in nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
+        imports=tuple(name for node in nodes for name in imported_names(node)),
+        silent_classes=tuple(
+            (node.lineno, node.name)
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and not ast.get_docstring(node)
+        ),
+    )
 
 
 def called(node: ast.Call) -> str:
@@ -97,10 +132,10 @@ def called(node: ast.Call) -> str:
 def calls_of(paths: list[Path], names: set[str]) -> list[str]:
     """Where one of `names` is called, as `file:line name`."""
     return [
-        f"{relative(path)}:{node.lineno} {called(node)}"
+        f"{relative(path)}:{line} {name}"
         for path in paths
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call) and called(node) in names
+        for line, name in facts_of(path).calls
+        if name in names
     ]
 
 
@@ -112,10 +147,10 @@ def test_modules_are_small() -> None:
 
 def test_functions_are_short() -> None:
     long = [
-        f"{relative(path)}:{node.lineno} {node.name}: {body_lines(node)}"
+        f"{relative(path)}:{line} {name}: {lines}"
         for path in modules(ROOMS)
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > FUNCTION_LINES_MAX
+        for line, name, lines in facts_of(path).functions
+        if lines > FUNCTION_LINES_MAX
     ]
     assert long == []
 
@@ -163,8 +198,7 @@ def test_the_engine_is_deterministic() -> None:
     imported = [
         f"{relative(path)}: {name}"
         for path in modules(ENGINE)
-        for node in ast.walk(tree_of(path))
-        for name in imported_names(node)
+        for name in facts_of(path).imports
         if name.split(".")[0] in {"asyncio", "random", "secrets", "socket", "threading", "time", "uuid"}
     ]
     assert imported == ["broker/storage/lmdb_trees.py: threading"], "which waits for readers of other threads"
@@ -195,10 +229,10 @@ def test_every_task_is_kept() -> None:
     """asyncio holds its tasks weakly: a task that nobody keeps may vanish in the middle of its work."""
     makers = {"asyncio.create_task", "asyncio.ensure_future", "loop.create_task"}
     dropped = [
-        f"{relative(path)}:{node.lineno}"
+        f"{relative(path)}:{line}"
         for path in modules()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and called(node.value) in makers
+        for line, name in facts_of(path).dropped
+        if name in makers
     ]
     assert dropped == []
 
@@ -214,7 +248,7 @@ def test_folders_that_must_not_become_packages(folder: str) -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
-        relative(path) for path in modules() if tree_of(path).body and not ast.get_docstring(tree_of(path))
+        relative(path) for path in modules() if not facts_of(path).empty and not facts_of(path).documented
     ]
     assert silent == []
 
@@ -222,10 +256,10 @@ def test_every_module_says_what_it_is_for() -> None:
 def test_what_other_projects_import_says_what_it_is() -> None:
     """Public classes of the SDK and of the protocol package; inside the daemons a reviewer decides."""
     silent = [
-        f"{relative(path)}:{node.lineno} {node.name}"
+        f"{relative(path)}:{line} {name}"
         for path in modules(("proto/trovemq_proto", "clients/python/trovemq"))
-        for node in tree_of(path).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not ast.get_docstring(node)
+        for line, name in facts_of(path).silent_classes
+        if not name.startswith("_")
     ]
     assert silent == []
 

@@ -23,6 +23,7 @@ from broker.storage.memory import MemoryFileSystem
 from broker.transactions.records import GIVEN_UP_TOPIC
 from broker.transactions.transactions import Transactions, TransactionsState
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
+from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -232,5 +233,8 @@ class TransactionsMachine(RuleBasedStateMachine):
 
 TestTransactions = TransactionsMachine.TestCase
 TestTransactions.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60 if SOAK else 30,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
