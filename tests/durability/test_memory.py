@@ -41,7 +41,7 @@ from tests.durability.nomemory_child import (
 )
 from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, flush, open_store, read_queue, send
-from tests.support.trials import Trials, strata
+from tests.support.trials import SOAK, Trials, strata
 from trovemq_proto.errors import TroveError
 
 TOTAL: Final = 2_000
@@ -72,6 +72,7 @@ def usual_trials() -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600 if SOAK else 300)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_an_allocation_that_fails_loses_nothing(
     part: int, trials: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +109,7 @@ def run_child(directory: Path, numbers: list[int]) -> list[int]:
         [sys.executable, "-m", "tests.durability.nomemory_child", str(directory), *asked],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert child.returncode == 0, child.stderr
@@ -196,6 +197,7 @@ def test_an_append_that_has_no_memory_when_it_is_written_ends_the_store(
 
 # --- a small memory -----------------------------------------------------------------------------------
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_store_of_384_mib_is_written_and_read_within_256_mib(trials: Trials, tmp_path: Path) -> None:
     """The limit is on the data that the process makes (RLIMIT_DATA): pages of mapped files are the kernel's
     to take back."""
@@ -203,7 +205,7 @@ def test_a_store_of_384_mib_is_written_and_read_within_256_mib(trials: Trials, t
         [sys.executable, "-m", "tests.durability.small_memory_child", str(tmp_path / "store")],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert child.returncode == 0, child.stderr[-2_000:]
