@@ -160,6 +160,7 @@ async def test_a_file_system_that_is_really_full(tmp_path: Path, flush_mode: str
             sent = await send_until_full(stubs)
             assert len(sent) > 10
             fill(disk / "filler")
+            sent += await send_until_full(stubs)  # a segment made ahead of the filler may have room
             assert await send_until_full(stubs) == []
             assert [body async for body in pull_all(stubs)] == sent, "reads go on"
             assert await query(stubs) == sent[::-1], "queries go on"

@@ -195,7 +195,7 @@ async def test_what_is_not_right_is_refused_and_stores_nothing(client: Client, b
 
     try:
         assert await refused(iter([commit])) is errors.REQUEST_ILLEGAL
-        assert await refused(frames_of("t", message, commit, timeout_ms=2_001)) is errors.REQUEST_ILLEGAL
+        assert await refused(frames_of("t", message, commit, timeout_ms=4_001)) is errors.REQUEST_ILLEGAL
         assert await refused(frames_of("t", message, wire.begin_frame("u", 0))) is errors.REQUEST_ILLEGAL
         assert await refused(frames_of("t", message)) is errors.REQUEST_ILLEGAL  # the stream just ends
         assert await refused(frames_of("not an id", commit)) is errors.TRANSACTION_ILLEGAL
