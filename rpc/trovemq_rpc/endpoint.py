@@ -89,6 +89,9 @@ class Endpoint(asyncio.BufferedProtocol):
         self.parts.discard(self)
         self.budget.forget(self)
         self.metrics.connections -= 1
+        self.metrics.window_stalls += self.connection.window_stalls
+        for code, count in self.connection.resets_sent.items():
+            self.metrics.count(self.metrics.resets_sent, ErrorCode(code).name, count)
         self.connection.failed = True
         self.on_lost(exc)
         self.transport = None

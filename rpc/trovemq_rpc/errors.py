@@ -35,6 +35,12 @@ class EndOfStream:
     def __bool__(self) -> bool:
         return False
 
+    def __eq__(self, other: object) -> bool:
+        return type(other).__name__ in {"EndOfStream", "_EOF"}  # grpcio's
+
+    def __hash__(self) -> int:
+        return hash("EndOfStream")
+
     def __len__(self) -> int:
         return 0
 

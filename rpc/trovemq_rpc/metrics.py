@@ -19,11 +19,13 @@ class Metrics:
         self.goaways_sent: dict[str, int] = {}  # by code
         self.goaways_received: dict[str, int] = {}
         self.resets_received: dict[str, int] = {}
+        self.resets_sent: dict[str, int] = {}  # of connections that are gone
+        self.window_stalls = 0  # the same
         self.too_many_pings = 0
         self.transparent_retries = 0
         self.messages_received = 0
         self.messages_sent = 0
 
     @staticmethod
-    def count(counts: dict[str, int], key: str) -> None:
-        counts[key] = counts.get(key, 0) + 1
+    def count(counts: dict[str, int], key: str, more: int = 1) -> None:
+        counts[key] = counts.get(key, 0) + more

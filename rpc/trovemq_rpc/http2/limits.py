@@ -13,7 +13,7 @@ ENHANCE_YOUR_CALM. So an honest peer never meets them, and a flood ends within a
 | frame_size_max | 64 KiB | few headers for a large message, and a frame still fits the receive buffer |
 | stream_window | 64 KiB | what a stream may send before anybody looked at it; it grows by use |
 | connection_window | 4 MiB | the same for all streams of a connection |
-| resets_allowed | 2,000 (400 a second) | rapid reset: streams opened and reset at once (CVE-2023-44487) |
+| resets_allowed | 10,000 (2,000 a second) | rapid reset (CVE-2023-44487); busy clients cancel often, too |
 | pings_allowed | 200 (20 a second) | a PING is answered at once: a flood makes us write |
 | settings_allowed | 100 (10 a second) | the same; each change also walks all streams |
 | priorities_allowed | 2,000 (200 a second) | PRIORITY means nothing any more (section 5.3.2) |
@@ -42,7 +42,7 @@ class Limits:
     frame_size_max: int = 64 << 10
     stream_window: int = 64 << 10
     connection_window: int = 4 << 20
-    resets_allowed: int = 2_000
+    resets_allowed: int = 10_000
     pings_allowed: int = 200
     settings_allowed: int = 100
     priorities_allowed: int = 2_000

@@ -155,7 +155,7 @@ def test_a_flood_of_control_frames_ends_the_connection(flood: bytes, count: int)
 def test_rapid_reset_ends_the_connection() -> None:
     """CVE-2023-44487."""
     connection = server()
-    flood = b"".join(headers(2 * n + 1) + frames.rst_stream(2 * n + 1, 8) for n in range(3_000))
+    flood = b"".join(headers(2 * n + 1) + frames.rst_stream(2 * n + 1, 8) for n in range(11_000))
     events = connection.receive(flood)
     assert events[-1][0] == ev.FAULT
     assert events[-1][2].code == ErrorCode.ENHANCE_YOUR_CALM
