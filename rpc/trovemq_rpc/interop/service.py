@@ -126,7 +126,8 @@ async def start(
     rpc: Transport, address: str, certificate: tuple[bytes, bytes] | None = None
 ) -> tuple[Any, int]:
     """Start a server. `certificate` is a PEM key and chain, for TLS. Returns the server and its port."""
-    server = rpc.server()
+    # h2spec takes the least frame size for granted.
+    server = rpc.server(options=[("grpc.http2.max_frame_size", 16_384)])
     server.add_generic_rpc_handlers((_handlers(rpc),))
     if certificate:
         port = server.add_secure_port(address, rpc.ssl_server_credentials((certificate,)))
