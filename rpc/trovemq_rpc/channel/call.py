@@ -223,6 +223,7 @@ class Call(Intake):
             self.wheel_key = 0
         if self.sent:
             endpoint = self.endpoint
+            self.stream.owner = None  # no cycle is left to the garbage collector
             if self.stream.state != CLOSED:
                 endpoint.reset(self.stream, ErrorCode.NO_ERROR if self.ended else ErrorCode.CANCEL)
             if self.reader is not None:

@@ -10,7 +10,6 @@ from trovemq_rpc.endpoint import Endpoint
 from trovemq_rpc.http2 import events as ev
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import ErrorCode
-from trovemq_rpc.http2.headers import ResponseHead
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
@@ -91,18 +90,23 @@ class ChannelEndpoint(Endpoint):
     # --- events -----------------------------------------------------------------------------------------
     def on_events(self, events: list[ev.Event]) -> None:
         for kind, stream, value, ended in events:
+            owner = stream.owner if stream is not None else None
             if kind == ev.DATA:
-                stream.owner.on_data(value, ended)
+                if owner is not None:
+                    owner.on_data(value, ended)
+                else:
+                    self.to_acknowledge += len(value)
             elif kind == ev.HEADERS:
-                head: ResponseHead = value
-                stream.owner.on_headers(head, ended)
+                if owner is not None:
+                    owner.on_headers(value, ended)
             elif kind == ev.TRAILERS:
-                stream.owner.on_trailers(value)
+                if owner is not None:
+                    owner.on_trailers(value)
             elif kind == ev.RESET:
                 name = ErrorCode(value).name if value in ErrorCode._value2member_map_ else str(value)
                 self.metrics.count(self.metrics.resets_received, name)
-                if stream.owner is not None:
-                    stream.owner.on_reset(value)
+                if owner is not None:
+                    owner.on_reset(value)
             else:
                 self._on_other(kind, stream, value)
         if self.draining:
@@ -113,7 +117,8 @@ class ChannelEndpoint(Endpoint):
             if stream.owner is not None:
                 stream.owner.on_writable()
         elif kind == ev.TOO_LARGE:
-            stream.owner.on_too_large()
+            if stream.owner is not None:
+                stream.owner.on_too_large()
         elif kind == ev.SETTINGS:
             if not self.ready:
                 self.ready = True

@@ -230,6 +230,7 @@ class ServerCall(Incoming, Outgoing):
     def end(self, status: str) -> None:
         """Nothing is sent or read any more."""
         self.over = True
+        self.stream.owner = None  # no cycle is left to the garbage collector
         endpoint = self.endpoint
         if self.wheel_key:
             endpoint.parts.wheel.remove(self.wheel_key, self.on_deadline)

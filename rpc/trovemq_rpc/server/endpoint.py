@@ -152,7 +152,8 @@ class ServerEndpoint(Endpoint):
             if stream.owner is not None:
                 stream.owner.on_reset()
         elif kind == ev.WRITABLE:
-            stream.owner.on_writable()
+            if stream.owner is not None:
+                stream.owner.on_writable()
         elif kind == ev.TOO_LARGE:
             stream.owner = _Refused(self)
             self._refuse_stream(stream, StatusCode.RESOURCE_EXHAUSTED, "the metadata is too large")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -274,3 +275,18 @@ async def test_many_half_received_messages_do_not_lock_each_other_out() -> None:
         assert set(await asyncio.gather(*(size(bytes(271_828)) for _ in range(300)))) == {b"271828"}
         assert budget.refused > 0
         assert (budget.held, budget.admissions) == (0, 0)
+
+
+async def test_a_call_leaves_nothing_to_the_garbage_collector() -> None:
+    async with ends() as both:
+        echo = both.unary("Echo")
+        for _ in range(10):
+            await echo(b"warm", timeout=5)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(1_000):
+                await echo(b"x", timeout=5)
+            assert gc.collect() < 1_000, "several objects a call"
+        finally:
+            gc.enable()
