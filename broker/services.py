@@ -71,8 +71,7 @@ class StoreServices:
         self.store, self.model = store, model or open_consumer_model(store, settings)
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
-        new_messages = NewMessages(self.store, self.model.delivery.next_offset)
-        self.receive_waits = ReceiveWaits(settings.receive_polls_max, new_messages)
+        self.receive_waits = _receive_waits(store, self.model, settings)
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
         self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)
@@ -283,6 +282,10 @@ class RoutedTopics:
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
         self._store.topics.add_change_listener(listener)
+
+
+def _receive_waits(store: MessageStore, model: ConsumerModel, settings: BrokerSettings) -> ReceiveWaits:
+    return ReceiveWaits(settings.receive_polls_max, NewMessages(store, model.delivery.next_offset))
 
 
 def _flush_settings(settings: BrokerSettings) -> FlushSettings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 from typing import Any
 
 import pytest
@@ -302,89 +301,6 @@ def test_more_than_one_poll_takes_goes_to_the_next() -> None:
         taken = [body for task in tasks[:3] for body in bodies(task.result())]
         assert sorted(taken) == [b"0", b"1", b"2", b"3", b"4", b"5"]
         assert await tasks[3] == []
-
-    run(scene())
-
-
-_NUMBERS = count()
-
-
-async def send_tagged(parts: Parts, *tags: str) -> None:
-    """To the one queue of topic `one`, in this order, visible together."""
-    if parts.store.topics.get("one") is None:
-        parts.store.topics.create("one", 1, "NORMAL")
-    messages = []
-    for tag in tags:
-        made = message(tag.encode(), "one", message_id=f"M{next(_NUMBERS)}", properties={"t": tag})
-        made.system_properties.tag = tag
-        messages.append(made)
-    if messages:
-        await parts.send(*messages)
-    await turns()
-
-
-def polls(parts: Parts, *expressions: str) -> list[asyncio.Task[list[v2.Message]]]:
-    """Receives of one group that wait, each with its filter (SQL where it has an =)."""
-    return [
-        asyncio.ensure_future(
-            parts.messages("one", expression=text, kind=v2.SQL if "=" in text else v2.TAG, polling_ms=20_000)
-        )
-        for text in expressions
-    ]
-
-
-@pytest.mark.parametrize(("old", "new"), [("old", "new"), ("old", "old || new"), ("t = 'old'", "t = 'new'")])
-def test_a_waiting_receive_skipped_what_the_groups_new_filter_takes(old: str, new: str) -> None:
-    async def scene() -> None:
-        parts = parts_with()
-        await send_tagged(parts)
-        (sleeper,) = polls(parts, old)
-        await turns()
-        await send_tagged(parts, "new", "neither")
-        assert not sleeper.done()
-        (member,) = polls(parts, new)
-        await turns()
-        assert bodies(member.result()) == [b"new"]
-        await send_tagged(parts, "old")
-        assert bodies(sleeper.result()) == [b"old"]
-
-    run(scene())
-
-
-@pytest.mark.parametrize("filters", [("old", "new"), ("new", "old"), ("t = 'old'", "new")])
-@pytest.mark.parametrize("tags", [("new", "old"), ("old", "new")])
-def test_members_with_different_filters_that_wait_get_what_is_theirs(
-    filters: tuple[str, str], tags: tuple[str, str]
-) -> None:
-    async def scene() -> None:
-        parts = parts_with()
-        await send_tagged(parts)
-        waiting = polls(parts, *filters)
-        await turns()
-        await send_tagged(parts, *tags)
-        await turns(20)
-        assert [task.done() for task in waiting] == [True, True]
-        assert sorted(body for task in waiting for body in bodies(task.result())) == [b"new", b"old"]
-
-    run(scene())
-
-
-@pytest.mark.parametrize("orderly", [False, True])
-def test_what_a_member_gave_back_is_not_dropped_by_one_with_another_filter(orderly: bool) -> None:
-    async def scene() -> None:
-        parts = parts_with()
-        parts.groups.create(SubscriptionGroup("g", orderly))
-        await send_tagged(parts, "new")
-        (got,) = await parts.messages("one", expression="new")
-        old, new = polls(parts, "old", "new")
-        await turns()
-        handle = got.system_properties.receipt_handle
-        parts.delivery.change_invisible("g", "one", handle, 0, parts.now_ms)
-        parts.waits.wake(("g", "one"))
-        await turns(20)
-        assert not old.done()
-        assert bodies(new.result()) == [b"new"]
-        old.cancel()
 
     run(scene())
 

@@ -1,0 +1,101 @@
+"""A group whose filter is changed member by member: who waits passes over nothing that another one takes."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+import pytest
+
+from broker.consumer_settings import ConsumerSettings
+from broker.topics.subscription_groups import SubscriptionGroup
+from tests.support.fake_loop import run, turns
+from tests.support.rocketmq_parts import Parts, message
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+
+FROM_BEGIN = ConsumerSettings(new_group_start="begin")
+_NUMBERS = count()
+
+
+def bodies(receive: asyncio.Task[list[v2.Message]]) -> list[bytes]:
+    return [one.body for one in receive.result()]
+
+
+async def send_tagged(parts: Parts, *tags: str) -> None:
+    """To the one queue of topic `one`, in this order, visible together."""
+    if parts.store.topics.get("one") is None:
+        parts.store.topics.create("one", 1, "NORMAL")
+    messages = []
+    for tag in tags:
+        made = message(tag.encode(), "one", message_id=f"M{next(_NUMBERS)}", properties={"t": tag})
+        made.system_properties.tag = tag
+        messages.append(made)
+    if messages:
+        await parts.send(*messages)
+    await turns()
+
+
+def polls(parts: Parts, *expressions: str) -> list[asyncio.Task[list[v2.Message]]]:
+    """Receives of one group that wait, each with its filter (SQL where it has an =)."""
+    return [
+        asyncio.ensure_future(
+            parts.messages("one", expression=text, kind=v2.SQL if "=" in text else v2.TAG, polling_ms=20_000)
+        )
+        for text in expressions
+    ]
+
+
+@pytest.mark.parametrize(("old", "new"), [("old", "new"), ("old", "old || new"), ("t = 'old'", "t = 'new'")])
+def test_a_waiting_receive_skipped_what_the_groups_new_filter_takes(old: str, new: str) -> None:
+    async def scene() -> None:
+        parts = Parts(consumers=FROM_BEGIN)
+        await send_tagged(parts)
+        (sleeper,) = polls(parts, old)
+        await turns()
+        await send_tagged(parts, "new", "neither")
+        assert not sleeper.done()
+        (member,) = polls(parts, new)
+        await turns()
+        assert bodies(member) == [b"new"]
+        await send_tagged(parts, "old")
+        assert bodies(sleeper) == [b"old"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("filters", [("old", "new"), ("new", "old"), ("t = 'old'", "new")])
+@pytest.mark.parametrize("tags", [("new", "old"), ("old", "new")])
+def test_members_with_different_filters_that_wait_get_what_is_theirs(
+    filters: tuple[str, str], tags: tuple[str, str]
+) -> None:
+    async def scene() -> None:
+        parts = Parts(consumers=FROM_BEGIN)
+        await send_tagged(parts)
+        waiting = polls(parts, *filters)
+        await turns()
+        await send_tagged(parts, *tags)
+        await turns(20)
+        assert [task.done() for task in waiting] == [True, True]
+        assert sorted(body for task in waiting for body in bodies(task)) == [b"new", b"old"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_what_a_member_gave_back_is_not_dropped_by_one_with_another_filter(orderly: bool) -> None:
+    async def scene() -> None:
+        parts = Parts(consumers=FROM_BEGIN)
+        parts.groups.create(SubscriptionGroup("g", orderly))
+        await send_tagged(parts, "new")
+        (got,) = await parts.messages("one", expression="new")
+        old, new = polls(parts, "old", "new")
+        await turns()
+        handle = got.system_properties.receipt_handle
+        parts.delivery.change_invisible("g", "one", handle, 0, parts.now_ms)
+        parts.waits.wake(("g", "one"))
+        await turns(20)
+        assert not old.done()
+        assert bodies(new) == [b"new"]
+        old.cancel()
+
+    run(scene())
