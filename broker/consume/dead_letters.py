@@ -23,10 +23,12 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.internal_properties import is_reserved
+from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
 
 ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 _SENT_AGAIN: Final = {
     "KEYS",
+    PROPERTY_KEY_SIZES,
     "TAGS",
     "UNIQ_KEY",
     "WAIT",

@@ -2,7 +2,7 @@
 
 The key index holds 31 bits of a hash of `topic#key`; only the record tells whether it has the key. A record
 answers when its TOPIC is the topic, its STORETIMESTAMP lies in [begin, end], and
-- KEY: the key is one of KEYS (trovemq_proto.records.keys: it may have spaces itself), or UNIQ_KEY;
+- KEY: the key is one of KEYS (words, or keys with spaces: trovemq_proto.records.keys), or UNIQ_KEY;
 - UNIQUE: the key is UNIQ_KEY;
 - TAG: the key is TAGS.
 """
@@ -24,7 +24,8 @@ from trovemq_proto.records import (
     parse_properties,
 )
 from trovemq_proto.records.fields import RecordFields, store_timestamp
-from trovemq_proto.records.keys import has_key, key_word
+from trovemq_proto.records.keys import key_word, keys_with_spaces
+from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
 
 TIME_MAX: Final = (1 << 63) - 1
 KEY_SIZE_MAX: Final = 32_767
@@ -73,7 +74,7 @@ class KeyQuery:
             return {index_hash(topic, f"T#{self.key}")}
         found = {index_hash(topic, self.key)}
         if self.type is KeyType.KEY and " " in self.key:
-            found.add(index_hash(topic, key_word(self.key)))
+            found.add(index_hash(topic, key_word(self.key.encode("utf-8", "replace")).decode()))
         return found
 
     @property
@@ -106,4 +107,9 @@ class KeyQuery:
             return properties.get(PROPERTY_TAGS) == self.key
         if properties.get(PROPERTY_UNIQ_KEY) == self.key:
             return True
-        return self.type is KeyType.KEY and has_key(properties.get(PROPERTY_KEYS, ""), self.key)
+        if self.type is not KeyType.KEY:
+            return False
+        keys, sizes = properties.get(PROPERTY_KEYS, ""), properties.get(PROPERTY_KEY_SIZES, "")
+        if sizes and " " in self.key:
+            return self.key.encode("utf-8", "replace") in keys_with_spaces(keys.encode(), sizes.encode())
+        return self.key in keys.split(" ")

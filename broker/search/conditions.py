@@ -16,13 +16,15 @@ from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
-from trovemq_proto.records.keys import has_key_bytes, whole_word
+from trovemq_proto.records.keys import key_word, keys_with_spaces
+from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
 
 TIME_MAX: Final = (1 << 63) - 1
 VALUE_SIZE_MAX: Final = 32_767
 CONDITIONS_MAX: Final = 64
 DEPTH_MAX: Final = 8
 
+_KEY_SIZES: Final = PROPERTY_KEY_SIZES.encode()
 KIND_NAMES: Final = {UNIQUE_KEY: "unique id", KEY: "key", TAG: "tag", PROPERTY: "property"}
 _PROPERTY_OF: Final = {UNIQUE_KEY: PROPERTY_UNIQ_KEY, KEY: PROPERTY_KEYS, TAG: PROPERTY_TAGS}
 
@@ -45,9 +47,13 @@ class Has:
         """A key with spaces: the trees have its words only."""
         return self.kind == KEY and b" " in self.value
 
+    def is_met_by_key(self, keys: bytes, sizes: bytes) -> bool:
+        """Of a key with spaces, which KEYS and TROVEMQ_KEY_SIZES say together."""
+        return any(map(self.is_met, keys_with_spaces(keys, sizes)))
+
     def by_word(self) -> Has | None:
         """Of a key with spaces: what is met by all that meet this, and has entries. None: nothing is."""
-        word = whole_word(self.value, is_beginning=self.is_prefix)
+        word = key_word(self.value, is_beginning=self.is_prefix)
         if word:
             return Has(KEY, word)
         last = self.value.rsplit(b" ", 1)[-1]
@@ -58,7 +64,9 @@ class Has:
         if found is None:
             return False
         if self.kind == KEY:
-            return has_key_bytes(found, self.value, is_beginning=self.is_prefix)
+            if self.has_spaces:
+                return self.is_met_by_key(found, properties.get(_KEY_SIZES, b""))
+            return any(self.is_met(word) for word in found.split(b" ") if word)
         return self.is_met(found)
 
     def is_met(self, value: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -12,9 +12,9 @@ from broker.search.conditions import AllOf, Condition, Has, SearchQuery
 from broker.trees.layout import KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import RecordFields, store_timestamp
-from trovemq_proto.records.keys import has_key_bytes
 from trovemq_proto.records.layout import (
     NAME_END,
+    PROPERTY_KEY_SIZES,
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
     VALUE_END,
@@ -85,6 +85,12 @@ class _Values:
             self._found[name, words] = found
         return found
 
+    def texts(self, name: bytes) -> Iterator[tuple[int, bytes]]:
+        """(record, value) of those that have the property."""
+        for scan, slices in self.of(name, words=False):
+            for record, start, end in zip(*(part.tolist() for part in slices), strict=True):
+                yield record, scan.joined[start:end]
+
 
 def _meeting(condition: Condition, values: _Values) -> Mask:
     if isinstance(condition, Has):
@@ -99,10 +105,9 @@ def _meeting(condition: Condition, values: _Values) -> Mask:
 def _having(condition: Has, values: _Values) -> Mask:
     found = np.zeros(values.count, np.bool_)
     if condition.has_spaces:
-        for scan, slices in values.of(condition.property_name, words=False):
-            for record, start, end in zip(*(part.tolist() for part in slices), strict=True):
-                keys = scan.joined[start:end]
-                found[record] = has_key_bytes(keys, condition.value, is_beginning=condition.is_prefix)
+        widths = dict(values.texts(PROPERTY_KEY_SIZES.encode()))
+        for record, keys in values.texts(condition.property_name) if widths else ():
+            found[record] = record in widths and condition.is_met_by_key(keys, widths[record])
         return found
     wanted = len(condition.value)
     for scan, slices in values.of(condition.property_name, words=condition.kind == KEY):

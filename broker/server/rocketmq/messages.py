@@ -34,6 +34,7 @@ from trovemq_proto.records import (
 )
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.internal_properties import is_reserved
+from trovemq_proto.records.keys import key_sizes
 from trovemq_proto.records.layout import (
     BODY_SIZE_MAX_DEFAULT,
     HEADERS,
@@ -41,6 +42,7 @@ from trovemq_proto.records.layout import (
     MAGIC_V1_BYTES,
     PROPERTY_DEAD_ID,
     PROPERTY_DEAD_TOPIC,
+    PROPERTY_KEY_SIZES,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRANSACTION,
@@ -274,6 +276,8 @@ def _system_properties(system: v2.SystemProperties) -> dict[str, str]:
     """Under the names by which RocketMQ stores them. The born host of the record itself is the peer's
     address; what the sender says of itself stands beside it."""
     found = {}
+    if sizes := key_sizes(system.keys):
+        found[PROPERTY_KEY_SIZES] = sizes
     if system.message_group:
         found[PROPERTY_SHARDING_KEY] = system.message_group
     if system.HasField("priority"):

@@ -96,6 +96,6 @@ def _row_groups(filters: FileFilters, question: Question) -> tuple[int, ...]:
         if value and groups:
             groups &= filters.groups_with(column, [value])
     if question.key and groups:
-        own = filters.groups_with(KEY_LIST, [key_word(question.key)])
+        own = filters.groups_with(KEY_LIST, [key_word(question.key.encode()).decode()])
         groups &= own | filters.groups_with("uniqueKey", [question.key])
     return tuple(sorted(groups))

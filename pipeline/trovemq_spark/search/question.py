@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trovemq_proto.records import decode_offset_msg_id
-from trovemq_proto.records.keys import has_key
+from trovemq_proto.records.keys import keys_with_spaces
+from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
 from trovemq_spark.search.json_path import Step, has_value, literal_in_body
 from trovemq_spark.table.schema import arrow_schema, column_names
 
@@ -72,7 +73,7 @@ class Question:
             "msgId": self.msg_id,
             "tags": self.tag,
             "storeTimestamp": self.has_times,
-            "properties": self.property_name,
+            "properties": self.property_name or " " in self.key,
             "body": self.needs_body,
         }
         return [name for name, asked in wanted.items() if asked] or ["storeTimestamp"]
@@ -121,8 +122,17 @@ class Question:
         chosen = pa.array(rows)
         keys = batch.column("keys").take(chosen).to_pylist()
         unique_keys = batch.column("uniqueKey").take(chosen).to_pylist()
-        pairs = zip(keys, unique_keys, strict=True)
-        return np.array([self.key == unique or has_key(own or "", self.key) for own, unique in pairs])
+        sizes = [None] * len(rows)
+        if " " in self.key:
+            properties = batch.column("properties").take(chosen)
+            sizes = pc.map_lookup(properties, pa.scalar(PROPERTY_KEY_SIZES), "last").to_pylist()
+        each = zip(keys, unique_keys, sizes, strict=True)
+        return np.array([self.key == unique or self._is_of(own or "", size) for own, unique, size in each])
+
+    def _is_of(self, keys: str, sizes: str | None) -> bool:
+        if sizes and " " in self.key:
+            return self.key.encode() in keys_with_spaces(keys.encode(), sizes.encode())
+        return self.key in keys.split(" ")
 
     def _has_json(self, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
         assert self.json_steps is not None, "asked for"

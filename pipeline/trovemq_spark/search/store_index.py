@@ -47,7 +47,8 @@ def candidates(
         begin = int(views[0].items["physical_offset"][1])
         end = int(views[-1].items["physical_offset"][views[-1].item_count - 1])
         found: set[int] = set()
-        for key_hash in {index_hash(topic, one) for topic in topics for one in {key, key_word(key)}}:
+        words = {key, key_word(key.encode()).decode()}
+        for key_hash in {index_hash(topic, word) for topic in topics for word in words}:
             for view in views:
                 found.update(_walk(view, key_hash))
     except (StorageError, TroveError, _ContradictionError, ValueError):

@@ -10,10 +10,12 @@
 | `TROVEMQ_WITHDRAWN_TOPIC` | the broker | the topic of that message                                         |
 | `TROVEMQ_PRODUCER`        | the SDK    | the idempotent producer that sent the message                     |
 | `TROVEMQ_SEQUENCE`        | the SDK    | the message's number among those of that producer                 |
+| `TROVEMQ_KEY_SIZES`       | the SDK    | where the keys in KEYS end, where one has spaces (keys.py)        |
 
 The prefix is reserved: no other name begins with it. What is the SDK's comes by the native protocol (Append,
-Send) and not by RocketMQ's. A user writes none of them, and a receiver sees none of
-them: they are left out where a message is given to a program, and where it is sent again.
+Send) and not by RocketMQ's; the sizes of keys are the broker's to write there. A user writes none of them,
+and a receiver sees none of them: they are left out where a message is given to a program, and where it is
+sent again (but for the sizes of keys in a dead letter).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.records.layout import (
+    PROPERTY_KEY_SIZES,
     PROPERTY_PRODUCER,
     PROPERTY_SEQUENCE,
     PROPERTY_TX_BEGIN,
@@ -65,6 +68,7 @@ INTERNAL_PROPERTIES: Final[Mapping[str, Writer]] = MappingProxyType(
         PROPERTY_WITHDRAWN_TOPIC: Writer.BROKER,
         PROPERTY_PRODUCER: Writer.SDK,
         PROPERTY_SEQUENCE: Writer.SDK,
+        PROPERTY_KEY_SIZES: Writer.SDK,
     }
 )
 _PREFIX: Final = INTERNAL_PREFIX.encode()

@@ -1,32 +1,47 @@
 """The keys of a message: KEYS is what the sender gave, joined by one space each, as RocketMQ stores it.
 
-A key may have spaces itself (RocketMQ's v2 protocol allows it), and nothing tells them from those in between.
-Indexes have an entry for each word (a piece between single spaces, without empty ones). So a key with spaces
-is looked up by one of its words, and a message has it where it stands in KEYS between spaces or ends.
+A key may have spaces itself (RocketMQ's v2 protocol allows it), and nothing in KEYS tells them from those in
+between. So the sizes of the keys stand beside it where one has a space:
+
+| property            | value                                                             |
+|---------------------|-------------------------------------------------------------------|
+| `TROVEMQ_KEY_SIZES` | bytes of each key in KEYS, in their order: decimals, `,` between  |
+
+Indexes have an entry for each word of KEYS (a piece between single spaces, without empty ones), as RocketMQ's
+has. A key with spaces is looked up by one of its words; the record says whether it has the whole key. A word
+of a key with spaces is found, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 
-def has_key(keys: str, key: str) -> bool:
-    """Whether the key, as its sender gave it, is one of KEYS."""
-    return bool(key) and f" {key} " in f" {keys} "
-
-
-def has_key_bytes(keys: bytes, key: bytes, *, is_beginning: bool) -> bool:
-    """The same of UTF-8; is_beginning: of a key that begins so."""
-    if is_beginning:
-        return b" %s" % key in b" %s" % keys
-    return b" %s " % key in b" %s " % keys
+_SPACE = ord(" ")
 
 
-def key_word(key: str) -> str:
-    """The word by which indexes find the key: its longest one."""
-    return max(key.split(" "), key=len)
+def key_sizes(keys: Sequence[str]) -> str:
+    """TROVEMQ_KEY_SIZES of these keys; "" where KEYS says it all."""
+    if not any(" " in key for key in keys):
+        return ""
+    return ",".join(str(len(key.encode())) for key in keys)
 
 
-def whole_word(key: bytes, *, is_beginning: bool) -> bytes:
-    """The same of UTF-8; where only the key's beginning is known, its last word is not: b"" where no other
-    one is there."""
+def keys_with_spaces(keys: bytes, sizes: bytes) -> list[bytes]:
+    """The keys with spaces, by KEYS and TROVEMQ_KEY_SIZES; none where these do not fit each other."""
+    texts = sizes.split(b",")
+    if not all(text.isdigit() and len(text) <= 5 for text in texts):
+        return []
+    widths = [int(text) + 1 for text in texts]
+    ends = [end - 1 for end in accumulate(widths)]
+    if ends[-1] != len(keys) or any(keys[end] != _SPACE for end in ends[:-1]):
+        return []
+    found = [keys[end - width + 1 : end] for width, end in zip(widths, ends, strict=True)]
+    return [key for key in found if b" " in key]
+
+
+def key_word(key: bytes, *, is_beginning: bool = False) -> bytes:
+    """The word by which indexes find a key: its longest one. Of a beginning the last word may go on: b""
+    where there is no other one."""
     words = key.split(b" ")
     return max(words[:-1] if is_beginning else words, key=len)

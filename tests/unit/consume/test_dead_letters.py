@@ -78,7 +78,7 @@ def test_the_copy_has_keys_tags_properties_and_unique_key_and_none_of_its_past()
         "REAL_TOPIC": "%RETRY%billing_orders",
         "REAL_QID": "0",
         "TIMER_OUT_MS": "5",
-        **dict.fromkeys(INTERNAL_PROPERTIES, "1"),
+        **dict.fromkeys(INTERNAL_PROPERTIES.keys() - {"TROVEMQ_KEY_SIZES"}, "1"),
         "DELAY": "3",
         "TRAN_MSG": "true",
         "1ST_POP_TIME": "7",

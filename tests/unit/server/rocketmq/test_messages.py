@@ -225,6 +225,7 @@ def test_what_the_store_gets_of_a_sent_message() -> None:
     assert found.stored_properties("")["KEYS"] == "k1 two words"
     assert found.properties == {"a": "1"}, "the stored form has no empty names and values"
     assert found.system_properties == {
+        "TROVEMQ_KEY_SIZES": "2,9",
         "__SHARDINGKEY": "g",
         "__BORNHOST": "laptop",
         "TRACE_CONTEXT": "trace",
