@@ -6,6 +6,7 @@
     make bench ARGS="recovery"      how soon a killed broker acknowledges again
     make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
     make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo
+    make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -29,7 +30,7 @@ from typing import Any
 import uvloop
 
 import trovemq
-from bench import engine, limits, measure, recovery, rocketmq, safety
+from bench import engine, limits, measure, recovery, rocketmq, safety, topics
 from bench.report import Report, print_table, write_json, write_markdown
 from bench.rpc import run as rpc
 from bench.trees import run as trees
@@ -46,6 +47,7 @@ PARTS = {
     "recovery": "Recovery after a kill",
     "trees": "B+trees",
     "rpc": "gRPC, our own beside grpc.aio",
+    "topics": "Many topics",
 }
 PIPELINE = "pipeline"
 BROKER_SETTINGS: dict[str, Any] = {
@@ -177,6 +179,7 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "recovery": (recovery.measure_recovery, recovery.ABOUT),
     "trees": (trees.measure_trees, trees.ABOUT),
     "rpc": (rpc.measure_rpc, rpc.ABOUT),
+    "topics": (topics.measure_topics, topics.ABOUT),
     PIPELINE: (measure_pipeline, ""),
 }
 TITLES = PARTS | {PIPELINE: "The data pipeline on Spark"}

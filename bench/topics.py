@@ -1,0 +1,155 @@
+"""Many topics of 8 queues: what it costs to make them, to have them, and to start with them.
+
+    made      64 calls at a time over one connection, while two clients watch all routes
+    idle      processor and memory some seconds after the last call
+    scrape    /metrics and a listing, and how long another request waits beside them
+    start     after a clean stop and a kill, until the broker is ready; then with a message in each queue
+    maps      mappings and open files of the broker at the end: a process has 65,530 maps
+
+10,000 topics; with --quick 1,000, and the goals are those of 10,000 all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import trovemq
+from bench import measure
+from bench.report import Report
+from trovemq.testing import BrokerProcess
+
+TOPICS: Final = 10_000
+QUEUES: Final = 8
+IN_FLIGHT: Final = 64
+WATCHERS: Final = 2
+IDLE_S: Final = 5.0
+SENT_AT_ONCE: Final = 256
+ABOUT: Final = "Topics of 8 queues; the store is written with sync flush.\n\n"
+
+
+async def measure_topics(report: Report, directory: Path, *, quick: bool) -> None:
+    """Makes, idles, scrapes, sends to every queue, and starts again and again."""
+    count, store = TOPICS // (10 if quick else 1), directory / "topics"
+    broker = BrokerProcess(store=store, flushDiskType="SYNC_FLUSH", ready_timeout=120.0)
+    try:
+        broker.start()
+        await _make(report, broker, count)
+        await _idle(report, broker)
+        await _ask(report, broker)
+        await _start(report, broker, "empty queues")
+        await _fill(broker, count)
+        await _start(report, broker, "a message in each queue")
+        await _idle(report, broker, "after a start with messages")
+        report.add("maps of the process", _lines(broker, "maps"), "maps", at_most=2_000)
+        report.add("open files of the process", _entries(broker, "fd"), "files", at_most=1_000)
+    finally:
+        broker.kill()
+        broker.close()
+
+
+async def _make(report: Report, broker: BrokerProcess, count: int) -> None:
+    async with trovemq.connect(broker.address) as client, asyncio.TaskGroup() as group:
+        watching = [group.create_task(_watch(broker)) for _ in range(WATCHERS)]
+        spent, started = measure.scheduled_seconds(broker.pid), time.perf_counter()
+
+        async def make(number: int) -> None:
+            await client.admin.create_topic(f"topic-{number:06}", QUEUES)
+
+        await _each(range(count), make)
+        seconds = time.perf_counter() - started
+        spent = measure.scheduled_seconds(broker.pid) - spent
+        for task in watching:
+            task.cancel()
+    report.add("topics: made a second, durable, 64 in flight", count / seconds, "/s", at_least=1_000)
+    report.add("topics: broker CPU for each", spent / count * 1e6, "us", at_most=1_000)
+
+
+async def _watch(broker: BrokerProcess) -> None:
+    """The routes of all topics, as a nameserver's clients may watch them."""
+    import grpc
+
+    from trovemq_proto.v1 import route_pb2, route_pb2_grpc
+
+    async with grpc.aio.insecure_channel(broker.address) as channel:
+        async for _ in route_pb2_grpc.RouteServiceStub(channel).WatchRoutes(route_pb2.WatchRoutesRequest()):
+            pass
+
+
+async def _each(numbers: range, do: Callable[[int], Awaitable[None]], at_once: int = IN_FLIGHT) -> None:
+    left = iter(numbers)
+
+    async def work() -> None:
+        for number in left:
+            await do(number)
+
+    await asyncio.gather(*(work() for _ in range(at_once)))
+
+
+async def _idle(report: Report, broker: BrokerProcess, when: str = "made just now") -> None:
+    await asyncio.sleep(1)
+    spent = measure.scheduled_seconds(broker.pid)
+    await asyncio.sleep(IDLE_S)
+    share = (measure.scheduled_seconds(broker.pid) - spent) / IDLE_S * 100
+    report.add(f"idle, {when}: of a processor", share, "%", at_most=2)
+    memory = measure.resident_bytes(broker.pid) / (1 << 20)
+    report.add(f"idle, {when}: resident memory", memory, "MiB", at_most=400)
+
+
+async def _ask(report: Report, broker: BrokerProcess) -> None:
+    """How long small requests wait while a scrape and a listing run."""
+    waits: list[float] = []
+    async with trovemq.connect(broker.address) as client, trovemq.connect(broker.address) as other:
+        asking = [asyncio.create_task(asyncio.to_thread(_scrape, broker)) for _ in range(3)]
+        asking.append(asyncio.create_task(_list(other)))
+        while not all(task.done() for task in asking):
+            started = time.perf_counter()
+            await client.admin.describe_topic("topic-000000")
+            waits.append(time.perf_counter() - started)
+        for task in asking:
+            task.result()
+    report.add("beside scrapes and a listing: longest wait", max(waits) * 1e3, "ms", at_most=50)
+
+
+def _scrape(broker: BrokerProcess) -> None:
+    with urllib.request.urlopen(f"http://{broker.http_address}/metrics", timeout=60) as reply:
+        reply.read()
+
+
+async def _list(client: trovemq.Client) -> None:
+    await client.admin.list_topics()
+
+
+async def _fill(broker: BrokerProcess, count: int) -> None:
+    """One message for each queue."""
+    async with trovemq.connect(broker.address) as client:
+
+        async def send(number: int) -> None:
+            topic, queue_id = f"topic-{number // QUEUES:06}", number % QUEUES
+            await client.send(topic, b"x", queue_id=queue_id)
+
+        await _each(range(count * QUEUES), send, SENT_AT_ONCE)
+
+
+async def _start(report: Report, broker: BrokerProcess, what: str) -> None:
+    await asyncio.sleep(2)  # the marks are on disk
+    for how, end in (("clean stop", broker.stop), ("kill", broker.kill)):
+        await asyncio.to_thread(end)
+        started = time.perf_counter()
+        await asyncio.to_thread(broker.start)
+        seconds = time.perf_counter() - started
+        report.add(f"start after a {how}, {what}", seconds, "s", at_most=5)
+        spent = measure.scheduled_seconds(broker.pid)
+        report.add(f"start after a {how}, {what}: broker CPU", spent, "s", at_most=5)
+
+
+def _lines(broker: BrokerProcess, name: str) -> int:
+    return len(Path(f"/proc/{broker.pid}/{name}").read_text().splitlines())
+
+
+def _entries(broker: BrokerProcess, name: str) -> int:
+    return len(list(Path(f"/proc/{broker.pid}/{name}").iterdir()))
