@@ -57,6 +57,7 @@ async def services(path: Path, flush_mode: FlushMode) -> AsyncIterator[StoreServ
         commit_log_file_size=1 << 22,
         index_slot_count=100,
         index_item_count=10_000,
+        clean_forcibly_enable=True,
     )
     store_settings = settings.store_settings(parse_address("127.0.0.1:8081"))
     store = MessageStore.open(RealFileSystem(path), store_settings, NOW_MS)
