@@ -10,7 +10,7 @@
 | MIXED, UNSPECIFIED | NORMAL, FIFO, DELAY, TRANSACTION              |
 
 A topic with the option `order = priority` takes PRIORITY too. What the native protocol appends is never a
-half message, and waits for no time.
+half message, and waits for no time; there a priority means nothing where a topic is not received by it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,12 @@ def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     if not marks and NORMAL in accepted:
         return
     for kind in dict.fromkeys(_kinds(batch)):
-        if kind != NORMAL or not config.by_priority:  # without a priority it has the default one
-            check_kind(config, kind)
+        if kind in (
+            NORMAL,
+            "PRIORITY",
+        ):  # without a priority it has the default one, or it means nothing here
+            kind = "PRIORITY" if config.by_priority else NORMAL  # noqa: PLW2901
+        check_kind(config, kind)
 
 
 def _kinds(batch: RecordBatch) -> list[str]:

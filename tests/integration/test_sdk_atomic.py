@@ -13,7 +13,7 @@ from trovemq import AtomicTransaction, Client, ReceivedMessage, Subscription, Tr
 from trovemq._wire import transactions as wire
 from trovemq._wire.connection import Connection
 from trovemq.testing import BrokerProcess
-from trovemq_proto.records import encode_record
+from trovemq_proto.records import encode_record, parse_properties
 from trovemq_proto.v1 import transaction_pb2
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
@@ -67,7 +67,9 @@ async def test_messages_of_several_topics_are_stored_together(client: Client) ->
     for receipt, body in zip(receipts, (b"order 1", b"-1", b"-2", b"order 2"), strict=True):
         (found,) = (await client.get(receipt.offset_msg_id)).messages
         assert (found.body, found.topic, found.queue_offset) == (body, receipt.topic, receipt.queue_offset)
-        assert found.properties["TROVEMQ_TX_ID"] == tx.transaction_id
+        stored = parse_properties(found.property_block)
+        assert stored["TROVEMQ_TX_ID"] == tx.transaction_id
+        assert "TROVEMQ_TX_ID" not in found.properties
         assert found.unique_key == receipt.unique_key
     answer = await client.query("orders", "k1")
     assert [(message.body, message.tags) for message in answer.messages] == [(b"order 1", "t")]

@@ -312,7 +312,7 @@ class ColumnBatch(Batch):
             store_host_ipv6=self.form.store_host_ipv6,
             append_property_crc=self.form.append_property_crc,
             born_host_ipv6=self.form.born_host_ipv6,
-            writer=Writer.USER if self.numbering is None else Writer.SDK,
+            writer=Writer.SDK,
         )
         columns = self._columns
         properties = columns.properties

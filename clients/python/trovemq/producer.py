@@ -41,6 +41,7 @@ from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, encode_properties
+from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.properties import message_properties
 
@@ -395,7 +396,8 @@ class Producer:
     ) -> _Prepared:
         self._check_open(body)
         unique_key = next_unique_key() if unique_key is None else unique_key
-        found = message_properties(unique_key, keys, tag, properties)
+        writer = Writer.SDK if self._numbering is None else Writer.USER
+        found = message_properties(unique_key, keys, tag, properties, writer)
         if message_group is not None:
             check_text("message_group", message_group, errors.MESSAGE_GROUP_ILLEGAL)
             found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)

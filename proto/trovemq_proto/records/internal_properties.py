@@ -13,9 +13,9 @@
 | `TROVEMQ_KEY_SIZES`       | the SDK    | where the keys in KEYS end, where one has spaces (keys.py)        |
 
 The prefix is reserved: no other name begins with it. What is the SDK's comes by the native protocol (Append,
-Send) and not by RocketMQ's; the sizes of keys are the broker's to write there. A user writes none of them,
-and a receiver sees none of them: they are left out where a message is given to a program, and where it is
-sent again (but for the sizes of keys in a dead letter).
+Send), also from an application that numbers its messages itself; not by RocketMQ's, where the broker writes
+the sizes of keys. A receiver sees none of these names: they are left out where a message is given to a
+program, and where it is sent again (but for the sizes of keys in a dead letter).
 """
 
 from __future__ import annotations

@@ -110,8 +110,9 @@ def message_properties(
     keys: str | Sequence[str] | None,
     tag: str | None,
     properties: Mapping[str, str] | None,
+    writer: Writer = Writer.USER,
 ) -> dict[str, str]:
-    """The properties of one message in the encoder's order, each checked."""
+    """The properties of one message in the encoder's order, each checked. writer: who gives `properties`."""
     found = {}
     if not isinstance(properties, Mapping | None):
         raise TroveError(errors.PROPERTY_ILLEGAL, f"properties is a mapping of texts, {not_of(properties)}")
@@ -126,7 +127,7 @@ def message_properties(
     if tag is not None:
         found[PROPERTY_TAGS] = check_tag(tag)
     for name, value in (properties or {}).items():
-        check_property(name, value)
+        check_property(name, value, writer)
         found[name] = value
     return found
 

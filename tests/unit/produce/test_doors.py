@@ -134,11 +134,11 @@ DUE = {"TIMER_DELIVER_MS": "5"}
 @pytest.mark.parametrize(
     ("message_type", "taken", "refused"),
     [
-        ("NORMAL", [{}], [GROUP, PRIORITY, DUE]),
+        ("NORMAL", [{}, PRIORITY], [GROUP, DUE]),
         ("FIFO", [GROUP], [{}, {"__SHARDINGKEY": ""}, PRIORITY, DUE, {**GROUP, **DUE}]),
         ("DELAY", [DUE, {**GROUP, **DUE}], [{}, GROUP]),
         ("TRANSACTION", [], [{}, GROUP, DUE, {"TRAN_MSG": "true"}]),
-        ("MIXED", [{}, GROUP, DUE], [PRIORITY]),
+        ("MIXED", [{}, GROUP, DUE, PRIORITY], []),
         ("UNSPECIFIED", [{}, GROUP, DUE], []),
         ("PRIORITY", [PRIORITY, {}], [GROUP, DUE]),
     ],
