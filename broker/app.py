@@ -118,7 +118,8 @@ class BrokerApp:
         self, model: ConsumerModel, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
     ) -> None:
         settings = self._settings
-        services = StoreServices(store, settings, Traffic(self._rpc_metrics.observe), model)
+        traffic = Traffic(self._rpc_metrics.observe)
+        services = StoreServices(store, settings, traffic, model, self._grpc.replies)
         rocketmq = RocketmqServices(services, settings, advertised, self._version)
         view = LocalBroker(self._description(store, advertised), RoutedTopics(store))
         route = SelfRouteService(view)

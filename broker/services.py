@@ -47,6 +47,8 @@ from broker.topic_changes import TopicChanges
 from broker.topics.names import is_system_topic
 from broker.topics.topics import TopicConfig
 from broker.tree_task import TreeTask
+from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
+from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import UniqueKeyGenerator
@@ -67,6 +69,7 @@ class StoreServices:
         settings: BrokerSettings,
         traffic: Traffic | None = None,
         model: ConsumerModel | None = None,
+        replies: ReplyBudget | None = None,
     ) -> None:
         self.store, self.model = store, model or open_consumer_model(store, settings)
         self.appended = asyncio.Event()
@@ -119,10 +122,9 @@ class StoreServices:
         self.store_service = StoreService(
             store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path
         )
-        self.traffic = traffic or Traffic()
+        self.traffic, self.turns = traffic or Traffic(), Turns()
         self.priorities = PriorityCounts(store)
-        self.messages = self._message_service(settings)
-        self.turns = Turns()
+        self.messages = self._message_service(settings, replies)
         self.queries = QueryService(store, settings.queries_max, self.traffic, self.turns)
         self.searches = SearchService(store, self.queries.one_more, self.traffic, self.turns)
         self.atomic = self._open_transactions(settings)
@@ -145,7 +147,7 @@ class StoreServices:
             )
         )
 
-    def _message_service(self, settings: BrokerSettings) -> MessageService:
+    def _message_service(self, settings: BrokerSettings, replies: ReplyBudget | None) -> MessageService:
         append = AppendParts(
             self.appender,
             self.group_commit,
@@ -159,6 +161,7 @@ class StoreServices:
             self.traffic,
             settings.long_poll_wait_max_ms,
             settings.fetch_frames_in_flight_max,
+            replies,
         )
         return MessageService(append, fetch, self.coalescer, clock_ms)
 
@@ -220,6 +223,7 @@ class StoreServices:
             "segments": background.make_segments_ahead(self.store, self.appended),
             "retention": self.retention.run(),
             "timers": self.timer_task.run(),
+            "memory": keep_trimmed(TrimPolicy()),
             "snapshots": consumer_tasks.save_snapshots(self.model, self.group_commit.durable, clock_ms),
             "groups": consumer_tasks.save_groups(
                 self.group_changes.save_used, settings.consumer_offset_flush_interval_ms

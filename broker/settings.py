@@ -19,6 +19,7 @@ from broker.retention_settings import RetentionSettings
 from broker.store_settings import StoreSettings
 from trovemq_daemon.addresses import Address, resolve_ip
 from trovemq_daemon.grpc_server import GrpcLimits
+from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import setting
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
@@ -321,6 +322,23 @@ class BrokerSettings(RetentionSettings):
         maximum=JAVA_INT_MAX,
         rocketmq="grpcMaxInboundMessageSize",
     )
+    reply_bytes_max: int = setting(
+        268_435_456,
+        "Replies of all connections that are ready and not read; then large ones wait, 5 s at most.",
+        unit="bytes",
+        minimum=16_777_216,
+        maximum=1 << 40,
+    )
+    reply_connection_bytes_max: int = setting(
+        67_108_864, "The same of one connection.", unit="bytes", minimum=1_048_576, maximum=1 << 40
+    )
+    reply_unread_time_max_ms: int = setting(
+        60_000,
+        "A call ends when its client has not read a large reply for so long.",
+        unit="ms",
+        minimum=1_000,
+        maximum=86_400_000,
+    )
     grpc_streams_max: int = setting(
         1_000, "Calls and streams of one connection.", unit="streams", minimum=1, maximum=1_000_000
     )
@@ -451,6 +469,11 @@ class BrokerSettings(RetentionSettings):
             handshake_timeout_ms=self.grpc_handshake_timeout_ms,
             keepalive_time_ms=self.grpc_keepalive_time_ms,
             keepalive_timeout_ms=self.grpc_keepalive_timeout_ms,
+            replies=ReplyLimits(
+                total_max=self.reply_bytes_max,
+                connection_max=self.reply_connection_bytes_max,
+                unread_time_max_ms=self.reply_unread_time_max_ms,
+            ),
         )
 
 

@@ -9,7 +9,7 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
@@ -20,6 +20,7 @@ from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
+from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits, size_of
 from trovemq_daemon.request_bounds import check_parts
 from trovemq_daemon.tls import TlsIdentity
 from trovemq_proto import errors
@@ -46,6 +47,7 @@ class GrpcLimits:
     handshake_timeout_ms: int = 5_000  # a connection that says nothing is closed after this
     keepalive_time_ms: int = 10_000  # a silent connection is pinged after this
     keepalive_timeout_ms: int = 5_000  # and closed where no answer came for this long
+    replies: ReplyLimits = field(default_factory=ReplyLimits)
 
     def options(self) -> list[tuple[str, int]]:
         return [
@@ -124,10 +126,14 @@ def _bounded_reader(read: Any) -> Any:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Turns TroveError into its gRPC status with details, anything else into UNKNOWN_ERROR and a log line."""
+    """Turns TroveError into its gRPC status with details, anything else into UNKNOWN_ERROR and a log line.
+    Replies are made when there is room for them (reply_budget.py)."""
 
-    def __init__(self, metrics: RpcMetrics) -> None:
+    def __init__(self, metrics: RpcMetrics, replies: ReplyBudget | None = None) -> None:
         self._metrics = metrics
+        self._replies = replies or ReplyBudget(ReplyLimits())
+        self._large: set[str] = set()
+        """Methods that have given a large reply: the next one waits for room first."""
 
     async def intercept_service(
         self,
@@ -157,7 +163,11 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
             try:
                 if isinstance(request, TroveError):
                     raise request
+                if method in self._large:
+                    await self._replies.room(context.peer())
                 reply = await behaviour(request, context)
+                if not stream:
+                    self._count_unary(method, reply, context)
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
                 raise
@@ -171,15 +181,27 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
 
         return guarded
 
+    def _count_unary(self, method: str, reply: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """gRPC writes it after the handler's end, and says when the call is over."""
+        claim = self._replies.claim(context.peer(), size_of(reply))
+        if claim is not None:
+            self._large.add(method)
+            context.add_done_callback(lambda _context: self._replies.release(claim))
+
     def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             call = _TimedCall(method, self._metrics, stream=stream)
             try:
                 if isinstance(request, TroveError):
                     raise request
+                budget, peer = self._replies, context.peer()
+                await budget.room(peer)
                 async with aclosing(behaviour(request, context)) as replies:
                     async for reply in replies:
-                        yield reply
+                        with budget.writing(peer, size_of(reply)):
+                            yield reply
+                        if not budget.has_room(peer):
+                            await budget.room(peer)
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
                 raise
@@ -217,8 +239,10 @@ class GrpcServer:
     """
 
     def __init__(self, limits: GrpcLimits, metrics: RpcMetrics) -> None:
+        self.replies: Final = ReplyBudget(limits.replies)
+        metrics.replies = self.replies
         self._server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(metrics)],
+            interceptors=[ErrorInterceptor(metrics, self.replies)],
             options=limits.options(),
             maximum_concurrent_rpcs=limits.concurrent_calls_max,
         )

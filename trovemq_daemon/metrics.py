@@ -9,11 +9,13 @@ from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+
+from trovemq_daemon.reply_budget import ReplyBudget
 
 RPC_LATENCY_BUCKETS_MS: Final = (0.5, 1, 3, 5, 10, 30, 100, 500, 1_000, 3_000, 10_000)
 
@@ -69,6 +71,7 @@ class RpcMetrics(Collector):
         self._node = {"cluster": cluster, "node_type": node_type, "node_id": node_id}
         self._latencies: dict[tuple[str, str, bool], Buckets] = {}
         self._streams: Counter[str] = Counter()
+        self.replies: ReplyBudget | None = None
         registry.register(self)
 
     def observe(
@@ -108,3 +111,24 @@ class RpcMetrics(Collector):
         for method, count in self._streams.items():
             streams.add_metric((*self._node.values(), method), count)
         yield streams
+        if self.replies is not None:
+            yield from self._of_replies(self.replies)
+
+    def _of_replies(self, replies: ReplyBudget) -> Iterator[Metric]:
+        budget = replies.budget
+        for name, what, value in (
+            ("trovemq_reply_bytes", "Bytes of replies that are ready and not read.", budget.used),
+            ("trovemq_reply_bytes_peak", "The most that there were of them.", budget.used_max),
+            ("trovemq_reply_connections", "Connections that have unread replies.", budget.peer_count),
+        ):
+            gauge = GaugeMetricFamily(name, what, labels=tuple(self._node))
+            gauge.add_metric(tuple(self._node.values()), value)
+            yield gauge
+        for name, what, value in (
+            ("trovemq_reply_waits", "Replies that waited for room before they were made.", budget.waits),
+            ("trovemq_reply_refusals", "Calls refused for lack of that room.", replies.refused_count),
+            ("trovemq_reply_unread", "Calls ended because nobody read their reply.", replies.ended_count),
+        ):
+            counter = CounterMetricFamily(name, what, labels=tuple(self._node))
+            counter.add_metric(tuple(self._node.values()), value)
+            yield counter

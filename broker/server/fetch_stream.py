@@ -14,6 +14,7 @@ from broker.consume.pull import Puller, PullRequest, PullResult
 from broker.server.convert import fetch_error, fetch_reply, pull_request
 from broker.server.reply_stream import ReplyStream
 from broker.server.traffic import Traffic
+from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import message_pb2
@@ -28,6 +29,7 @@ class FetchParts:
     traffic: Traffic
     wait_ms_max: int = 30_000
     fetches_waiting_max: int = 256
+    replies: ReplyBudget | None = None
 
 
 class FetchWait:
@@ -76,7 +78,7 @@ class FetchWait:
 
 class FetchStream(ReplyStream):
     def __init__(self, parts: FetchParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        super().__init__(context, parts.fetches_waiting_max)
+        super().__init__(context, parts.fetches_waiting_max, parts.replies)
         self._parts = parts
         self._waiters: dict[FetchWait, Waiter] = {}
 
@@ -84,6 +86,7 @@ class FetchStream(ReplyStream):
         parts = self._parts
         wait_ms = wait_limit(request, parts.wait_ms_max)
         fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms)
+        await self.room()
         message = fetch.attempt(last=wait_ms == 0 or self._ending)
         if message is None:
             if self._waiting >= parts.fetches_waiting_max - 1:

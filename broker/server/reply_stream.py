@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -27,8 +28,16 @@ MakeReply = Callable[[], bytes | None]
 class ReplyStream:
     """One open stream of one client. Subclasses handle one request at a time in `handle`."""
 
-    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], waiting_max: int) -> None:
+    def __init__(
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        waiting_max: int,
+        replies: ReplyBudget | None = None,
+    ) -> None:
+        """`replies`: where replies may be large, what those of all streams may take."""
         self._context = context
+        self._replies = replies
+        self._peer = context.peer()
         self._waiting_max = waiting_max
         self._waiting = 0  # requests whose reply comes later
         self._ready: deque[MakeReply] = deque()
@@ -47,7 +56,16 @@ class ReplyStream:
     async def reply(self, message: bytes) -> None:
         """Writes now."""
         async with self._writing:
-            await self._context.write(message)
+            if self._replies is None:
+                await self._context.write(message)
+                return
+            with self._replies.writing(self._peer, len(message)):
+                await self._context.write(message)
+
+    async def room(self) -> None:
+        """Returns when one more reply may be made. TroveError LIMIT_EXCEEDED."""
+        if self._replies is not None and not self._replies.has_room(self._peer):
+            await self._replies.room(self._peer)
 
     def begin_waiting(self) -> None:
         """A reply will come by `reply_soon`."""
@@ -124,6 +142,7 @@ class ReplyStream:
             await self._wake.wait()
             self._wake.clear()
             while self._ready:
+                await self.room()
                 message = self._ready.popleft()()
                 if message is not None:
                     await self.reply(message)

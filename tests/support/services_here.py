@@ -124,6 +124,7 @@ class CallContext:
     def __init__(self, requests: Sequence[Any] = (), metadata: Sequence[tuple[str, Any]] = ()) -> None:
         self._requests = iter(requests)
         self._metadata = tuple(metadata)
+        self._done_callbacks: list[Callable[[Any], None]] = []
         self.written: list[Any] = []
         self.code = "OK"
         self.details = ""
@@ -143,6 +144,14 @@ class CallContext:
         return False
 
     cancelled = done
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._done_callbacks.append(callback)
+
+    def ended(self) -> None:
+        """What gRPC does when the reply is written."""
+        for callback in self._done_callbacks:
+            callback(self)
 
     async def read(self) -> Any:
         await asyncio.sleep(0)
@@ -249,6 +258,7 @@ class Calls:
             await self._serve(handler, asked, context, replies)
         except grpc.aio.AbortError:
             pass
+        context.ended()
         replies += context.written
         self.faults.check()
         symbol = context.error.symbol if context.error is not None else ""

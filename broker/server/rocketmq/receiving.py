@@ -92,12 +92,15 @@ class Receiver:
             return
         begun, written = 0, False  # messages whose writing has begun; all of the stream
         try:
-            # the records are views of the log: read at once, not when the client takes the next element
+            # The next one is made when the client has taken this one: what nobody reads takes no memory. The
+            # records are views of the log, which stays mapped for as long.
             name = request.message_queue.topic
             own_name = name if name.resource_namespace else None
-            elements = [received(one, own_name) for one in delivered]
+            byte_count = 0
             yield _OK
-            for element in elements:
+            for one in delivered:
+                element = received(one, own_name)
+                byte_count += len(element)
                 begun += 1
                 yield element
             yield self._delivered_at()
@@ -105,7 +108,7 @@ class Receiver:
         finally:
             if not written:
                 self._give_back(attempt, delivered, begun)
-        self._parts.traffic.fetched(attempt.topic, len(elements), sum(map(len, elements)))
+        self._parts.traffic.fetched(attempt.topic, len(delivered), byte_count)
 
     def _delivered_at(self) -> bytes:
         seconds, millis = divmod(self._parts.clock_ms(), 1000)

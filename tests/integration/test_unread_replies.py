@@ -1,0 +1,95 @@
+"""Clients that ask and do not read: what a real broker keeps for them in memory, and gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.engine import record
+from tests.support.process_memory import memory_kib
+from trovemq_proto.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    message_pb2,
+    message_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
+)
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+STREAMS = 60
+TOTAL, CONNECTION = 32 * MIB, 8 * MIB
+GROWN_KIB_MAX = 64 << 10
+SETTINGS = (
+    f"reply_bytes_max={TOTAL}",
+    f"reply_connection_bytes_max={CONNECTION}",
+    "reply_unread_time_max_ms=4000",
+    "mappedFileSizeCommitLog=16777216",
+)
+
+
+def gauge(broker: BrokerProcess, name: str) -> float:
+    _, text = broker.get("/metrics")
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name + "{"))
+
+
+async def fill(channel: Any) -> None:
+    await admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(
+        admin_pb2.CreateTopicRequest(topic="orders", queue_count=1)
+    )
+    messages = message_pb2_grpc.MessageServiceStub(channel)
+    append = messages.Append()
+    for number in range(4):
+        data = record(b"%d" % number * MIB, unique_key="U", keys="k", append_property_crc=True)
+        frame = message_pb2.AppendFrame(frame_id=number, topic="orders", queue_id=0, records=data)
+        await append.write(frame)
+        reply = await append.read()
+        assert not reply.HasField("error"), reply
+    await append.done_writing()
+
+
+async def unread_fetches(channel: Any) -> list[Any]:
+    calls = [message_pb2_grpc.MessageServiceStub(channel).Fetch() for _ in range(STREAMS)]
+    for call in calls:
+        await call.write(message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=4 * MIB))
+    return calls
+
+
+async def unread_queries(channel: Any) -> list[Any]:
+    request = query_pb2.QueryByKeyRequest(topic="orders", key="k", messages_max=100)
+    return [query_pb2_grpc.QueryServiceStub(channel).QueryByKey(request) for _ in range(STREAMS)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ask", [unread_fetches, unread_queries])
+async def test_replies_that_nobody_read_took_two_gibibytes_for_ever(ask: Any, tmp_path: Path) -> None:
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    with running_broker(tmp_path, *SETTINGS) as broker:
+        process = broker.process.pid
+        async with grpc.aio.insecure_channel(broker.address, options=options) as good:
+            await fill(good)
+            before = memory_kib("RssAnon", process)
+            async with grpc.aio.insecure_channel(broker.address, options=options) as bad:
+                calls = await ask(bad)
+                deadline = time.monotonic() + 30
+                while not gauge(broker, "trovemq_reply_waits_total") and time.monotonic() < deadline:
+                    await asyncio.sleep(0.1)
+                assert gauge(broker, "trovemq_reply_bytes_peak") <= CONNECTION + 5 * MIB
+                assert memory_kib("RssAnon", process) - before <= GROWN_KIB_MAX
+                request = message_pb2.FetchRequest(topic="orders", offset=0, bytes_max=MIB)
+                await message_pb2_grpc.MessageServiceStub(good).Pull(request, timeout=10)
+                for call in calls:
+                    call.cancel()
+            deadline = time.monotonic() + 30
+            while gauge(broker, "trovemq_reply_bytes") and time.monotonic() < deadline:
+                await asyncio.sleep(0.2)
+            assert gauge(broker, "trovemq_reply_bytes") == 0
+        assert broker.stop() == 0

@@ -1,0 +1,97 @@
+"""Replies that nobody reads: they wait for room, are refused, or end their call."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support import fake_loop
+from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits
+from trovemq_proto.errors import TroveError
+
+MIB = 1 << 20
+LIMITS = ReplyLimits(total_max=16 * MIB, connection_max=4 * MIB, room_size=MIB)
+
+
+def test_a_reply_waits_until_the_connection_has_read_earlier_ones() -> None:
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        claims = [replies.claim("a", MIB) for _ in range(4)]
+        await asyncio.wait_for(replies.room("b"), 1)
+        waiting = asyncio.create_task(replies.room("a"))
+        await fake_loop.turns()
+        assert not waiting.done()
+        assert claims[0] is not None
+        replies.release(claims[0])
+        await asyncio.wait_for(waiting, 1)
+        assert replies.budget.waits == 1
+
+    fake_loop.run(scene())
+
+
+def test_who_never_reads_is_refused_more() -> None:
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        replies.claim("a", 4 * MIB)
+        with pytest.raises(TroveError, match="nobody reads"):
+            await replies.room("a")
+        assert asyncio.get_running_loop().time() == pytest.approx(5)
+        assert (replies.refused_count, replies.budget.waiting_count) == (1, 0)
+
+    fake_loop.run(scene())
+
+
+def test_a_large_reply_that_nobody_reads_was_kept_for_ever() -> None:
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+
+        async def write() -> None:
+            with replies.writing("a", MIB):
+                await asyncio.get_running_loop().create_future()  # the client's window is shut
+
+        writing = asyncio.create_task(write())
+        await fake_loop.turns()
+        assert replies.budget.used == MIB
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert asyncio.get_running_loop().time() == pytest.approx(60)
+        assert (replies.budget.used, replies.ended_count) == (0, 1)
+
+    fake_loop.run(scene())
+
+
+def test_small_replies_are_not_counted() -> None:
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        assert replies.claim("a", UNCOUNTED_SIZE) is None
+        with replies.writing("a", 100):
+            assert replies.budget.used == 0
+
+    fake_loop.run(scene())
+
+
+def test_when_one_reply_was_read_all_that_waited_made_theirs() -> None:
+    """A thousand streams that wait for room get it one after the other, each with what it then makes."""
+
+    async def scene() -> None:
+        replies = ReplyBudget(LIMITS)
+        claims = [replies.claim("a", MIB) for _ in range(4)]
+
+        async def make() -> None:
+            await replies.room("a")
+            with replies.writing("a", MIB):
+                await asyncio.get_running_loop().create_future()
+
+        works = [asyncio.create_task(make()) for _ in range(100)]
+        await fake_loop.turns()
+        assert claims[0] is not None
+        replies.release(claims[0])
+        await fake_loop.turns(50)
+        assert replies.budget.used == 4 * MIB
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        assert replies.budget.used == 3 * MIB
+
+    fake_loop.run(scene())

@@ -1,0 +1,171 @@
+"""A budget of bytes: what may lie in memory for others, in total and for each of them.
+
+Whoever takes bytes in, or makes a reply that a client has to read, claims them first and releases them when
+they are gone. A claim is for the whole of what was announced, at once, so that nobody holds a part and waits
+for the rest. It knows no event loop: who has to wait is called back.
+
+Invariants
+- `used` is the sum of all claims. It exceeds `total` only by what was forced, or grew by `resize`.
+- Large ones together have at most three quarters of the total: the rest is for small ones.
+- Who has no claim gets one, however large, as soon as the total has room: a peer's own limit never keeps it
+  from its only message.
+- Those who wait get their turn in the order of their coming, but nobody waits for another peer's own limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+SMALL_SIZE_MAX: Final = 4 << 20
+"""Up to so many bytes it is small: one message of the usual limit."""
+
+
+class Claim:
+    """Some bytes of one peer."""
+
+    __slots__ = ("peer", "size")
+
+    def __init__(self, peer: str, size: int) -> None:
+        self.peer = peer
+        self.size = size
+
+
+Granted = Callable[[Claim], None]
+
+
+class Waiting:
+    """Somebody for whom there is no room yet."""
+
+    __slots__ = ("granted", "peer", "size")
+
+    def __init__(self, peer: str, size: int, granted: Granted) -> None:
+        self.peer = peer
+        self.size = size
+        self.granted = granted
+
+
+class BytesBudget:
+    """One for a process, or for a part of it. Used from one thread."""
+
+    def __init__(self, total: int, peer_max: int, small_size_max: int = SMALL_SIZE_MAX) -> None:
+        self.total: Final = total
+        self.peer_max: Final = peer_max
+        self.large_max: Final = total - total // 4
+        self._small_size_max = min(small_size_max, total // 4)
+        self._by_peer: dict[str, int] = {}
+        self._large = 0
+        self._waiting: dict[Waiting, None] = {}
+        self.used = 0
+        self.used_max = 0
+        """The most that there was."""
+        self.waits = 0
+        """How many had to wait, since the start."""
+
+    def of_peer(self, peer: str) -> int:
+        return self._by_peer.get(peer, 0)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def peer_count(self) -> int:
+        """Those that have claims."""
+        return len(self._by_peer)
+
+    def can_ever_fit(self, size: int) -> bool:
+        """False: not even an empty budget has room for it."""
+        return size <= (self.total if self._is_small(size) else self.large_max)
+
+    def take(self, peer: str, size: int) -> Claim | None:
+        """A claim; None where there is no room, or others wait for it."""
+        if not self._fits(peer, size) or self._stands_behind_others(peer, size):
+            return None
+        return self.force(peer, size)
+
+    def force(self, peer: str, size: int) -> Claim:
+        """A claim, room or not: for bytes that are there already."""
+        claim = Claim(peer, 0)
+        self._add(claim, size)
+        return claim
+
+    def wait(self, peer: str, size: int, granted: Granted) -> Waiting:
+        """`granted` is called with the claim when there is room; `cancel` ends that."""
+        assert self.can_ever_fit(size), f"{size} bytes never fit into {self.total}"
+        waiting = Waiting(peer, size, granted)
+        self._waiting[waiting] = None
+        self.waits += 1
+        self._grant()
+        return waiting
+
+    def cancel(self, waiting: Waiting) -> None:
+        """It waits no more. Others may have waited behind it."""
+        if self._waiting.pop(waiting, waiting) is None:
+            self._grant()
+
+    def resize(self, claim: Claim, size: int) -> None:
+        """The claim has another size, room or not."""
+        grows = size > claim.size
+        self._add(claim, size)
+        if not grows:
+            self._grant()
+
+    def release(self, claim: Claim) -> None:
+        """The bytes are gone. Twice is once."""
+        self.resize(claim, 0)
+
+    # --- inside -------------------------------------------------------------------------------------
+    def _is_small(self, size: int) -> bool:
+        return size <= self._small_size_max
+
+    def _fits(self, peer: str, size: int) -> bool:
+        own = self._by_peer.get(peer, 0)
+        if own and own + size > self.peer_max:
+            return False
+        return self._fits_total(size)
+
+    def _fits_total(self, size: int) -> bool:
+        if not self._is_small(size) and self._large + size > self.large_max:
+            return False
+        return self.used + size <= self.total
+
+    def _stands_behind_others(self, peer: str, size: int) -> bool:
+        """Whether somebody waits who would get the room if it became free."""
+        small = self._is_small(size)
+        return any(
+            one.peer == peer or (self._is_small(one.size) == small and not self._is_full(one))
+            for one in self._waiting
+        )
+
+    def _is_full(self, one: Waiting) -> bool:
+        """Whether the one waits for its own peer's claims."""
+        own = self._by_peer.get(one.peer, 0)
+        return bool(own) and own + one.size > self.peer_max
+
+    def _add(self, claim: Claim, size: int) -> None:
+        change = size - claim.size
+        self._large += (0 if self._is_small(size) else size) - (
+            0 if self._is_small(claim.size) else claim.size
+        )
+        claim.size = size
+        own = self._by_peer.get(claim.peer, 0) + change
+        if own:
+            self._by_peer[claim.peer] = own
+        else:
+            self._by_peer.pop(claim.peer, None)
+        self.used += change
+        self.used_max = max(self.used_max, self.used)
+
+    def _grant(self) -> None:
+        """Gives the room that there is to those who wait for it, the first one first."""
+        stuck: set[bool] = set()
+        for one in list(self._waiting):
+            small = self._is_small(one.size)
+            if one not in self._waiting or small in stuck or self._is_full(one):
+                continue
+            if not self._fits_total(one.size):
+                stuck.add(small)  # who came later and is as large does not overtake it
+                continue
+            del self._waiting[one]
+            one.granted(self.force(one.peer, one.size))

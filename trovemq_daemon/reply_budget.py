@@ -1,0 +1,113 @@
+"""Replies that are ready and not read: how much memory they may take, in total and for each connection.
+
+gRPC takes a reply when the client's window has room for it; until then its bytes lie here. So whoever makes
+large replies first waits until the bytes of earlier ones, of all connections and of this one, leave room, and
+what nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most 64 KiB of them a
+stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trovemq_daemon.bytes_budget import BytesBudget, Claim
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+UNCOUNTED_SIZE: Final = 65_536
+"""Of smaller replies gRPC holds at most so much for each stream; they are not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyLimits:
+    """Bytes of replies that are ready and not read, and milliseconds."""
+
+    total_max: int = 268_435_456
+    connection_max: int = 67_108_864
+    room_size: int = 4_194_304  # so much is waited for, before it is known how large the reply is
+    room_wait_max_ms: int = 5_000  # for room; then the call is refused
+    unread_time_max_ms: int = 60_000  # of one reply; then its call ends
+
+
+class ReplyBudget:
+    """One of each server. A peer is a connection."""
+
+    def __init__(self, limits: ReplyLimits) -> None:
+        self._limits = limits
+        self.budget: Final = BytesBudget(limits.total_max, limits.connection_max)
+        self.refused_count = 0
+        self.ended_count = 0
+        """Calls that ended because their client did not read."""
+
+    def has_room(self, peer: str) -> bool:
+        """Whether one more reply may be made now."""
+        budget = self.budget
+        return budget.used < budget.total and budget.of_peer(peer) < budget.peer_max
+
+    async def room(self, peer: str) -> None:
+        """Returns when there is room. Raises TroveError LIMIT_EXCEEDED where there is none for too long."""
+        if self.has_room(peer):
+            return
+        loop = asyncio.get_running_loop()
+        granted: asyncio.Future[None] = loop.create_future()
+
+        def take(claim: Claim) -> None:
+            """One at a time: the next one that waits is looked at when this one has claimed what it made."""
+            if not granted.done():
+                granted.set_result(None)
+            loop.call_soon(self.budget.release, claim)
+
+        waiting = self.budget.wait(peer, self._limits.room_size, take)
+        try:
+            async with asyncio.timeout(self._limits.room_wait_max_ms / 1000):
+                await granted
+        except TimeoutError:
+            self.refused_count += 1
+            raise self._refusal(peer) from None
+        finally:
+            self.budget.cancel(waiting)
+
+    def _refusal(self, peer: str) -> TroveError:
+        own = self.budget.of_peer(peer)
+        return TroveError(
+            errors.LIMIT_EXCEEDED,
+            f"replies that nobody reads take {self.budget.used} bytes, {own} of them of this connection: "
+            "read them, or ask for less at once (reply_bytes_max, reply_connection_bytes_max)",
+        )
+
+    def claim(self, peer: str, size: int) -> Claim | None:
+        """For a reply that was made; None where it is small. `release` it when it is written."""
+        return self.budget.force(peer, size) if size > UNCOUNTED_SIZE else None
+
+    def release(self, claim: Claim) -> None:
+        self.budget.release(claim)
+
+    @contextmanager
+    def writing(self, peer: str, size: int) -> Iterator[None]:
+        """For the time that this task writes a reply; it is cancelled where that takes too long."""
+        claim = self.claim(peer, size)
+        if claim is None:
+            yield
+            return
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def give_up() -> None:
+            self.ended_count += 1
+            if task is not None:
+                task.cancel("the client did not read its reply")
+
+        timer = loop.call_later(self._limits.unread_time_max_ms / 1000, give_up)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.release(claim)
+
+
+def size_of(reply: Any) -> int:
+    """Bytes of a reply: serialised already, or a message."""
+    return len(reply) if isinstance(reply, bytes) else int(reply.ByteSize())
