@@ -26,7 +26,7 @@ from broker.timers.sources import WHEEL_SOURCE, Sources
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
 
-TURN_BYTES_MAX: Final = 16 << 20
+TURN_BYTES_MAX: Final = 4 << 20
 """Of the records that one turn reads, beyond the first."""
 
 

@@ -24,6 +24,7 @@ from broker.timers.wheel_records import WHEEL_TOPIC
 from trovemq_proto.records.layout import QUEUE_ID_AT, SCHEDULE_TOPIC
 
 FOUND_MAX: Final = 1_000
+CANDIDATES_STEP: Final = 8
 CANDIDATES_MAX: Final = 10_000
 """Records of one system topic that have the key, whatever their real topic, waiting or not."""
 
@@ -79,7 +80,11 @@ def delayed_messages(
         if not store.consume_queues.queues(waiting_topic):
             continue
         for page in query_pages(store, KeyQuery(waiting_topic, key), messages_max=CANDIDATES_MAX):
-            for record, queue_offset in zip(page.records, page.queue_offsets, strict=True):
+            for number, (record, queue_offset) in enumerate(
+                zip(page.records, page.queue_offsets, strict=True), 1
+            ):
+                if number % CANDIDATES_STEP == 0:
+                    yield  # each is looked for among all that wait for its time
                 message = _waiting_message(table, topic, waiting_topic, record, queue_offset)
                 if message is not None:
                     found.append(message)
