@@ -237,6 +237,13 @@ class KeyIndex:
         ]
         return ChainWalk(files, key_hash, begin_physical, end_physical, place)
 
+    def newest_file_begin(self, begin_physical: int, end_physical: int) -> int:
+        """Where the newest file that reaches below end_physical begins, and begin_physical at least."""
+        for file in reversed(self._index_files):
+            if file.count > 1 and file.begin_physical < end_physical:
+                return max(begin_physical, file.begin_physical)
+        return begin_physical
+
     def candidates(self, key_hash: int, begin_physical: int, end_physical: int) -> Iterator[int]:
         """Physical offsets of [begin_physical, end_physical) that may have a key of that hash, newest first.
 

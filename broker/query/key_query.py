@@ -9,6 +9,7 @@ answers when its TOPIC is the topic, its STORETIMESTAMP lies in [begin, end], an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
@@ -24,6 +25,7 @@ from trovemq_proto.records import (
     parse_properties,
 )
 from trovemq_proto.records.fields import RecordFields, store_timestamp
+from trovemq_proto.records.hashes import index_hashes
 from trovemq_proto.records.keys import key_word, keys_with_spaces
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
 
@@ -76,6 +78,11 @@ class KeyQuery:
         if self.type is KeyType.KEY and " " in self.key:
             found.add(index_hash(topic, key_word(self.key.encode("utf-8", "replace")).decode()))
         return found
+
+    def hashes_in_all(self, topics: Iterable[str]) -> list[int]:
+        """Of a unique key, its hash in each of the topics."""
+        assert self.type is KeyType.UNIQUE, "only these are looked up in all topics"
+        return index_hashes(topics, self.key)
 
     @property
     def has_times(self) -> bool:

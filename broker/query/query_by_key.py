@@ -41,6 +41,7 @@ REQUEST_WORK_MAX: Final = 400 * WORK_MAX
 """Of all pages of one answer: then it is incomplete, and its cursor goes on."""
 _WORK_OF_CANDIDATE: Final = 30
 _WORK_OF_SCANNED_RECORD: Final = 2
+_WORK_OF_CHAIN: Final = 3
 _PROPERTY_BYTES_OF_WORK: Final = 12
 _BODY_BYTES_OF_WORK: Final = 2_048
 _SCANNED_BYTES_OF_WORK: Final = 64
@@ -156,7 +157,7 @@ class _PageSearch:
         if self.query.topic:
             return sorted(self.query.hashes_in(self.query.topic))
         topics = {*self.store.consume_queues.topics(), *self.store.topics.names(include_system=True)}
-        return sorted(set().union(*map(self.query.hashes_in, topics)))
+        return sorted(set(self.query.hashes_in_all(topics)))
 
     # --- the parts of the log: each works down from `before` to `begin` --------------------------------
     def _scan(self, begin: int) -> None:
@@ -206,6 +207,14 @@ class _PageSearch:
         return min(_CHAIN_STEPS, max(room, _CHAIN_STEPS_MIN))
 
     def _walk_chains(self, hashes: list[int], begin: int) -> None:
+        """A page goes through one index file: of many topics, beginning the chains is most of the work."""
+        reached = self.index.newest_file_begin(begin, self.before)
+        self._merge_chains(hashes, reached)
+        self._charge(_WORK_OF_CHAIN * len(hashes))
+        if not self._is_stopped() and reached > begin:
+            self.before, self.stopped = reached, True
+
+    def _merge_chains(self, hashes: list[int], begin: int) -> None:
         chains = [self.index.candidates(key_hash, begin, self.before) for key_hash in hashes]
         for physical_offset in heapq.merge(*chains, reverse=True):
             if not self._has_work():

@@ -26,7 +26,7 @@ import msgspec
 from broker.message_store import MessageStore
 from broker.query.get_message import FoundMessages, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
-from broker.query.query_by_key import query_page
+from broker.query.query_by_key import query_pages
 from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.group_views import GroupViews
@@ -281,14 +281,23 @@ class Admin:
         begin = timestamp_ms(request.begin_timestamp)
         end = timestamp_ms(request.end_timestamp) if request.HasField("end_timestamp") else TIME_MAX
         query = KeyQuery(topic, request.message_key, KeyType.KEY, begin, end)
-        page = query_page(self._parts.store, query, messages_max=count_max, cursor=request.scroll_id)
+        store = self._parts.store
+        pages = query_pages(store, query, messages_max=count_max, cursor=request.scroll_id)
+        found: list[tuple[memoryview, int]] = []
+        cursor, byte_count = "", 0
+        async for page in self._parts.turns.each(pages):
+            found += zip(page.records, page.queue_offsets, strict=True)
+            byte_count += sum(map(len, page.records))
+            cursor = page.cursor
+            if byte_count > store.settings.query_page_bytes_max:
+                break
         return admin_pb2.ListMessageResponse(
             status=OK_STATUS,
             messages=[
                 message_of(record, topic, decode_stored(record).queue_id, queue_offset)
-                for record, queue_offset in zip(page.records, page.queue_offsets, strict=True)
+                for record, queue_offset in found
             ],
-            scroll_id=page.cursor,
+            scroll_id=cursor,
         )
 
     async def admin_send_message(

@@ -8,6 +8,7 @@ one pass over the bytes gives the hashes of all slices.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -46,7 +47,7 @@ def _extended(value: int, text: str) -> int:
     return value
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=65_536)
 def _prefix_hash(topic: str) -> int:
     return _extended(0, f"{topic}#")
 
@@ -66,6 +67,14 @@ def index_hash(topic: str, key: str) -> int:
     """The key index's hash of `topic#key`: 0..2**31-1 (Math.abs, whose one negative result becomes 0)."""
     value = _extended(_prefix_hash(topic), key)
     return fold_hash(value - (1 << 32) if value >> 31 else value)
+
+
+def index_hashes(topics: Iterable[str], key: str) -> list[int]:
+    """index_hash of the key in each of the topics: the key itself is hashed once."""
+    units = len(key) if key.isascii() else len(utf16_units(key))
+    power, own = pow(_MULTIPLIER, units, 1 << 32), _extended(0, key)
+    values = ((_prefix_hash(topic) * power + own) & _MASK for topic in topics)
+    return [fold_hash(value - (1 << 32) if value >> 31 else value) for value in values]
 
 
 def fold_hash(value: int) -> int:

@@ -112,6 +112,25 @@ def test_merged_chains_go_on_where_a_page_ends(work: int) -> None:
     assert pages > 2
 
 
+def test_a_look_up_over_all_topics_went_through_all_index_files_in_one_page() -> None:
+    """Of ten thousand topics and ten files, to begin the chains alone took a quarter of a second."""
+    settings = replace(SETTINGS, index_slot_count=50, index_item_count=12)
+    topics = ("one", "two")  # of two hashes
+    store = open_store(MemoryFileSystem(), settings, topics=topics)
+    keys = ["U" if number % 4 == 0 else f"V{number}" for number in range(60)]
+    places = [
+        send(store, b"x", topic=topics[number % 2], keys="a b", unique_key=key).physical_offset
+        for number, key in enumerate(keys)
+    ]
+    index = store.key_index
+    assert index is not None
+    assert len(index.file_names) > 10
+    pages = list(query_by_key.query_pages(store, KeyQuery("", "U", KeyType.UNIQUE), messages_max=100))
+    assert [place for page in pages for place in page.physical_offsets] == places[::4][::-1]
+    assert len(pages) >= len(index.file_names) - 1
+    assert pages[-1].complete
+
+
 def send_one_key(store: MessageStore, count: int, size: int = 1) -> list[int]:
     return [
         send(

@@ -30,7 +30,13 @@ from trovemq_proto.records import (
     parse_properties,
 )
 from trovemq_proto.records.compression import inflate_body
-from trovemq_proto.records.hashes import HASHED_BYTES_MAX, row_hashes, running_sums, slice_hashes
+from trovemq_proto.records.hashes import (
+    HASHED_BYTES_MAX,
+    index_hashes,
+    row_hashes,
+    running_sums,
+    slice_hashes,
+)
 
 
 @pytest.mark.parametrize(
@@ -200,3 +206,8 @@ def test_methods_of_optional_packages(method: int, package: str) -> None:
 def test_an_unknown_method() -> None:
     with pytest.raises(TroveError, match="COMPRESSION_UNSUPPORTED"):
         inflate_body(b"x", 0x401, 100)
+
+
+@given(st.lists(st.text(max_size=5), max_size=5), st.text(max_size=8))
+def test_a_key_is_hashed_once_for_many_topics(topics: list[str], key: str) -> None:
+    assert index_hashes(topics, key) == [index_hash(topic, key) for topic in topics]
