@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.durability.process_memory import memory_kib
 from tests.support.broker_process import running_broker
-from tests.support.process_memory import memory_kib
 from tests.support.trials import SOAK
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, message_pb2, message_pb2_grpc
 

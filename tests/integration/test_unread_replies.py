@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.durability.process_memory import memory_kib
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.engine import record
-from tests.support.process_memory import memory_kib
 from trovemq_proto.v1 import (
     admin_pb2,
     admin_pb2_grpc,

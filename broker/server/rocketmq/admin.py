@@ -51,6 +51,9 @@ _LEVELS: Final[dict[int, LogLevel]] = {
     admin_pb2.ChangeLogLevelRequest.ERROR: "error",
 }
 
+PROPERTY_BYTES_MAX: Final = 1 << 18
+"""Of the messages of one answer: protobuf takes 30 ns for each of their bytes, all at once at its end."""
+
 Send = Callable[[service_pb2.SendMessageRequest, Context], Awaitable[service_pb2.SendMessageResponse]]
 
 
@@ -283,22 +286,18 @@ class Admin:
         query = KeyQuery(topic, request.message_key, KeyType.KEY, begin, end)
         store = self._parts.store
         pages = query_pages(store, query, messages_max=count_max, cursor=request.scroll_id)
-        found: list[tuple[memoryview, int]] = []
-        cursor, byte_count = "", 0
+        messages: list[v2.Message] = []
+        cursor, byte_count, property_bytes = "", 0, 0
         async for page in self._parts.turns.each(pages):
-            found += zip(page.records, page.queue_offsets, strict=True)
-            byte_count += sum(map(len, page.records))
+            for record, queue_offset in zip(page.records, page.queue_offsets, strict=True):
+                stored = decode_stored(record)
+                messages.append(message_of(record, topic, stored.queue_id, queue_offset))
+                property_bytes += stored.store_size - len(stored.stored_body)
+                byte_count += stored.store_size
             cursor = page.cursor
-            if byte_count > store.settings.query_page_bytes_max:
+            if byte_count > store.settings.query_page_bytes_max or property_bytes > PROPERTY_BYTES_MAX:
                 break
-        return admin_pb2.ListMessageResponse(
-            status=OK_STATUS,
-            messages=[
-                message_of(record, topic, decode_stored(record).queue_id, queue_offset)
-                for record, queue_offset in found
-            ],
-            scroll_id=cursor,
-        )
+        return admin_pb2.ListMessageResponse(status=OK_STATUS, messages=messages, scroll_id=cursor)
 
     async def admin_send_message(
         self, request: admin_pb2.AdminSendMessageRequest, context: Context

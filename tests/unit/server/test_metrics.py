@@ -15,6 +15,7 @@ from broker.server.traffic import MESSAGE_SIZE_BUCKETS
 from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
 from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS
+from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "statistics.md"
 
@@ -81,6 +82,7 @@ async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
 @pytest.mark.asyncio
 async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.rpc.observe("Send", "OK", 1)
+    bench.rpc.replies = ReplyBudget(ReplyLimits())
     families = text_string_to_metric_families(generate_latest(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")
