@@ -65,14 +65,14 @@ def filled(texts: list[str], field: str) -> tuple[MessageStore, list[int]]:
     places: list[int] = []
     for begin in range(0, COUNT, STEP):
         part = texts[begin : begin + STEP]
-        result = append(store, *(record(b"x", **{field: text}) for text in part))
+        result = append(store, *(record(b"x", properties={field: text}) for text in part))
         store.dispatch()
         places += (result.physical_offset + result.positions).tolist()
     return store, places
 
 
 def test_100_000_keys_of_one_hash_are_found_each_by_itself(texts: list[str]) -> None:
-    store, places = filled(texts, "keys")
+    store, places = filled(texts, "KEYS")
     for number in (0, COUNT // 2, COUNT - 1):
         found, pages = found_by(store, KeyQuery("orders", texts[number]))
         assert found == [places[number]]
@@ -81,7 +81,7 @@ def test_100_000_keys_of_one_hash_are_found_each_by_itself(texts: list[str]) -> 
 
 
 def test_100_000_tags_of_one_hash_pass_a_filter_each_by_itself(texts: list[str]) -> None:
-    store, places = filled(texts, "tag")
+    store, places = filled(texts, "TAGS")
     assert found_by(store, KeyQuery("orders", texts[7], KeyType.TAG))[0] == [places[7]]
     puller, offset, found = Puller(store, PullSettings()), 0, 0
     while offset < COUNT:
