@@ -47,6 +47,7 @@ class ReplyStream:
         self._handling = False
         self._ending = False  # end as soon as everything is answered
         self._ended = False  # the reader was told to
+        self._over = False
         self.task: asyncio.Task[object] | None = None
 
     # --- for subclasses -----------------------------------------------------------------------------
@@ -59,8 +60,17 @@ class ReplyStream:
             if self._replies is None:
                 await self._context.write(message)
                 return
-            with self._replies.writing(self._peer, len(message)):
-                await self._context.write(message)
+            try:
+                with self._replies.writing(self._peer, len(message)):
+                    await self._context.write(message)
+            except asyncio.CancelledError:
+                self._give_up()
+                raise
+
+    def _give_up(self) -> None:
+        """A reply was not read in time: the whole stream ends, so that gRPC frees it too."""
+        if self.task is not None and not self._over and asyncio.current_task() is not self.task:
+            self.task.cancel()
 
     async def room(self) -> None:
         """Returns when one more reply may be made. TroveError LIMIT_EXCEEDED."""
@@ -95,6 +105,7 @@ class ReplyStream:
             self.task.uncancel()
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping") from None
         finally:
+            self._over = True
             writer.cancel()
             self.close()
 

@@ -1,0 +1,62 @@
+"""A stream whose client does not read: it ends as a whole, whoever was writing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.server.reply_stream import ReplyStream
+from tests.support import fake_loop
+from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
+
+MIB = 1 << 20
+
+
+class Unread:
+    """A client that sends one request and reads nothing."""
+
+    def __init__(self) -> None:
+        self.requests = 1
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    async def read(self) -> Any:
+        if self.requests:
+            self.requests -= 1
+            return b"request"
+        return await asyncio.get_running_loop().create_future()
+
+    async def write(self, _message: bytes) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+class Large(ReplyStream):
+    """Answers at once, or later."""
+
+    later = False
+
+    async def handle(self, _request: Any) -> None:
+        if self.later:
+            self.begin_waiting()
+            self.reply_soon(lambda: b"x" * MIB)
+        else:
+            await self.reply(b"x" * MIB)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_stream_lived_on_without_its_writer(later: bool) -> None:
+    async def scene() -> None:
+        replies = ReplyBudget(ReplyLimits())
+        context: Any = Unread()
+        stream = Large(context, 10, replies)
+        stream.later = later
+        serving = asyncio.create_task(stream.serve())
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(serving, 100)
+        assert asyncio.get_running_loop().time() == pytest.approx(60)
+        assert (replies.budget.used, replies.ended_count) == (0, 1)
+
+    fake_loop.run(scene())
