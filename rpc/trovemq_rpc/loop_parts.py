@@ -94,7 +94,8 @@ class Wheel:
 
     def _run(self) -> None:
         self._timer = None
-        now = int(self._loop.time() / DEADLINE_TICK_S)
+        # At least the tick that the timer was set for: the division may round, and a timer may be early.
+        now = max(self._next, int(self._loop.time() / DEADLINE_TICK_S))
         due = sorted(key for key in self._buckets if key <= now)
         callbacks = [callback for key in due for callback in self._buckets.pop(key)]
         for key in sorted(self._buckets):

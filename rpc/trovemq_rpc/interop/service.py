@@ -37,7 +37,9 @@ class TestService:
         await self._check_compressed(request, context)
         if request.response_compressed.value:
             context.set_compression(self._rpc.Compression.Gzip)
-        await self._echo_metadata(context)
+            await context.send_initial_metadata(())  # without it grpc.aio does not compress a unary answer
+        else:
+            await self._echo_metadata(context)
         await self._echo_status(request, context)
         return pb.SimpleResponse(payload=zeros(request.response_size))
 

@@ -37,6 +37,8 @@ class _Waiting:
         if timeout is None:
             raise Deadlock("nothing is ready and no timer is set")
         self._loop.now_s += max(timeout, 0)
+        if self._loop.now_s > self._loop.end_s:
+            raise Deadlock(f"the program still runs after {self._loop.end_s:.0f} s of the loop's clock")
         return []
 
 
@@ -83,13 +85,20 @@ class _SocketName:
 
 
 class MemoryLoop(asyncio.BaseEventLoop):
-    """See the module. `now_s` is the clock; `random` and `faults` hold for connections made from now on."""
+    """See the module. `now_s` is the clock, `end_s` its last moment; `random` and `faults` hold for
+    connections that are made from now on.
+    """
 
     def __init__(
-        self, seed: int = 0, faults: Faults | None = None, names: Mapping[str, Sequence[str]] | None = None
+        self,
+        seed: int = 0,
+        faults: Faults | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
+        end_s: float = 1e6,
     ) -> None:
         super().__init__()
         self.now_s = 0.0
+        self.end_s = end_s
         self.random = Random(seed)  # noqa: S311 - not for secrets
         self.faults = faults or Faults()
         self.names = dict(names or {})
