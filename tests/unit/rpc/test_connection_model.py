@@ -22,6 +22,7 @@ ACTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits", [(USUAL, USUAL), (SMALL, SMALL), (SMALL, USUAL)], ids=["usual", "small", "mixed"]
 )

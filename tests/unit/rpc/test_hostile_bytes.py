@@ -123,6 +123,7 @@ def answer_all(server: Connection, data: bytes) -> list[Any]:
     return events
 
 
+@pytest.mark.slow
 def test_a_bomb_of_references_costs_what_its_bytes_cost() -> None:
     server = started()
     bomb = BLOCK + b"\x40\x01a" + b"\x7f\xd1\x1e" + b"v" * 4048 + b"\xbe" * 12_000  # 48 MiB of fields
