@@ -10,7 +10,8 @@
 | MIXED, UNSPECIFIED | NORMAL, FIFO, DELAY, TRANSACTION              |
 
 A topic with the option `order = priority` takes PRIORITY too. What the native protocol appends is never a
-half message, and waits for no time; there a priority means nothing where a topic is not received by it.
+half message, and waits for no time; by it a NORMAL topic takes messages with a group or a priority, too, for
+which nothing is promised there.
 """
 
 from __future__ import annotations
@@ -78,11 +79,10 @@ def check_kinds(config: TopicConfig, batch: RecordBatch) -> None:
     if not marks and NORMAL in accepted:
         return
     for kind in dict.fromkeys(_kinds(batch)):
-        if kind in (
-            NORMAL,
-            "PRIORITY",
-        ):  # without a priority it has the default one, or it means nothing here
-            kind = "PRIORITY" if config.by_priority else NORMAL  # noqa: PLW2901
+        if kind in ("FIFO", "PRIORITY") and NORMAL in accepted:
+            continue  # the group orders, and the priority is kept, as on any topic; nothing is lost
+        if kind == NORMAL and config.by_priority:
+            continue  # without a priority it has the default one
         check_kind(config, kind)
 
 

@@ -134,7 +134,7 @@ DUE = {"TIMER_DELIVER_MS": "5"}
 @pytest.mark.parametrize(
     ("message_type", "taken", "refused"),
     [
-        ("NORMAL", [{}, PRIORITY], [GROUP, DUE]),
+        ("NORMAL", [{}, PRIORITY, GROUP], [DUE]),
         ("FIFO", [GROUP], [{}, {"__SHARDINGKEY": ""}, PRIORITY, DUE, {**GROUP, **DUE}]),
         ("DELAY", [DUE, {**GROUP, **DUE}], [{}, GROUP]),
         ("TRANSACTION", [], [{}, GROUP, DUE, {"TRAN_MSG": "true"}]),
