@@ -3,19 +3,25 @@
 The copy is a new message: a place of its own in the log, attempts from one on, no trace of retries, delays or
 transactions. It keeps its born time and host, keys, tags, message group, user's properties, and its unique
 key: look-ups by the id that the producer knows then show the whole life of the message, and a consumer that
-did finish after all, or a letter that is sent twice, is found out by that id as any redelivery is.
+did finish after all is found out by that id as any redelivery is.
 
-The dead letter itself stays. Invariant: a letter that cannot be sent has changed nothing.
+The dead letter itself stays: the log is append-only. The copy carries the mark TROVEMQ_RESENT, the letter's
+place in the log, so that copy and mark are one record.
+
+Invariants
+- A letter that cannot be sent has changed nothing.
+- A letter is sent once, whatever is killed, while its copy can be looked up: it has a unique key, and the
+  store has a key index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
-from broker.message_store import AppendResult, MessageStore
+from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, topic_not_found
 from broker.record_writer import NewRecord, RecordWriter
 from broker.topics.names import DEAD_LETTER_PREFIX, check_group_name, is_system_topic
@@ -23,7 +29,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.internal_properties import is_reserved
-from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
+from trovemq_proto.records.layout import PROPERTY_KEY_SIZES, PROPERTY_RESENT
 
 ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 _SENT_AGAIN: Final = {
@@ -46,30 +52,41 @@ _SENT_AGAIN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Resent:
+    """Where a letter was sent; again: by an earlier call. It is durable when the log is, up to `end`."""
+
     topic: str
-    appended: AppendResult
+    offset_msg_id: str
+    end: int
+    again: bool = False
 
 
 class DeadLetters:
-    """The dead-letter queues of one store. `queue_of` is (topic, unique key) -> the queue in which the
-    message first lay, None where that is not known any more."""
+    """The dead-letter queues of one store. `found` is (topic, unique key, begin) -> the visible messages of
+    that key stored since, newest first; nothing where they cannot be looked up."""
 
     def __init__(
-        self, store: MessageStore, writer: RecordWriter, queue_of: Callable[[str, str], int | None]
+        self, store: MessageStore, writer: RecordWriter, found: Callable[[str, str, int], Iterable[Message]]
     ) -> None:
         self._store = store
         self._writer = writer
-        self._queue_of = queue_of
+        self._found = found
+        self._not_visible: dict[int, Resent] = {}  # by the letter's physical offset
 
     def check_group(self, group: str) -> None:
         """Raises TroveError GROUP_ILLEGAL; TOPIC_NOT_FOUND where the group has no dead letters."""
         check_group_name(group)
         if self._store.consume_queues.get(DEAD_LETTER_PREFIX + group, 0) is None:
             raise topic_not_found(DEAD_LETTER_PREFIX + group)
+        visible = self._store.visible_offset
+        self._not_visible = {at: sent for at, sent in self._not_visible.items() if sent.end > visible}
+
+    def resent(self, group: str, offset: int) -> Resent | None:
+        """Where the letter at that queue offset was sent; None where it was not. Raises as `resend`."""
+        message = self._letter(group, offset)
+        return self._resent(message, origin_topic(message))
 
     def resend(self, group: str, offset: int, now_ms: int) -> Resent:
-        """Appends the letter at that queue offset to its original topic; who promises the disk waits for its
-        sync.
+        """Appends the letter at that queue offset to its original topic, unless an earlier call did.
 
         Raises TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, PERMISSION_MISSING (the original topic's),
         OFFSET_OUT_OF_RANGE, MESSAGE_NOT_FOUND, RECORD_DAMAGED, PROPERTY_ILLEGAL (it does not say where it
@@ -77,11 +94,29 @@ class DeadLetters:
         """
         message = self._letter(group, offset)
         topic = origin_topic(message)
+        if (sent := self._resent(message, topic)) is not None:
+            return sent
         queue_id = self._queue_id(topic, message, offset)
         dropped = [name for name in message.properties if is_reserved(name) and name not in _SENT_AGAIN]
-        copied = NewRecord.copy_of(message, topic, queue_id).with_properties(dict.fromkeys(dropped, None))
+        changes = {**dict.fromkeys(dropped, None), PROPERTY_RESENT: str(message.physical_offset)}
+        copied = NewRecord.copy_of(message, topic, queue_id).with_properties(changes)
         (appended,) = self._writer.append([replace(copied, reconsume_times=0)], now_ms)
-        return Resent(topic, appended)
+        (offset_msg_id,) = appended.offset_msg_ids()
+        sent = Resent(topic, offset_msg_id, appended.end)
+        self._not_visible[message.physical_offset] = replace(sent, again=True)
+        return sent
+
+    def _resent(self, message: Message, topic: str) -> Resent | None:
+        """By the mark in the copy: it is written with it, and goes no earlier than the letter before it."""
+        if (sent := self._not_visible.get(message.physical_offset)) is not None:
+            return sent
+        if not message.unique_key:
+            return None
+        mark = str(message.physical_offset)
+        for copy in self._found(topic, message.unique_key, message.store_timestamp):
+            if copy.properties.get(PROPERTY_RESENT) == mark:
+                return Resent(topic, copy.offset_msg_id, copy.physical_offset + 1, again=True)
+        return None
 
     def _letter(self, group: str, offset: int) -> Message:
         topic = DEAD_LETTER_PREFIX + group
@@ -115,8 +150,10 @@ class DeadLetters:
         message_group = message.properties.get(PROPERTY_SHARDING_KEY)
         if not message_group:
             return offset % count
-        known = self._queue_of(topic, message.unique_key) if message.unique_key else None
-        return known if known is not None and known < count else crc32(message_group.encode()) % count
+        known = next(iter(self._found(topic, message.unique_key, 0)), None) if message.unique_key else None
+        if known is not None and known.queue_id < count:
+            return known.queue_id
+        return crc32(message_group.encode()) % count
 
 
 def origin_topic(message: Message) -> str:

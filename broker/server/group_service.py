@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +18,7 @@ from broker.group_changes import GroupChanges
 from broker.message_store import MessageStore
 from broker.query.get_message import message_steps
 from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_page
+from broker.query.query_by_key import WORK_MAX, query_pages
 from broker.queues import queue_ids
 from broker.server.group_convert import (
     group_of,
@@ -46,6 +46,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 RESEND_MAX: Final = 1_000  # of one call
 RESEND_STEP: Final = 16
+LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # for the copies of one dead letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         self._lags = GroupLags(
             parts.store, parts.model.delivery.progress, self._filters_of, parts.model.timers.pending_of
         )
-        self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._first_queue_of)
+        self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._messages_of)
 
     # --- the groups themselves ----------------------------------------------------------------------
     async def CreateGroup(  # noqa: N802
@@ -200,26 +201,46 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     async def ResendDeadLetters(  # noqa: N802
         self, request: group_pb2.ResendDeadLettersRequest, _context: Context
     ) -> group_pb2.ResendDeadLettersReply:
+        clock_ms = self._parts.clock_ms
+        results = await self._each_letter(
+            request, lambda offset: self._dead_letters.resend(request.group, offset, clock_ms())
+        )
+        failure = await self._on_disk(results.values())
+        return group_pb2.ResendDeadLettersReply(
+            entries=[_resent(offset, result, failure) for offset, result in results.items() if result]
+        )
+
+    async def FindResentDeadLetters(  # noqa: N802
+        self, request: group_pb2.ResendDeadLettersRequest, _context: Context
+    ) -> group_pb2.ResendDeadLettersReply:
+        results = await self._each_letter(
+            request, lambda offset: self._dead_letters.resent(request.group, offset)
+        )
+        return group_pb2.ResendDeadLettersReply(
+            entries=[_resent(offset, result, None) for offset, result in results.items() if result]
+        )
+
+    async def _each_letter(
+        self, request: group_pb2.ResendDeadLettersRequest, look: Callable[[int], Resent | None]
+    ) -> dict[int, Resent | TroveError | None]:
+        """By offset what `look` gave or raised. Raises TroveError REQUEST_ILLEGAL, and as check_group()."""
         offsets = list(dict.fromkeys(request.offsets))
         if not 1 <= len(offsets) <= RESEND_MAX:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
         self._dead_letters.check_group(request.group)
-        results: dict[int, Resent | TroveError] = {}
+        results: dict[int, Resent | TroveError | None] = {}
         for number, offset in enumerate(offsets, 1):
             try:
-                results[offset] = self._dead_letters.resend(request.group, offset, self._parts.clock_ms())
+                results[offset] = look(offset)
             except TroveError as error:
                 results[offset] = error
             if number % RESEND_STEP == 0:
-                await asyncio.sleep(0)  # others go on between
-        failure = await self._on_disk(results.values())
-        return group_pb2.ResendDeadLettersReply(
-            entries=[_resent(offset, result, failure) for offset, result in results.items()]
-        )
+                await asyncio.sleep(0)  # other requests first
+        return results
 
-    async def _on_disk(self, results: Iterable[Resent | TroveError]) -> TroveError | None:
+    async def _on_disk(self, results: Iterable[Resent | TroveError | None]) -> TroveError | None:
         """Waits for the sync of what was appended; the error where there was none."""
-        ends = [result.appended.end for result in results if isinstance(result, Resent)]
+        ends = [result.end for result in results if isinstance(result, Resent)]
         try:
             if ends:
                 await self._parts.durable(max(ends))
@@ -227,12 +248,14 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             return error
         return None
 
-    def _first_queue_of(self, topic: str, unique_key: str) -> int | None:
+    def _messages_of(self, topic: str, unique_key: str, begin: int) -> Iterator[Message]:
+        """The visible messages of that key stored since, newest first; none where there is no index."""
+        query = KeyQuery(topic, unique_key, KeyType.UNIQUE, begin)
         try:
-            page = query_page(self._store, KeyQuery(topic, unique_key, KeyType.UNIQUE), messages_max=1)
+            for page in query_pages(self._store, query, work_max=LOOK_UP_WORK_MAX):
+                yield from map(decode_stored, page.records)
         except TroveError:
-            return None
-        return decode_stored(page.records[0]).queue_id if page.records else None
+            return
 
     # --- commands to consumers ----------------------------------------------------------------------
     async def ConsumeDirectly(  # noqa: N802
@@ -295,8 +318,8 @@ def _resent(
     entry = group_pb2.ResendDeadLettersReply.Entry(offset=offset)
     error = result if isinstance(result, TroveError) else failure
     if isinstance(result, Resent):
-        entry.topic = result.topic
-        (entry.offset_msg_id,) = result.appended.offset_msg_ids()
+        entry.topic, entry.offset_msg_id = result.topic, result.offset_msg_id
+        entry.again = result.again
     if error is not None:
         entry.error, entry.error_message = error.symbol, error.message
     return entry

@@ -239,7 +239,13 @@ def test_dead_letters_are_listed_and_sent_again_with_the_result_of_each(
     assert [
         one["error"] for one in trovemq.answer("dlq", "resend", group, "--yes", "--all", "--rate", "50")
     ] == [None] * 3
-    assert len(trovemq.answer("dlq", "list", group)) == 3, "the letters stay"
+    listed = trovemq.answer("dlq", "list", group)
+    assert len(listed) == 3, "the letters stay"
+    assert listed[0]["resentAs"] == results[0]["offsetMsgId"], "and say where they were sent"
+    again = trovemq.answer("dlq", "resend", group, "--all", "--yes")
+    assert [(one["again"], one["offsetMsgId"]) for one in again] == [
+        (True, letter["resentAs"]) for letter in listed
+    ], "nothing is doubled"
 
 
 def test_dead_letters_of_a_misspelt_group_were_an_empty_list(trovemq: CommandLine) -> None:

@@ -135,6 +135,16 @@ class FakeGroups:
             for offset in offsets
         ]
 
+    async def resent_dead_letters(
+        self, _group: str, offsets: Sequence[int], *, broker: str | None = None
+    ) -> list[ResentDeadLetter]:
+        name = broker or self.brokers[0]
+        return [
+            ResentDeadLetter(name, offset, "orders", "CD" * 16, again=True)
+            for offset in offsets
+            if offset == 8
+        ]
+
     async def consume_directly(
         self, client_id: str, group: str, message: str, **options: Any
     ) -> DirectConsumption:

@@ -202,7 +202,9 @@ class Groups:
     ) -> list[ResentDeadLetter]:
         """Sends dead letters to their original topic again, with their keys, tags, properties and unique key.
 
-        The dead letters themselves stay. One that cannot be sent has its error in its own result.
+        Each is sent once: a letter that was sent before has `again` in its result, which names that copy
+        (where the letter has a unique key and the broker a key index, which are the rule). The dead letters
+        themselves stay. One that cannot be sent has its error in its own result.
 
         Args:
             group: The group.
@@ -212,12 +214,21 @@ class Groups:
         Raises:
             TroveError: REQUEST_ILLEGAL, TOPIC_NOT_FOUND (the group has no dead letters), BROKER_AMBIGUOUS, …
         """
+        return await self._letter_calls(group, offsets, broker).resend(group, offsets)
+
+    async def resent_dead_letters(
+        self, group: str, offsets: Sequence[int], *, broker: str | None = None
+    ) -> list[ResentDeadLetter]:
+        """Of these dead letters those that were sent again, and where. Arguments and errors as of
+        `resend_dead_letters`."""
+        return await self._letter_calls(group, offsets, broker).resent(group, offsets)
+
+    def _letter_calls(self, group: str, offsets: Sequence[int], broker: str | None) -> GroupCalls:
         if not 1 <= len(offsets) <= RESEND_MAX:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
         if wrong := [offset for offset in offsets if not 0 <= offset <= _OFFSET_MAX]:
             raise TroveError(errors.REQUEST_ILLEGAL, f"offset {wrong[0]} is none", field="offsets")
-        info = self._links.routes.broker_of_queue(DEAD_LETTER_PREFIX + group, 0, broker)
-        return await self._calls(info).resend(group, offsets)
+        return self._calls(self._links.routes.broker_of_queue(DEAD_LETTER_PREFIX + group, 0, broker))
 
     # --- commands to consumers ------------------------------------------------------------------------
 

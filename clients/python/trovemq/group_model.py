@@ -130,7 +130,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ResentDeadLetter:
-    """What became of one dead letter: where it was sent, or the `error` (a symbol) with its message."""
+    """What became of one dead letter: where it was sent, or the `error` (a symbol) with its message.
+
+    again: an earlier call had sent it, and nothing was sent now.
+    """
 
     broker: str
     offset: int
@@ -138,6 +141,7 @@ class ResentDeadLetter:
     offset_msg_id: str
     error: str = ""
     error_message: str = ""
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@
 | `TROVEMQ_TX_BEGIN`        | the broker | where its first record lies                                       |
 | `TROVEMQ_WITHDRAWN`       | the broker | the unique key of a half message that was rolled back             |
 | `TROVEMQ_WITHDRAWN_TOPIC` | the broker | the topic of that message                                         |
+| `TROVEMQ_RESENT`          | the broker | physical offset of the dead letter that was sent again as this    |
 | `TROVEMQ_PRODUCER`        | the SDK    | the idempotent producer that sent the message                     |
 | `TROVEMQ_SEQUENCE`        | the SDK    | the message's number among those of that producer                 |
 | `TROVEMQ_KEY_SIZES`       | the SDK    | where the keys in KEYS end, where one has spaces (keys.py)        |
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from trovemq_proto.records.layout import (
     PROPERTY_KEY_SIZES,
     PROPERTY_PRODUCER,
+    PROPERTY_RESENT,
     PROPERTY_SEQUENCE,
     PROPERTY_TX_BEGIN,
     PROPERTY_TX_COUNT,
@@ -66,6 +68,7 @@ INTERNAL_PROPERTIES: Final[Mapping[str, Writer]] = MappingProxyType(
         PROPERTY_TX_BEGIN: Writer.BROKER,
         PROPERTY_WITHDRAWN: Writer.BROKER,
         PROPERTY_WITHDRAWN_TOPIC: Writer.BROKER,
+        PROPERTY_RESENT: Writer.BROKER,
         PROPERTY_PRODUCER: Writer.SDK,
         PROPERTY_SEQUENCE: Writer.SDK,
         PROPERTY_KEY_SIZES: Writer.SDK,

@@ -209,18 +209,20 @@ class ResendDeadLettersRequest(_message.Message):
 class ResendDeadLettersReply(_message.Message):
     __slots__ = ("entries",)
     class Entry(_message.Message):
-        __slots__ = ("offset", "topic", "offset_msg_id", "error", "error_message")
+        __slots__ = ("offset", "topic", "offset_msg_id", "error", "error_message", "again")
         OFFSET_FIELD_NUMBER: _ClassVar[int]
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         OFFSET_MSG_ID_FIELD_NUMBER: _ClassVar[int]
         ERROR_FIELD_NUMBER: _ClassVar[int]
         ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+        AGAIN_FIELD_NUMBER: _ClassVar[int]
         offset: int
         topic: str
         offset_msg_id: str
         error: str
         error_message: str
-        def __init__(self, offset: _Optional[int] = ..., topic: _Optional[str] = ..., offset_msg_id: _Optional[str] = ..., error: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+        again: bool
+        def __init__(self, offset: _Optional[int] = ..., topic: _Optional[str] = ..., offset_msg_id: _Optional[str] = ..., error: _Optional[str] = ..., error_message: _Optional[str] = ..., again: _Optional[bool] = ...) -> None: ...
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[ResendDeadLettersReply.Entry]
     def __init__(self, entries: _Optional[_Iterable[_Union[ResendDeadLettersReply.Entry, _Mapping]]] = ...) -> None: ...

@@ -79,6 +79,11 @@ class GroupServiceStub:
                 request_serializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersRequest.SerializeToString,
                 response_deserializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersReply.FromString,
                 _registered_method=True)
+        self.FindResentDeadLetters = channel.unary_unary(
+                '/trovemq.v1.GroupService/FindResentDeadLetters',
+                request_serializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersRequest.SerializeToString,
+                response_deserializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersReply.FromString,
+                _registered_method=True)
         self.ConsumeDirectly = channel.unary_unary(
                 '/trovemq.v1.GroupService/ConsumeDirectly',
                 request_serializer=trovemq__proto_dot_v1_dot_group__pb2.ConsumeDirectlyRequest.SerializeToString,
@@ -153,6 +158,12 @@ class GroupServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindResentDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ConsumeDirectly(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -216,6 +227,11 @@ def add_GroupServiceServicer_to_server(servicer, server):
             ),
             'ResendDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ResendDeadLetters,
+                    request_deserializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersRequest.FromString,
+                    response_serializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersReply.SerializeToString,
+            ),
+            'FindResentDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindResentDeadLetters,
                     request_deserializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersRequest.FromString,
                     response_serializer=trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersReply.SerializeToString,
             ),
@@ -476,6 +492,33 @@ class GroupService:
             request,
             target,
             '/trovemq.v1.GroupService/ResendDeadLetters',
+            trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersRequest.SerializeToString,
+            trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindResentDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trovemq.v1.GroupService/FindResentDeadLetters',
             trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersRequest.SerializeToString,
             trovemq__proto_dot_v1_dot_group__pb2.ResendDeadLettersReply.FromString,
             options,

@@ -34,6 +34,7 @@ def test_list_shows_the_message_and_where_it_came_from(run: Any, letters: Any) -
         8,
     )
     assert (first["topic"], first["reconsumeTimes"]) == ("%DLQ%billing", 16)
+    assert (first["resentAs"], second["resentAs"]) == (None, "CD" * 16)
     assert ran.note == {"complete": False}
     assert "--offset 9" in run("dlq", "list", "billing", "--max", "2", "--offset", "7").err
 
@@ -71,6 +72,7 @@ def test_resend_sends_those_chosen_and_shows_each_result(run: Any, letters: Any)
             "offsetMsgId": "AB" * 16,
             "error": None,
             "errorMessage": None,
+            "again": False,
             "broker": "broker-a",
         },
         {
@@ -79,10 +81,11 @@ def test_resend_sends_those_chosen_and_shows_each_result(run: Any, letters: Any)
             "offsetMsgId": None,
             "error": "OFFSET_OUT_OF_RANGE",
             "errorMessage": "offset 999",
+            "again": False,
             "broker": "broker-a",
         },
     ]
-    assert ran.note == {"resent": 1, "failed": 1}
+    assert ran.note == {"resent": 1, "before": 0, "failed": 1}
     assert resent(letters) == [[3, 999]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -36,17 +36,18 @@ def bury(store: MessageStore, properties: Mapping[str, str], body: bytes = b"bad
     store.dispatch()
 
 
-def letters_of(
-    store: MessageStore, queue_of: Callable[[str, str], int | None] = lambda *_: None
-) -> DeadLetters:
-    return DeadLetters(store, RecordWriter(store, lambda: None), queue_of)
+def letters_of(store: MessageStore) -> DeadLetters:
+    def found(topic: str, unique_key: str, begin: int) -> list[Message]:
+        messages = [message for queue_id in range(4) for message in read_queue(store, topic, queue_id)]
+        wanted = [m for m in messages if m.unique_key == unique_key and m.store_timestamp >= begin]
+        return sorted(wanted, key=lambda message: -message.physical_offset)
+
+    return DeadLetters(store, RecordWriter(store, lambda: None), found)
 
 
-def resend(
-    store: MessageStore, offset: int = 0, queue_of: Callable[[str, str], int | None] = lambda *_: None
-) -> Message:
+def resend(store: MessageStore, offset: int = 0) -> Message:
     before = {queue_id: len(read_queue(store, "orders", queue_id)) for queue_id in range(4)}
-    sent = letters_of(store, queue_of).resend("billing", offset, LATER)
+    sent = letters_of(store).resend("billing", offset, LATER)
     store.dispatch()
     assert sent.topic == "orders"
     (message,) = [
@@ -54,7 +55,7 @@ def resend(
         for queue_id in range(4)
         for message in read_queue(store, "orders", queue_id)[before[queue_id] :]
     ]
-    assert sent.appended.offset_msg_ids() == [message.offset_msg_id]
+    assert (sent.offset_msg_id, sent.again) == (message.offset_msg_id, False)
     return message
 
 
@@ -85,11 +86,12 @@ def test_the_copy_has_keys_tags_properties_and_unique_key_and_none_of_its_past()
     }
     bury(store, user | past)
     message = resend(store)
-    assert own_properties(message) == user
+    (letter,) = read_queue(store, DEAD)
+    assert own_properties(message) == user | {"TROVEMQ_RESENT": str(letter.physical_offset)}
     assert (message.body, message.reconsume_times) == (b"bad", 0)
     assert (message.born_timestamp, message.born_host) == (NOW_MS - 9, "10.0.0.9:80")
     assert message.store_timestamp == LATER
-    assert [letter.unique_key for letter in read_queue(store, DEAD)] == ["U1"], "the letter stays"
+    assert letter.unique_key == "U1", "the letter stays"
 
 
 def test_letters_spread_over_the_queues() -> None:
@@ -103,10 +105,47 @@ def test_an_ordered_message_goes_to_its_first_queue_or_its_groups() -> None:
     store = open_store(MemoryFileSystem())
     for number in range(5):
         bury(store, ORIGIN | {"UNIQ_KEY": str(number), "__SHARDINGKEY": "customer-7"})
-    assert resend(store, 0, lambda *_: 3).queue_id == 3
-    assert resend(store, 1, lambda *_: 99).queue_id < 4, "a queue that is there no more is not taken"
+    for number, queue_id in ((0, 3), (1, 2)):
+        first = NewRecord("orders", queue_id, b"first", {"UNIQ_KEY": str(number)})
+        RecordWriter(store, lambda: None).append([first], NOW_MS)
+    store.dispatch()
+    assert [resend(store, offset).queue_id for offset in (0, 1)] == [3, 2]
     assert len({resend(store, offset).queue_id for offset in (2, 3, 4)}) == 1
-    assert resend(store, 4).properties["__SHARDINGKEY"] == "customer-7"
+    bury(store, ORIGIN | {"UNIQ_KEY": "last", "__SHARDINGKEY": "customer-7"})
+    assert resend(store, 5).properties["__SHARDINGKEY"] == "customer-7"
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_a_letter_that_was_resent_twice_came_twice(visible: bool) -> None:
+    store = open_store(MemoryFileSystem())
+    for number in range(2):
+        bury(store, ORIGIN | {"UNIQ_KEY": "the same", "number": str(number)})
+    letters = letters_of(store)
+    assert letters.resent("billing", 0) is None
+    first = letters.resend("billing", 0, LATER)
+    if visible:
+        store.dispatch()
+        letters = letters_of(store)  # as after a start
+    end = store.end_offset
+    for sent in (letters.resend("billing", 0, LATER), letters.resent("billing", 0)):
+        assert sent is not None
+        assert (sent.topic, sent.offset_msg_id, sent.again) == ("orders", first.offset_msg_id, True)
+    assert store.end_offset == end, "nothing was sent"
+    assert letters.resent("billing", 1) is None
+    other = letters.resend("billing", 1, LATER)
+    assert not other.again, "another letter of the same message is one of its own"
+
+
+def test_what_is_remembered_of_resent_letters_goes_when_they_are_visible() -> None:
+    store = open_store(MemoryFileSystem())
+    bury(store, ORIGIN | {"UNIQ_KEY": "U"})
+    letters = letters_of(store)
+    letters.resend("billing", 0, LATER)
+    letters.check_group("billing")
+    assert letters._not_visible
+    store.dispatch()
+    letters.check_group("billing")
+    assert not letters._not_visible
 
 
 def test_a_classic_dead_letter_says_its_topic_as_retry_topic() -> None:

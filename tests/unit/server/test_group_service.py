@@ -362,6 +362,14 @@ async def test_each_letter_has_its_result_and_the_reply_waits_for_the_disk() -> 
     (sent,) = read_queue(bench.store)
     assert entries[0].offset_msg_id == sent.offset_msg_id
     assert bench.synced == [bench.store.end_offset]
+    bench.store.dispatch()
+    again = (await bench.service.ResendDeadLetters(request, CONTEXT)).entries
+    assert (again[0].again, again[0].offset_msg_id) == (True, sent.offset_msg_id)
+    assert len(read_queue(bench.store)) == 1, "nothing is doubled"
+    request = pb.ResendDeadLettersRequest(group="billing", offsets=[0, 1])
+    (found, unknown) = (await bench.service.FindResentDeadLetters(request, CONTEXT)).entries
+    assert (found.offset, found.offset_msg_id) == (0, sent.offset_msg_id)
+    assert unknown.error == "PROPERTY_ILLEGAL"
 
 
 @pytest.mark.asyncio

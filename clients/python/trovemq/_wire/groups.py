@@ -117,9 +117,15 @@ class GroupCalls:
         ]
 
     async def resend(self, group: str, offsets: Sequence[int]) -> list[ResentDeadLetter]:
+        return await self._letters("ResendDeadLetters", group, offsets)
+
+    async def resent(self, group: str, offsets: Sequence[int]) -> list[ResentDeadLetter]:
+        return await self._letters("FindResentDeadLetters", group, offsets)
+
+    async def _letters(self, method: str, group: str, offsets: Sequence[int]) -> list[ResentDeadLetter]:
         request = group_pb2.ResendDeadLettersRequest(group=group, offsets=offsets)
         decode = group_pb2.ResendDeadLettersReply.FromString
-        reply = await self._ask("GroupService/ResendDeadLetters", request, decode)
+        reply = await self._ask("GroupService/" + method, request, decode)
         return [
             ResentDeadLetter(
                 broker=self._broker,
@@ -128,6 +134,7 @@ class GroupCalls:
                 offset_msg_id=entry.offset_msg_id,
                 error=entry.error,
                 error_message=entry.error_message,
+                again=entry.again,
             )
             for entry in reply.entries
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -52,19 +52,30 @@ async def list_(
                     session.output.remark(f"there are more: add --max N or --offset {letter.offset}")
                     break
                 shown += 1
-                session.output.item(letter_fields(letter))
                 found.append(letter)
                 if len(found) == TABLE_ROWS_MAX:
-                    _show_table(session, found)
+                    await _show(session, client, group, found)
                     found.clear()
-    _show_table(session, found)
+        await _show(session, client, group, found)
     if not shown:
         session.output.remark(f"group {group} has no dead letters")
 
 
-def _show_table(session: Session, letters: Sequence[DeadLetter]) -> None:
-    if session.output.json or not letters:
-        return
+async def _show(session: Session, client: Client, group: str, letters: Sequence[DeadLetter]) -> None:
+    copies: dict[tuple[str, int], str] = {}
+    for broker in dict.fromkeys(letter.broker for letter in letters):
+        offsets = [letter.offset for letter in letters if letter.broker == broker]
+        resent = await session.call(client.admin.groups.resent_dead_letters(group, offsets, broker=broker))
+        copies |= {(broker, one.offset): one.offset_msg_id for one in resent if not one.error}
+    for letter in letters:
+        session.output.item({**letter_fields(letter), "resentAs": copies.get((letter.broker, letter.offset))})
+    if not session.output.json and letters:
+        _show_table(session, letters, copies)
+
+
+def _show_table(
+    session: Session, letters: Sequence[DeadLetter], copies: Mapping[tuple[str, int], str]
+) -> None:
     from trovemq.cli.render import body_preview, printable, table
     from trovemq.cli.times import format_time
 
@@ -75,13 +86,14 @@ def _show_table(session: Session, letters: Sequence[DeadLetter]) -> None:
             format_time(letter.message.store_timestamp),
             printable(origin_topic(letter) or "-"),
             redeliveries(letter),
+            "yes" if (letter.broker, letter.offset) in copies else "-",
             printable(" ".join(letter.message.keys) or "-"),
             printable(letter.message.message_id),
             body_preview(letter.message.body),
         )
         for letter in letters
     ]
-    columns = ("broker", "offset", "since", "topic", "redeliveries", "keys", "message id", "body")
+    columns = ("broker", "offset", "since", "topic", "redeliveries", "resent", "keys", "message id", "body")
     session.output.show(table(columns, rows, numbers=("offset", "redeliveries")))
 
 
@@ -155,7 +167,7 @@ async def resend(
     yes: YesOption = False,
     broker: BrokerOption = None,
 ) -> None:
-    """Send dead letters to their topic again and show each one's result. They stay where they are."""
+    """Send dead letters to their topic again, each once, and show its result. They stay where they are."""
     if everything == bool(offsets):
         raise typer.BadParameter("give --all, or --offset O (repeatable)")
     async with session.client() as client:
@@ -220,11 +232,13 @@ def show_results(session: Session, results: Sequence[ResentDeadLetter]) -> None:
                 "offsetMsgId": result.offset_msg_id or None,
                 "error": result.error or None,
                 "errorMessage": result.error_message or None,
+                "again": result.again,
                 "broker": result.broker,
             }
         )
     failed = [result for result in results if result.error]
-    session.output.note(resent=len(results) - len(failed), failed=len(failed))
+    before = sum(result.again for result in results)
+    session.output.note(resent=len(results) - len(failed) - before, before=before, failed=len(failed))
     if session.output.json:
         return
     from trovemq.cli.render import printable, table
@@ -235,10 +249,17 @@ def show_results(session: Session, results: Sequence[ResentDeadLetter]) -> None:
             result.offset,
             printable(result.topic or "-"),
             result.offset_msg_id or "-",
-            printable(f"{result.error}: {result.error_message}") if result.error else "sent",
+            printable(_result(result)),
         )
         for result in results
     ]
     columns = ("broker", "offset", "topic", "offsetMsgId", "result")
     session.output.show(table(columns, rows, numbers=("offset",)))
-    session.output.remark(f"{len(results) - len(failed):,} sent, {len(failed):,} not")
+    sent = len(results) - len(failed) - before
+    session.output.remark(f"{sent:,} sent, {before:,} had been sent before, {len(failed):,} not")
+
+
+def _result(result: ResentDeadLetter) -> str:
+    if result.error:
+        return f"{result.error}: {result.error_message}"
+    return "had been sent before" if result.again else "sent"
