@@ -112,7 +112,7 @@ async def test_admin(client: Client) -> None:
     assert (kept.queue_count, kept.message_type) == (2, "FIFO")
     (altered,) = await client.admin.alter_topic("admin", queue_count=4)
     assert (altered.queue_count, altered.message_type) == (4, "FIFO")
-    await client.send("admin", b"x", queue_id=3)
+    await client.send("admin", b"x", queue_id=3, message_group="g")
     (described,) = await client.admin.describe_topic("admin")
     assert [queue.max_offset for queue in described.queues] == [0, 0, 0, 1]
     assert [queue.max_offset for queue in await client.queue_offsets("admin", queue_ids=[3])] == [1]
@@ -125,7 +125,7 @@ async def test_admin(client: Client) -> None:
     assert statistics.broker.name == "broker-test"
     assert await client.admin.delete_topic("admin") != {}
     with pytest.raises(TroveError) as refused:
-        await client.send("admin", b"x")
+        await client.send("admin", b"x", message_group="g")
     assert refused.value.spec is errors.TOPIC_NOT_FOUND
 
 
