@@ -154,6 +154,7 @@ class Expected:
                 f"the body of record {index} has {row.body_size} bytes, more than {self.body_size_max}",
                 size=row.body_size,
                 size_max=self.body_size_max,
+                record=index,
             )
         if data[position + MAGIC_AT : position + MAGIC_AT + 4] != self.magic:
             raise _illegal(index, "its magic is not that of the topic's length")
