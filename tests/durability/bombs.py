@@ -46,7 +46,12 @@ from trovemq_proto.v1 import admin_pb2, common_pb2, group_pb2, message_pb2, quer
 
 MILLION: Final = 1_000_000
 GIB: Final = 1 << 30
-COMPRESSED: Final = {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}
+COMPRESSED: Final = {
+    "zlib": (0x301, b""),
+    "lz4": (0x101, bytes.fromhex("04224d18")),
+    "zstd": (0x201, bytes.fromhex("28b52ffd")),
+}
+"""By method the system flag, and the first bytes without which the door refuses a body."""
 BODY_SIZE_MAX: Final = 4_194_304
 APPEND: Final = f"{NATIVE}MessageService.Append"
 
@@ -226,8 +231,9 @@ async def _set_off_stored(broker: Calls) -> None:
     """Compressed bodies are stored as they come. The broker inflates one where a consumer is to get it by
     hand, the SDK each that it receives."""
     zeros = deflated_zeros(GIB, 15)
-    for method, sys_flag in COMPRESSED.items():
-        frame = _frame(zeros, sys_flag=sys_flag)
+    for method, (sys_flag, head) in COMPRESSED.items():
+        body = head + zeros
+        frame = _frame(body, sys_flag=sys_flag)
         reply = await _set_off(f"{method} body of 1 GiB, stored", broker, (APPEND, frame))
         placed = message_pb2.AppendReply.FromString(reply)
         identifier = encode_offset_msg_id(placed.store_host, placed.physical_offset)
@@ -236,7 +242,7 @@ async def _set_off_stored(broker: Calls) -> None:
         ).SerializeToString()
         name = f"{method} body of 1 GiB, handed to a consumer"
         await _set_off(name, broker, (f"{NATIVE}GroupService.ConsumeDirectly", direct))
-        records = encode_record("orders", zeros, sys_flag=sys_flag)
+        records = encode_record("orders", body, sys_flag=sys_flag)
         _set_off_in_sdk(f"{method} body of 1 GiB, in the SDK", partial(decode_message, records))
     deep = b'{"topics": ' + b"[" * 500_000
     _set_off_in_sdk("a file with 500,000 brackets to apply", lambda: parse_file(deep))

@@ -192,18 +192,20 @@ def moments(names: Sequence[str], rehearsal: Passes, source: random.Random) -> d
 
 def fail_each_once(waiting: dict[str, int], source: random.Random) -> None:
     """One run, which ends where a failure stops the engine; the points that did fail wait no more. Between
-    two failures the script goes on for a while: what it tries again does not fail again. The pass of a point
-    may then be a later one, or in the next run an earlier one."""
+    two failures the script goes on for a while, and a start that failed comes to its end: what is tried again
+    does not fail again. The pass of a point may then be a later one, or in the next run an earlier one."""
     script = ConsumerScript(MemoryFileSystem(), SEED)
     passes = Passes(script)
-    failed_at = -PASSES_BETWEEN
+    failed_at, start_failed = -PASSES_BETWEEN, False
 
     def act(name: str) -> None:
-        nonlocal failed_at
+        nonlocal failed_at, start_failed
         passed, total = passes.note(name), passes.counts.total()
-        if total - failed_at >= PASSES_BETWEEN and passed >= waiting.get(name, 1 << 30):
+        start_failed = start_failed and not script.is_open
+        waited = total - failed_at >= PASSES_BETWEEN and not start_failed
+        if waited and passed >= waiting.get(name, 1 << 30):
             del waiting[name]
-            failed_at = total
+            failed_at, start_failed = total, not script.is_open
             raise failure(name, source)
 
     with armed(act):

@@ -306,8 +306,8 @@ FAULTS = (
     Planted(
         "A delayed message of an old client, with full properties, was lost when its time came",
         "broker/timers/copies.py",
-        " and len(block) <= PROPERTIES_SIZE_MAX:",
-        ":",
+        "    if len(block) < PROPERTIES_SIZE_MAX:",
+        "    if True:",
         (
             "tests/unit/timers/test_rare_timers.py::test_properties_that_fill_a_record_and_lack_the_last_separator_are_copied_as_they_are",
         ),

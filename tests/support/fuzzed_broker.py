@@ -96,7 +96,7 @@ def check_outcome(name: str, outcome: Outcome, replies: Sequence[Any]) -> None:
             assert reply.error.symbol in SYMBOLS, f"{name}: {reply.error}"
         if "status" in fields and fields["status"].message_type is not None and reply.HasField("status"):
             assert reply.status.code not in FAULT_CODES, f"{name}: {reply.status}"
-        for entry in getattr(reply, "entries", ()):
+        for entry in reply.entries if "entries" in fields and fields["entries"].message_type else ():
             status = getattr(entry, "status", None)
             assert status is None or status.code not in FAULT_CODES, f"{name}: {status}"
 

@@ -272,6 +272,8 @@ class Calls:
             await handler.stream_stream(context.requests(), some)
         elif handler.unary_unary is not None:
             replies.append(await handler.unary_unary(asked[0], some))
+        elif handler.stream_unary is not None:
+            replies.append(await handler.stream_unary(context.requests(), some))
         else:
             async with aclosing(handler.unary_stream(asked[0], some)) as stream:
                 async for reply in stream:

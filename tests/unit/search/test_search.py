@@ -174,6 +174,8 @@ class Script:
             record = self.store.read(self.sent[-1], 4)
             size = int.from_bytes(record)
             body = bytes(self.store.read(self.sent[-1], size)).find(b"body")
+            if body < 0:
+                return  # it is damaged already
             segment.file.write(self.sent[-1] - segment.start + body, b"B")
 
 
