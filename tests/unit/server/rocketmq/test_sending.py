@@ -180,6 +180,7 @@ def test_a_normal_message() -> None:
         assert own_properties(found) == {
             "UNIQ_KEY": "01AA",
             "KEYS": "k1 k 2",
+            "TROVEMQ_KEY_SIZES": "2,3",
             "TAGS": "t",
             "color": "red",
             "__BORNHOST": "laptop",
