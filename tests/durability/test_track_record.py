@@ -31,7 +31,7 @@ FAULTS = (
         "            self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))",
         "            offset = self._end",
         (
-            f"{DAMAGE}test_a_damaged_record_and_lost_queues_leave_the_other_messages_at_their_offsets",
+            f"{DAMAGE}test_a_damaged_record_and_lost_queues_leave_other_messages_offsets",
             f"{DAMAGE}test_what_was_damaged_is_reported_and_readers_pass_over_the_blanks",
         ),
     ),
@@ -54,7 +54,7 @@ FAULTS = (
         "broker/store_opening.py",
         "        if saved is not None and not saved.key_index_closed:",
         "        if False:",
-        (f"{DAMAGE}test_an_index_that_was_switched_off_after_a_power_cut_is_not_believed_later",),
+        (f"{DAMAGE}test_an_index_switched_off_after_a_power_cut_is_not_believed_later",),
     ),
     Planted(
         "A topic's deletion was refused by a full disk, and its messages were gone at the next start",
@@ -104,7 +104,7 @@ FAULTS = (
         "broker/index/consume_queue.py",
         "            elif self._begins_below(base, deleted_below):",
         "            elif False:",
-        (f"{DAMAGE}test_files_of_a_deleted_topic_that_come_back_do_not_mix_with_the_new_ones",),
+        (f"{DAMAGE}test_files_of_a_deleted_topic_that_come_back_do_not_mix_with_new_ones",),
     ),
     Planted(
         "A power cut lost dead letters whose originals counted as consumed",
@@ -173,10 +173,7 @@ FAULTS = (
         "broker/log/segments.py",
         "        while self._segments and self._segments[-1].start > offset:",
         "        while self._segments and self._segments[-1].start >= offset:",
-        (
-            f"{ENGINE}test_emptied_log.py::"
-            "test_after_a_kill_of_an_emptied_store_its_log_does_not_begin_at_0_again",
-        ),
+        (f"{ENGINE}test_emptied_log.py::test_after_a_kill_an_emptied_stores_log_does_not_begin_at_0_again",),
     ),
     Planted(
         "`repair` gave up where a queue's file was cut behind units of expired records",
@@ -200,10 +197,7 @@ FAULTS = (
         "broker/store_opening.py",
         "            trusted = max(saved.consume_queue_position, self._log.min_offset)",
         "            trusted = saved.consume_queue_position",
-        (
-            f"{AFTER_A_CRASH}"
-            "test_a_queue_whose_records_have_expired_goes_on_where_it_was_when_queues_are_made_anew",
-        ),
+        (f"{AFTER_A_CRASH}test_a_queue_of_expired_records_continues_its_offsets_when_rebuilt",),
     ),
     Planted(
         "A file system that says at a sync that it has no room (a network one, a quota): the next sync was "
@@ -211,16 +205,14 @@ FAULTS = (
         "broker/storage/guarded.py",
         "        if error.sync_failed and self.sync_failure is None:",
         "        if error.sync_failed and not error.disk_full and self.sync_failure is None:",
-        (
-            f"{ENGINE}test_full_disk.py::test_a_queues_sync_that_failed_for_room_was_believed_when_it_was_tried_again",
-        ),
+        (f"{ENGINE}test_full_disk.py::test_a_queue_sync_that_failed_for_room_was_believed_when_tried_again",),
     ),
     Planted(
         "A store whose last segment was gone went on without it, and gave its offsets to other messages",
         "broker/store_opening.py",
         "        if saved is not None and saved.log_end > segments.capacity_end:",
         "        if False:",
-        (f"{DAMAGE}test_a_store_whose_last_segment_is_gone_does_not_give_its_offsets_again",),
+        (f"{DAMAGE}test_a_store_whose_last_segment_is_gone_does_not_reuse_its_offsets",),
     ),
     Planted(
         "On a disk with little room left the broker took all of it, again and again, for an index file that "
@@ -264,7 +256,7 @@ FAULTS = (
         "            max(0, before.attempt - suspend),",
         "            before.attempt - suspend,",
         (
-            "tests/unit/delivery/test_rare_moments.py::test_a_delivery_that_was_suspended_twice_kept_every_later_event_from_the_log",
+            "tests/unit/delivery/test_rare_moments.py::test_a_delivery_suspended_twice_kept_every_later_event_from_the_log",
         ),
     ),
     Planted(
@@ -273,7 +265,7 @@ FAULTS = (
         "            if record is None:\n                return True\n            state.keys",
         "            if record is None:\n                return False\n            state.keys",
         (
-            "tests/unit/delivery/test_classic_retries.py::test_a_retry_that_cannot_be_read_after_a_restart_held_up_the_offset_for_ever",
+            "tests/unit/delivery/test_classic_retries.py::test_a_retry_unreadable_after_a_restart_held_up_the_offset_for_ever",
         ),
     ),
     Planted(
@@ -291,7 +283,7 @@ FAULTS = (
         "            if info.is_plausible:",
         "            if True:",
         (
-            "tests/unit/delivery/test_take_over_of_odd_files.py::test_a_number_of_the_order_info_that_no_event_can_say_kept_the_broker_from_starting",
+            "tests/unit/delivery/test_take_over_of_odd_files.py::test_an_order_info_number_no_event_can_say_kept_the_broker_from_start",
         ),
     ),
     Planted(
@@ -309,7 +301,7 @@ FAULTS = (
         "    if len(block) < PROPERTIES_SIZE_MAX:",
         "    if True:",
         (
-            "tests/unit/timers/test_rare_timers.py::test_properties_that_fill_a_record_and_lack_the_last_separator_are_copied_as_they_are",
+            "tests/unit/timers/test_rare_timers.py::test_full_properties_without_the_last_separator_are_copied_unchanged",
         ),
     ),
     Planted(
@@ -326,7 +318,7 @@ FAULTS = (
         "",
         (
             "tests/unit/scrub/test_index_counts.py::"
-            "test_a_flipped_bit_of_an_index_files_count_hid_its_keys_and_was_not_reported",
+            "test_a_flipped_bit_of_an_index_files_count_hid_its_keys_unreported",
         ),
     ),
     Planted(
@@ -343,7 +335,7 @@ FAULTS = (
         "units = queue.units(offset, UNITS_STEP)",
         (
             "tests/unit/timers/test_rare_timers.py::"
-            "test_an_unreadable_page_of_the_queue_of_delayed_messages_stopped_the_broker",
+            "test_an_unreadable_page_of_the_delayed_queue_stopped_the_broker",
         ),
     ),
     Planted(
@@ -352,7 +344,7 @@ FAULTS = (
         "        if forgotten:\n            self._flush_events(now_ms)\n",
         "",
         (
-            "tests/unit/delivery/test_life_of_the_state.py::test_messages_of_a_topic_made_again_just_before_a_kill_were_not_consumed",
+            "tests/unit/delivery/test_life_of_the_state.py::test_messages_of_a_topic_recreated_before_a_kill_were_not_consumed",
         ),
     ),
     Planted(
@@ -361,7 +353,7 @@ FAULTS = (
         "                or passed_over(self.context, state, offset)  # a crash has lost the lease\n",
         "",
         (
-            "tests/unit/delivery/test_priority_order.py::test_a_handle_whose_lease_a_crash_has_lost_acknowledges_nothing_that_waits",
+            "tests/unit/delivery/test_priority_order.py::test_a_handle_whose_lease_a_crash_lost_acknowledges_nothing_waiting",
         ),
     ),
     Planted(
@@ -393,7 +385,7 @@ FAULTS = (
         "                    broker_name = broker.name\n",
         "                    pass\n",
         (
-            "tests/unit/sdk/test_transactions.py::test_a_delayed_message_that_may_be_stored_stays_at_its_broker_and_keeps_its_id",
+            "tests/unit/sdk/test_transactions.py::test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id",
         ),
     ),
     Planted(
@@ -427,7 +419,7 @@ FAULTS = (
         "        pass",
         (
             "tests/unit/produce/test_doors.py"
-            "::test_the_native_protocol_stored_messages_that_are_not_of_their_topics_kind",
+            "::test_the_native_protocol_stored_messages_not_of_their_topics_kind",
         ),
     ),
     Planted(

@@ -85,7 +85,7 @@ def test_acknowledgements_count_once_and_for_good(atomic: AtomicStore) -> None:
     assert atomic.store.offsets.get(GROUP, "feed", 0) == 2
 
 
-def test_an_acknowledgement_is_not_stored_before_its_transaction_is_on_disk(atomic: AtomicStore) -> None:
+def test_an_acknowledgement_waits_for_its_transaction_to_be_on_disk(atomic: AtomicStore) -> None:
     atomic.feed(b"1")
     delivered = atomic.receive()
     committed = atomic.commit("t", [("orders", 0, b"x")], delivered)
@@ -167,7 +167,7 @@ def test_an_id_that_its_topic_has_already_refuses_the_whole_transaction() -> Non
     assert [m.body for m in read_queue(atomic.store, "once", 0)] == [b"a", b"c"]
 
 
-def test_a_numbered_message_for_a_deduplicated_topic_refuses_the_whole_transaction() -> None:
+def test_a_numbered_message_for_a_deduplicated_topic_fails_its_transaction() -> None:
     atomic = AtomicStore(MemoryFileSystem(), replace(SEGMENT, tree_index_enable=True))
     atomic.store.topics.create("once", queue_count=2, options={"deduplicate": "1h"})
     atomic.store.catch_up_trees()
@@ -235,7 +235,7 @@ def test_only_the_latest_transactions_are_remembered(atomic: AtomicStore) -> Non
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_commit_whose_answer_was_lost_was_made_twice_when_the_broker_had_forgotten_it(
+def test_a_commit_with_a_lost_answer_was_made_twice_by_a_forgetful_broker(
     atomic: AtomicStore, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
     """A client that asks is told since when the broker remembers: before that it cannot know."""

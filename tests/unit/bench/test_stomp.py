@@ -28,7 +28,7 @@ def test_a_frame_is_read_as_it_was_written() -> None:
     assert frame == Frame("SEND", {"destination": "/queue/a", "content-length": "3"}, b"\0\n\0")
 
 
-def test_escaped_headers_and_bodies_without_a_length_are_read_and_the_first_of_two_headers_counts() -> None:
+def test_escaped_headers_and_unsized_bodies_are_read_and_first_header_wins() -> None:
     frame = _read(b"MESSAGE\r\nmessage-id:ID\\c1\na:1\na:2\n\nbody\0")
     assert frame == Frame("MESSAGE", {"message-id": "ID:1", "a": "1"}, b"body")
 
@@ -72,7 +72,7 @@ def test_a_send_is_done_when_its_own_receipt_comes() -> None:
     asyncio.run(_with_server(serve, use))
 
 
-def test_a_browse_ends_with_the_frame_that_says_so_and_an_error_ends_everything() -> None:
+def test_a_browse_ends_at_its_end_frame_and_an_error_ends_everything() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name = (await read_frame(reader)).headers["id"]
         writer.write(encode_frame("MESSAGE", {"subscription": name, "message-id": "1"}, b"x"))

@@ -116,7 +116,7 @@ def test_in_flight_until_its_lease_ends_then_ready(world: World) -> None:
     assert world.happenings("a", "workers") == ["delivered", "expired"]
 
 
-def test_a_lease_that_the_broker_renews_is_in_flight_and_its_renewals_are_one_event(world: World) -> None:
+def test_a_broker_renewed_lease_is_in_flight_and_its_renewals_one_event(world: World) -> None:
     world.send("a")
     world.receive(renewed=True)
     for _ in range(3):
@@ -478,7 +478,7 @@ def test_more_copies_than_an_answer_has(world: World, monkeypatch: pytest.Monkey
     assert [life.copies[0].queue_offset for life in found.lives] == [2, 3, 4]
 
 
-def test_a_key_of_hundreds_of_messages_took_the_event_loop_for_half_a_minute(
+def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A verdict for each message and group, and each event compared with each message."""

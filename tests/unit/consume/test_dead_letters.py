@@ -67,7 +67,7 @@ def refused(store: MessageStore, offset: int = 0) -> ErrorSpec:
     return caught.value.spec
 
 
-def test_the_copy_has_keys_tags_properties_and_unique_key_and_none_of_its_past() -> None:
+def test_the_copy_has_keys_tags_properties_and_unique_key_but_no_past() -> None:
     store = open_store(MemoryFileSystem())
     user = {"KEYS": "a b", "TAGS": "paid", "UNIQ_KEY": "U1", "colour": "red"}
     past = {

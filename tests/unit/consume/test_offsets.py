@@ -156,7 +156,7 @@ async def test_a_preview_tells_what_a_reset_would_do_and_sets_nothing() -> None:
 
 
 @pytest.mark.asyncio
-async def test_delivery_is_told_of_every_offset_that_is_set_and_says_what_it_forgets() -> None:
+async def test_delivery_hears_of_every_offset_set_and_says_what_it_forgets() -> None:
     bench = Bench()
     told: list[tuple[str, str, dict[int, int], int | None]] = []
 

@@ -61,5 +61,5 @@ async def _scenario(sys_flag: int) -> None:
 
 
 @pytest.mark.parametrize("sys_flag", HEADS)
-def test_a_body_that_does_not_inflate_is_dead_lettered_carried_and_handed_back(sys_flag: int) -> None:
+def test_a_body_that_cannot_inflate_is_dead_lettered_carried_and_returned(sys_flag: int) -> None:
     run(_scenario(sys_flag))

@@ -60,7 +60,7 @@ def test_a_full_disk_in_the_middle_of_carrying_keeps_what_was_carried(engine: En
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_record_that_goes_bad_while_its_copy_is_synced_comes_from_the_copy(orderly: bool) -> None:
+def test_a_record_that_goes_bad_while_its_copy_is_synced_uses_the_copy(orderly: bool) -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     engine = Engine(
         files=files,  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ def test_a_queue_whose_records_have_gone_owes_nothing(engine: Engine) -> None:
     assert engine.messages(RETRY) == [], "nothing is left that could be copied"
 
 
-def test_a_full_disk_in_the_middle_of_a_clean_stop_hands_back_the_rest_the_next_time(engine: Engine) -> None:
+def test_a_full_disk_during_a_clean_stop_exports_the_rest_the_next_time(engine: Engine) -> None:
     sent(engine, 2)
     engine.receive()
     with full_disk(engine), pytest.raises(TroveError, match="DISK_FULL"):

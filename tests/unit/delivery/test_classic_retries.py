@@ -109,7 +109,7 @@ def test_a_queue_of_others_messages_is_read_no_further_than_the_limit() -> None:
     assert bodies(engine.receive()) == ["a0"]
 
 
-def test_retries_whose_attempts_are_over_become_dead_letters_of_their_topic() -> None:
+def test_retries_out_of_attempts_become_dead_letters_of_their_topic() -> None:
     engine = with_bills()
     engine.groups.create(SubscriptionGroup("workers", retry_max=2))
     retry(engine, "b", "bills", times=3)
@@ -124,7 +124,7 @@ def test_retries_whose_attempts_are_over_become_dead_letters_of_their_topic() ->
     assert engine.committed(topic=CLASSIC) == 2
 
 
-def test_one_refused_dead_letter_of_a_receive_stands_for_those_of_its_other_queues() -> None:
+def test_one_refused_dead_letter_of_a_receive_stands_for_the_other_queues() -> None:
     engine = with_bills()
     engine.groups.create(SubscriptionGroup("workers", retry_max=0))
     engine.store.topics.ensure_internal("%RETRY%workers+orders", 1)
@@ -194,7 +194,7 @@ def test_a_retry_of_no_topic_was_lost_to_rocketmq_by_a_clean_stop(topic: str) ->
     assert engine.store.topics.get(f"%RETRY%workers_{topic}") is None
 
 
-def test_a_retry_that_cannot_be_read_after_a_restart_held_up_the_offset_for_ever() -> None:
+def test_a_retry_unreadable_after_a_restart_held_up_the_offset_for_ever() -> None:
     engine = with_bills()
     held = retry(engine, "b", "bills")
     taken = retry(engine, "a", "orders")

@@ -145,7 +145,7 @@ def test_a_deleted_topic_and_a_deleted_group_leave_nothing(engine: Engine) -> No
         engine.ack(old[1])
 
 
-def test_messages_of_a_topic_made_again_just_before_a_kill_were_not_consumed(engine: Engine) -> None:
+def test_messages_of_a_topic_recreated_before_a_kill_were_not_consumed(engine: Engine) -> None:
     sent(engine, 3)
     engine.ack(*engine.receive())
     engine.events.flush(engine.now_ms)
@@ -158,7 +158,7 @@ def test_messages_of_a_topic_made_again_just_before_a_kill_were_not_consumed(eng
     assert bodies(engine.receive()) == ["new0", "new1", "new2", "new3"]
 
 
-def test_what_a_group_consumed_before_it_was_deleted_is_owed_to_one_of_its_name(engine: Engine) -> None:
+def test_what_a_deleted_group_had_consumed_is_delivered_to_its_namesake(engine: Engine) -> None:
     """A kill right after the group was deleted and had received again."""
     sent(engine, 3)
     engine.ack(*engine.receive())
@@ -169,7 +169,7 @@ def test_what_a_group_consumed_before_it_was_deleted_is_owed_to_one_of_its_name(
     assert bodies(engine.receive()) == ["m0", "m1", "m2"]
 
 
-def test_where_the_log_takes_no_more_a_deleted_topic_is_forgotten_all_the_same(
+def test_a_deleted_topic_is_forgotten_even_where_the_log_takes_no_more(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent(engine, 1)

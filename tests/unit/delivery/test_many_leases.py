@@ -36,7 +36,7 @@ def test_leases_that_ended_or_moved_do_not_fill_the_memory() -> None:
     assert [owner for _, owner in heap.pop_until(200_000)] == ["lasting", "moving"]
 
 
-def test_renewed_leases_that_are_over_and_clients_that_are_idle_are_forgotten(engine: Engine) -> None:
+def test_expired_renewed_leases_and_idle_clients_are_forgotten(engine: Engine) -> None:
     for number in range(400):
         engine.send(f"m{number}")
         engine.ack(*engine.receive(renewed=True, client_id=f"client {number % 300}"))

@@ -96,7 +96,7 @@ def test_the_last_attempt_makes_room_for_the_next_message(engine: Engine) -> Non
     assert [letter.body for letter in engine.messages("%DLQ%workers")] == [b"a0"]
 
 
-def test_the_window_bounds_how_far_a_group_looks_beyond_its_first_open_message() -> None:
+def test_the_window_bounds_how_far_a_group_looks_past_its_first_open_one() -> None:
     base = Engine()
     engine = Engine(replace(base.settings, ordered_window_max=4))
     group = SubscriptionGroup("workers", orderly=True)

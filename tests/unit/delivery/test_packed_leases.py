@@ -60,9 +60,7 @@ def small() -> Iterator[None]:
         ("all expired", True),
     ],
 )
-def test_a_million_unacknowledged_messages_of_a_group_take_less_than_64_mib(
-    pattern: str, by_priority: bool
-) -> None:
+def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str, by_priority: bool) -> None:
     """In the dearest ways: each message under a lease of its own, with an end of its own."""
     size = 2 if pattern == "every second" else 1
     tracemalloc.start(1)
@@ -236,7 +234,7 @@ def states_of(engine: Engine) -> list[QueueState]:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_out_of_order_acknowledgements_survive_a_restart_as_the_same_ranges(seed: int, how: str) -> None:
+def test_out_of_order_acknowledgements_survive_a_restart_as_equal_ranges(seed: int, how: str) -> None:
     """By snapshot and replay, and by replay alone."""
     rng = random.Random(seed)
     engine = engine_with(300)
@@ -325,7 +323,7 @@ def test_what_came_back_is_received_once_when_the_topic_changes_its_order(restar
     receive_all(5)
 
 
-def test_what_was_sorted_by_priority_comes_when_the_topic_goes_back_to_log_order() -> None:
+def test_priority_sorted_messages_come_when_the_topic_returns_to_log_order() -> None:
     engine = engine_with(6, queue_count=1)
     engine.store.topics.alter("orders", options={"order": "priority"})
     assert len(engine.receive()) == 6

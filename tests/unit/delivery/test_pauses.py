@@ -88,7 +88,7 @@ def test_who_drives_the_engine_without_ticks_has_no_pauses() -> None:
 
 
 @given(st.lists(st.integers(-5_000, 200_000), max_size=30))
-def test_the_time_of_leases_is_the_clock_but_for_a_bounded_while_after_a_pause(steps: list[int]) -> None:
+def test_lease_time_is_the_clock_but_for_a_bounded_while_after_a_pause(steps: list[int]) -> None:
     time, now, pause_until = LeaseTime(), NOW_MS, 0
     time.tick(now)
     for step in steps:

@@ -50,7 +50,7 @@ def test_higher_ones_go_first_and_each_priority_in_the_order_of_sending(count: i
     assert target.committed() == 7
 
 
-def test_a_handle_whose_lease_a_crash_has_lost_acknowledges_nothing_that_waits() -> None:
+def test_a_handle_whose_lease_a_crash_lost_acknowledges_nothing_waiting() -> None:
     target = engine()
     put(target, "low", 1)
     lost = target.receive()
@@ -97,7 +97,7 @@ def test_a_failed_low_one_waits_for_new_high_ones() -> None:
     assert bodies(target.receive(count=3)) == ["high", "low", "low2"]
 
 
-def test_the_offset_stays_at_the_oldest_that_waits_and_moves_over_what_was_done_behind_it() -> None:
+def test_the_offset_stays_at_the_oldest_waiting_then_skips_what_is_done() -> None:
     target = engine()
     put(target, "low", 0)
     for number in range(3):
@@ -210,7 +210,7 @@ def test_what_other_brokers_have_written_counts_by_the_table() -> None:
     assert all_of(target) == ["15", "0007", "x", "-1", "3"]
 
 
-def test_a_topic_that_becomes_one_of_priorities_and_is_none_again_loses_and_repeats_nothing() -> None:
+def test_a_topic_given_priorities_and_back_loses_and_repeats_nothing() -> None:
     target = Engine(BASE)
     for number in range(8):
         put(target, f"{number}", number % 4)
@@ -364,7 +364,7 @@ def test_what_the_tree_lacks_is_read_from_the_queue(with_trees: Engine) -> None:
     assert all_of(target) == ["b", "c", "a5", "a4", "a3", "a2", "a1", "a0"]
 
 
-def test_the_tree_of_a_topic_that_was_made_again_has_nothing_of_the_old_one(with_trees: Engine) -> None:
+def test_the_tree_of_a_recreated_topic_has_nothing_of_the_old_one(with_trees: Engine) -> None:
     target = with_trees
     for number in range(4):
         put(target, f"{number}", number)

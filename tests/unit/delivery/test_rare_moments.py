@@ -56,7 +56,7 @@ def test_a_large_message_ends_one_batch_and_begins_the_next(
     assert [[body[0] for body in batch] for batch in got] == [["a", "b"], ["c"], ["d"]]
 
 
-def test_a_message_too_large_for_the_rest_of_a_batch_leaves_room_for_another_queue(
+def test_a_message_too_large_for_a_batch_leaves_room_for_another_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delivery_module, "RECEIVE_BYTES_MAX", 2_000)
@@ -154,7 +154,7 @@ def test_bytes_that_are_no_record_have_no_properties_to_be_filtered_by(engine: E
 
 
 # --- what came back -----------------------------------------------------------------------------------
-def test_a_forwarded_message_that_cannot_be_read_is_passed_over_and_counted(engine: Engine) -> None:
+def test_a_forwarded_message_that_cannot_be_read_is_skipped_and_counted(engine: Engine) -> None:
     sent(engine, 2)
     first, second = engine.receive()
     engine.spoil(0)
@@ -231,7 +231,7 @@ def test_a_handle_longer_than_any_is_refused(engine: Engine) -> None:
     engine.ack(one)
 
 
-def test_a_delivery_that_was_suspended_twice_kept_every_later_event_from_the_log(engine: Engine) -> None:
+def test_a_delivery_suspended_twice_kept_every_later_event_from_the_log(engine: Engine) -> None:
     sent(engine, 1)
     handle = engine.receive()[0].receipt_handle
     for _ in range(3):

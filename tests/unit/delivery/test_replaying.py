@@ -103,7 +103,7 @@ def test_an_event_of_a_lease_that_is_not_known_any_more_changes_nothing() -> Non
     assert bodies(engine.receive()) == ["m2"]
 
 
-def test_a_topic_and_a_group_that_were_forgotten_have_nothing_after_a_crash() -> None:
+def test_a_forgotten_topic_and_group_have_nothing_after_a_crash() -> None:
     engine = with_messages(2)
     for group in ("workers", "others"):
         engine.receive(group)
@@ -126,7 +126,7 @@ def test_a_snapshot_is_wanted_seldom_and_taken_when_it_is_asked_for() -> None:
     assert model.begin_snapshot(engine.now_ms) is None
 
 
-def test_what_others_put_into_the_system_topics_is_read_when_their_queues_grow() -> None:
+def test_what_others_put_into_system_topics_is_read_as_their_queues_grow() -> None:
     engine = with_messages(0)
     model = ConsumerModel.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
     half = {"REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "A"}

@@ -41,7 +41,7 @@ def test_a_message_that_cannot_be_dead_lettered_stopped_its_group() -> None:
     assert engine.delivery.dead_letter_failures == 0
 
 
-def test_a_record_that_cannot_be_carried_stopped_retention_and_the_clean_stop() -> None:
+def test_a_record_that_cannot_be_carried_stopped_retention_and_clean_stop() -> None:
     engine = Engine()
     broken(engine)
     engine.receive()

@@ -274,7 +274,7 @@ def test_a_new_group_starts_where_the_setting_says(start: str, expected: list[st
     assert bodies(engine.receive()) == ["later"]
 
 
-def test_a_new_group_starts_at_the_last_message_of_a_queue_that_is_not_recent() -> None:
+def test_a_new_group_starts_at_the_last_message_of_a_queue_not_recent() -> None:
     engine = Engine(ConsumerSettings(new_group_start="rocketmq", recent_bytes_max=100))
     sent(engine, 3)
     assert bodies(engine.receive()) == ["m2"]

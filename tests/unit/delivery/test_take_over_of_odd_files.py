@@ -81,7 +81,7 @@ def test_order_info_that_tells_of_nothing_there_is_passed_over(
         {"oc": {"1": 1 << 40}},
     ],
 )
-def test_a_number_of_the_order_info_that_no_event_can_say_kept_the_broker_from_starting(
+def test_an_order_info_number_no_event_can_say_kept_the_broker_from_start(
     engine: Engine, more: dict[str, object]
 ) -> None:
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
@@ -205,7 +205,7 @@ def test_of_the_wheel_only_what_still_waits_is_pending(engine: Engine) -> None:
     assert (copy.body, copy.properties["REAL_TOPIC"]) == (b"m1", "%RETRY%workers_orders")
 
 
-def test_a_check_point_that_came_through_the_wheel_and_was_passed_is_not_revived(engine: Engine) -> None:
+def test_a_passed_check_point_from_the_timing_wheel_is_not_revived(engine: Engine) -> None:
     """It waits in the wheel as far as we know, and RocketMQ has read it from the revive topic."""
     engine.store.offsets.commit("workers", "orders", 0, 6)
     waits = wheel_record(engine, "ck", so=0, n=1, it=1)

@@ -53,9 +53,7 @@ def test_an_unreadable_part_of_a_queue_made_every_receive_fail(orderly: bool, ex
 
 @pytest.mark.parametrize("path", [queue_path(), LOG])
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_message_that_came_back_and_cannot_be_read_made_every_receive_fail(
-    path: str, orderly: bool
-) -> None:
+def test_an_unreadable_message_that_came_back_made_every_receive_fail(path: str, orderly: bool) -> None:
     files, engine, good = filled(orderly=orderly)
     assert len(engine.receive()) == COUNT
     engine.now_ms += LEASE_MS
@@ -103,7 +101,7 @@ def test_delayed_messages_were_forgotten_with_the_one_that_cannot_be_read(what: 
     assert (broker.timers.lost_count, broker.timers.pending_count) == (1, 0)
 
 
-def test_delayed_messages_were_forgotten_where_the_log_could_not_be_written(
+def test_delayed_messages_were_forgotten_when_the_log_was_unwritable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Their rows are taken before the append: an error of another kind did not put them back."""

@@ -134,7 +134,7 @@ def test_what_a_start_after_a_kill_found_survives_a_power_cut() -> None:
     assert scan_bodies(MessageStore.open(killed.after_power_cut(), SMALL_SYNC, NOW_MS)) == found
 
 
-def test_a_queue_whose_records_have_expired_goes_on_where_it_was_when_queues_are_made_anew() -> None:
+def test_a_queue_of_expired_records_continues_its_offsets_when_rebuilt() -> None:
     files = MemoryFileSystem()
     store = open_store(files, topics=("orders", "idle"))
     for _ in range(5):

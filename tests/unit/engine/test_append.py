@@ -53,7 +53,7 @@ def test_a_batch_is_one_run_with_one_time_and_dense_offsets() -> None:
     assert sum(m.store_size for m in messages) == result.bytes_written == result.end - result.physical_offset
 
 
-def test_the_end_of_a_segment_is_a_blank_of_exactly_eight_bytes_and_the_append_is_tried_once_more() -> None:
+def test_a_segment_ends_in_an_eight_byte_blank_and_the_append_is_retried() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
     first = send(store, bytes(8000))
@@ -96,7 +96,7 @@ def test_a_batch_larger_than_a_segment_is_refused_and_uses_no_offset() -> None:
     ("error_number", "spec"),
     [(errno.EIO, errors.CREATE_MAPPED_FILE_FAILED), (errno.ENOSPC, errors.DISK_FULL)],
 )
-def test_without_a_new_segment_nothing_is_written_and_no_queue_offset_used_up(
+def test_without_a_new_segment_nothing_is_written_and_no_offset_is_used_up(
     error_number: int, spec: errors.ErrorSpec
 ) -> None:
     memory = MemoryFileSystem()
@@ -209,7 +209,7 @@ def test_one_sync_covers_every_segment_that_was_written() -> None:
     ]
 
 
-def test_after_a_failed_sync_nothing_is_appended_and_the_store_counts_as_crashed() -> None:
+def test_after_a_failed_sync_no_append_and_the_store_counts_as_crashed() -> None:
     memory = MemoryFileSystem()
     files = FaultyFileSystem(memory)
     store = open_store(files)
@@ -244,7 +244,7 @@ def test_an_offset_inside_a_record_or_beyond_the_end_is_no_message() -> None:
     assert store.record_at(-1) is None
 
 
-def test_a_consume_queue_that_cannot_be_written_holds_visibility_back_and_loses_nothing() -> None:
+def test_an_unwritable_consume_queue_delays_visibility_and_loses_nothing() -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files)
     send(store, b"a")

@@ -73,7 +73,7 @@ def expected_queue(queue_id: int, lost: set[int], count: int = 40) -> dict[int, 
 @pytest.mark.parametrize("removed", ["consumequeue", "consumequeue/orders/0"])
 @pytest.mark.parametrize("stop", ["clean", "kill"])
 @pytest.mark.parametrize("damage", ["body", "header", "zeros"])
-def test_a_damaged_record_and_lost_queues_leave_the_other_messages_at_their_offsets(
+def test_a_damaged_record_and_lost_queues_leave_other_messages_offsets(
     damage: str, stop: str, removed: str
 ) -> None:
     files = MemoryFileSystem()
@@ -190,7 +190,7 @@ def test_a_store_whose_commit_log_is_gone_does_not_start_empty() -> None:
 
 
 @pytest.mark.parametrize("stop", ["clean", "kill"])
-def test_a_store_whose_last_segment_is_gone_does_not_give_its_offsets_again(stop: str) -> None:
+def test_a_store_whose_last_segment_is_gone_does_not_reuse_its_offsets(stop: str) -> None:
     files = MemoryFileSystem()
     filled(files)
     files = files.after_process_kill()
@@ -206,7 +206,7 @@ def test_a_store_whose_last_segment_is_gone_does_not_give_its_offsets_again(stop
     MessageStore.open(files, SMALL, NOW_MS)
 
 
-def test_queues_of_a_log_whose_first_segments_are_gone_begin_where_the_log_does() -> None:
+def test_queues_of_a_log_without_its_first_segments_begin_with_the_log() -> None:
     files = MemoryFileSystem()
     filled(files)
     files = files.after_process_kill()
@@ -230,7 +230,7 @@ def test_no_short_file_can_be_left_in_the_commit_log() -> None:
     assert all(path.startswith("trovemq/") for path in made)
 
 
-def test_an_index_that_was_switched_off_after_a_power_cut_is_not_believed_later() -> None:
+def test_an_index_switched_off_after_a_power_cut_is_not_believed_later() -> None:
     files = MemoryFileSystem()
     filled(files, 10)
     store = MessageStore.open(files.after_process_kill(), SMALL, NOW_MS)
@@ -335,7 +335,7 @@ def test_a_store_that_cannot_be_opened_leaves_nothing_open() -> None:
     assert len(scan_bodies(MessageStore.open(files, SMALL, NOW_MS))) == 40
 
 
-def test_files_of_a_deleted_topic_that_come_back_do_not_mix_with_the_new_ones() -> None:
+def test_files_of_a_deleted_topic_that_come_back_do_not_mix_with_new_ones() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
     for _ in range(25):  # two files of 20 units

@@ -29,7 +29,7 @@ def emptied() -> MemoryFileSystem:
     return files
 
 
-def test_after_a_kill_of_an_emptied_store_its_log_does_not_begin_at_0_again() -> None:
+def test_after_a_kill_an_emptied_stores_log_does_not_begin_at_0_again() -> None:
     files = emptied()
     for _ in range(2):
         files = files.after_process_kill()

@@ -61,7 +61,7 @@ def test_users_messages_never_take_the_kept_segment() -> None:
     assert len(scan_bodies(store)) == 4
 
 
-def test_the_brokers_own_records_take_the_kept_segment_and_users_are_refused_from_then_on() -> None:
+def test_the_brokers_records_take_the_kept_segment_and_users_are_refused() -> None:
     files = MemoryFileSystem()
     store = filled(files)
     write_own(store, bytes(7_000))
@@ -85,7 +85,7 @@ def test_messages_are_taken_again_once_there_is_room() -> None:
     assert store.room.work() is None
 
 
-def test_the_kept_segment_outlives_a_stop_and_a_start_on_a_full_disk_may_take_it() -> None:
+def test_the_kept_segment_outlives_a_stop_and_a_full_disk_start_may_use_it() -> None:
     files = MemoryFileSystem()
     store = filled(files)
     store.flush_projections()
@@ -157,7 +157,7 @@ def test_a_failed_sync_of_any_file_ends_all_acknowledgements() -> None:
         send(store, b"y")
 
 
-def test_a_directory_that_could_not_be_opened_was_not_synced_and_is_not_lost() -> None:
+def test_a_directory_that_could_not_be_opened_is_unsynced_and_not_lost() -> None:
     memory = FaultyFileSystem(MemoryFileSystem())
     store = open_store(memory, SETTINGS)
     memory.decide = lambda operation, path: errno.EMFILE if operation == "sync_directory" else None
@@ -167,7 +167,7 @@ def test_a_directory_that_could_not_be_opened_was_not_synced_and_is_not_lost() -
 
 
 @pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_a_queues_sync_that_failed_for_room_was_believed_when_it_was_tried_again(error_number: int) -> None:
+def test_a_queue_sync_that_failed_for_room_was_believed_when_tried_again(error_number: int) -> None:
     """What a sync could not write may be gone from the page cache, whatever the reason: the next one lies."""
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, SETTINGS)
@@ -193,7 +193,7 @@ def test_an_index_that_no_file_can_be_had_for_was_tried_again_all_the_time() -> 
     assert not store.lagging
 
 
-def test_a_segment_that_cannot_be_had_counts_as_a_full_disk_until_there_is_room() -> None:
+def test_a_segment_that_cannot_be_had_is_a_full_disk_until_there_is_room() -> None:
     files = MemoryFileSystem()
     store = filled(files)
     with pytest.raises(TroveError, match="no new segment of 32768 bytes"):

@@ -47,7 +47,7 @@ def consume(broker: Broker, group: SubscriptionGroup = WORKERS, topic: str = "or
     return count
 
 
-def test_what_a_group_has_not_acknowledged_stays_however_old_and_goes_once_it_is() -> None:
+def test_unacknowledged_messages_stay_however_old_and_go_once_acknowledged() -> None:
     broker = kept_broker()
     broker.send("first")
     broker.send("second")
@@ -91,7 +91,7 @@ def test_a_group_that_has_only_subscribed_holds() -> None:
     assert [(one.group, one.queue_offset) for one in found.holders] == [("orders-watchers", 0)]
 
 
-def test_a_topic_says_which_group_it_keeps_how_much_of_the_log_for_and_until_when() -> None:
+def test_a_topic_says_which_group_keeps_how_much_log_and_until_when() -> None:
     broker = kept_broker(retention_age_max="2d")
     assert broker.task.topic_hold("orders") is None, "it has nothing"
     broker.send("first")
@@ -155,7 +155,7 @@ def test_a_group_that_is_set_back_holds_again() -> None:
     assert broker.clean() == 2
 
 
-def test_a_group_that_is_set_back_while_segments_are_about_to_go_keeps_them() -> None:
+def test_a_group_set_back_while_segments_are_about_to_go_keeps_them() -> None:
     broker = kept_broker()
     broker.send("first")
     consume(broker)
@@ -184,7 +184,7 @@ def test_an_option_that_is_switched_off_holds_no_more() -> None:
     assert broker.task.counters.held_bytes == 0
 
 
-def test_what_every_group_has_acknowledged_goes_before_its_time_and_at_any_hour() -> None:
+def test_what_every_group_acknowledged_goes_early_and_at_any_hour() -> None:
     broker = Broker(MemoryFileSystem(), policy=replace(POLICY, hours=frozenset()))
     broker.store.topics.alter("orders", options=KEPT)
     while broker.store.end_offset < 3 * SEGMENT:
@@ -198,7 +198,7 @@ def test_what_every_group_has_acknowledged_goes_before_its_time_and_at_any_hour(
     assert consume(broker) == 1
 
 
-def test_one_message_of_a_topic_that_goes_by_time_keeps_what_lies_behind_it() -> None:
+def test_one_message_of_a_topic_kept_by_time_keeps_what_lies_after_it() -> None:
     broker = kept_broker()
     broker.send("by time", "lines")
     while broker.store.end_offset < 3 * SEGMENT:

@@ -173,7 +173,7 @@ def test_an_older_record_behind_a_foreign_end_does_not_come_back() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_offsets_of_damaged_records_at_the_end_are_not_given_again_when_the_queue_is_lost(lost: int) -> None:
+def test_offsets_of_damaged_last_records_are_not_reused_after_queue_loss(lost: int) -> None:
     files, places = crashed(10)
     store = reopened(files)
     store.close(NOW_MS + 2_000)

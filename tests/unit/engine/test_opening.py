@@ -39,7 +39,7 @@ def test_a_form_of_store_that_is_not_served_is_refused(name: str) -> None:
     assert caught.value.symbol == "STORE_NEWER"
 
 
-def test_a_log_whose_last_segments_are_gone_is_served_only_where_that_is_wanted() -> None:
+def test_a_log_missing_its_last_segments_is_served_only_where_wanted() -> None:
     files, places = crashed(60)
     reopened(files).close(NOW_MS + 2_000)
     last = (places[-1] - 1) // SEGMENT * SEGMENT
@@ -62,7 +62,7 @@ def test_a_killed_store_of_rocketmq_is_opened_without_an_index() -> None:
     assert firsts(store) == list(range(1, 13))
 
 
-def test_a_killed_store_of_rocketmq_whose_queue_lacks_a_file_gets_its_queues_anew() -> None:
+def test_a_killed_rocketmq_store_whose_queue_lacks_a_file_is_rebuilt() -> None:
     """The scan begins behind what the missing file had, and finds a gap."""
     files = MemoryFileSystem()
     store = open_store(files, SMALL)
@@ -90,7 +90,7 @@ def test_a_state_that_promises_more_than_there_is_does_not_stop_a_start() -> Non
     assert send(store, b"next").first_queue_offset == 12
 
 
-def test_a_damaged_record_that_names_the_next_offset_too_early_is_not_believed() -> None:
+def test_a_damaged_record_naming_the_next_offset_too_early_is_not_believed() -> None:
     files, places = crashed(12)
     overwrite(files, places[4] + QUEUE_OFFSET_AT, (12).to_bytes(8))
     store = reopened(files)
@@ -100,7 +100,7 @@ def test_a_damaged_record_that_names_the_next_offset_too_early_is_not_believed()
     assert firsts(store) == [1, 2, 3, 4, *range(6, 13)]
 
 
-def test_a_record_that_cannot_be_read_is_not_looked_at_and_keeps_its_queue_offset() -> None:
+def test_an_unreadable_record_is_not_looked_at_and_keeps_its_queue_offset() -> None:
     """The queues are gone, and the last message of one lies on a page that the disk does not give."""
     memory = MemoryFileSystem()
     settings = replace(SMALL_SYNC, commit_log_file_size=65_536)
@@ -164,7 +164,7 @@ def test_a_queue_that_lost_a_file_is_made_again(stop: str, lost: int) -> None:
         assert send(store, b"next").first_queue_offset == 90
 
 
-def test_a_store_whose_first_segment_rocketmq_removed_does_not_make_its_queues_again() -> None:
+def test_a_store_whose_first_segment_rocketmq_removed_rebuilds_no_queues() -> None:
     files = MemoryFileSystem()
     store = open_store(files, SMALL)
     for number in range(60):
@@ -237,7 +237,7 @@ def flip_digit(files: MemoryFileSystem, path: str, after: bytes) -> None:
     files.write_atomic(path, bytes(data))
 
 
-def test_a_flipped_digit_of_a_deletion_neither_hides_messages_nor_brings_them_back() -> None:
+def test_a_flipped_digit_of_a_deletion_neither_hides_nor_revives_messages() -> None:
     files = MemoryFileSystem()
     store = open_store(files, SMALL)
     send(store, b"old")

@@ -120,7 +120,7 @@ def test_a_torn_record_at_the_end_is_cut_and_its_bytes_are_zeroed(keep: int) -> 
     assert send(again, b"new").first_queue_offset == 3
 
 
-def test_a_record_damaged_in_the_middle_is_kept_out_of_the_answers_and_its_neighbours_stay() -> None:
+def test_a_record_damaged_in_the_middle_is_not_answered_but_neighbours_are() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
     results = [send(store, bytes([i]) * 1000) for i in range(8)]

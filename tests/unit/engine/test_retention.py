@@ -156,7 +156,7 @@ def test_views_of_a_removed_segment_stay_valid(tmp_path: Path) -> None:
 
 
 # --- the files ------------------------------------------------------------------------------------------
-def test_files_go_oldest_first_and_each_segment_is_gone_from_the_disk_before_the_next() -> None:
+def test_files_go_oldest_first_and_each_segment_leaves_before_the_next() -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = filled(files)  # type: ignore[arg-type]
     files.calls.clear()

@@ -94,7 +94,7 @@ def test_an_unreadable_end_of_the_log_is_never_cut() -> None:
     assert len(scan_bodies(store)) == COUNT == len(places)
 
 
-def test_an_unreadable_page_of_a_consume_queue_costs_its_messages_and_no_others() -> None:
+def test_an_unreadable_consume_queue_page_costs_only_its_own_messages() -> None:
     settings = replace(SETTINGS, consume_queue_file_size=20_000)
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, settings)
@@ -113,7 +113,7 @@ def test_an_unreadable_page_of_a_consume_queue_costs_its_messages_and_no_others(
     assert found == 450 - len(damaged)
 
 
-def test_what_lies_behind_the_end_of_a_shortened_file_is_an_error_and_no_signal(tmp_path: Path) -> None:
+def test_reading_past_the_end_of_a_shortened_file_is_an_error_not_a_signal(tmp_path: Path) -> None:
     files = RealFileSystem(tmp_path)
     file = files.create("f", 16_384, preallocate=True)
     file.write(0, b"x" * 16_384)
@@ -155,7 +155,7 @@ def test_a_start_with_a_shortened_segment_did_not_say_what_to_do(tmp_path: Path)
     store.close(NOW_MS)
 
 
-def test_an_unreadable_page_of_a_queue_of_the_brokers_own_stopped_what_reads_it() -> None:
+def test_an_unreadable_page_of_the_brokers_own_queue_stopped_its_readers() -> None:
     """Delayed, half and other records of the broker: those of the page are passed over, and counted."""
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, SETTINGS, topics=("orders",))
@@ -173,9 +173,7 @@ def test_an_unreadable_page_of_a_queue_of_the_brokers_own_stopped_what_reads_it(
 # --- what is written in part is read first ----------------------------------------------------------------
 @pytest.mark.parametrize("part", ["head", "slots", "items"])
 @pytest.mark.parametrize("count", [1, 20])
-def test_an_index_file_that_cannot_be_read_lags_and_its_messages_are_found_in_the_log(
-    part: str, count: int
-) -> None:
+def test_an_unreadable_index_file_lags_and_the_log_finds_its_messages(part: str, count: int) -> None:
     settings = replace(SMALL, index_slot_count=2_000, index_item_count=2_000)
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, settings)
@@ -229,7 +227,7 @@ def test_what_lies_behind_the_logs_end_is_asked_for_before_it_is_zeroed() -> Non
     assert MessageStore.open(files, SETTINGS, NOW_MS).recovery.bytes_cut == len(b"left behind")
 
 
-def test_a_first_segment_that_cannot_be_read_does_not_say_where_a_scan_begins() -> None:
+def test_an_unreadable_first_segment_does_not_say_where_a_scan_begins() -> None:
     memory = MemoryFileSystem()
     store = open_store(memory, SMALL)
     for number in range(60):

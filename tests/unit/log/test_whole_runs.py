@@ -60,7 +60,7 @@ def test_damage_within_a_transaction_loses_that_record_alone(broken: int) -> Non
     assert len(report.unfinished) == (broken == 5), "the others are seen by their damage"
 
 
-def test_what_another_broker_wrote_behind_an_unfinished_transaction_keeps_its_records() -> None:
+def test_another_brokers_writes_after_an_open_transaction_keep_its_records() -> None:
     """RocketMQ knows nothing of transactions: it goes on behind the first records of one."""
     atomic = AtomicStore(MemoryFileSystem())
     atomic.flush()

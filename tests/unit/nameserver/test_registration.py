@@ -143,7 +143,7 @@ async def test_a_new_topic_is_told_at_once_and_not_at_the_next_heartbeat() -> No
 
 
 @pytest.mark.asyncio
-async def test_a_restarted_nameserver_gets_the_broker_back_without_waiting_for_a_heartbeat() -> None:
+async def test_a_restarted_nameserver_regains_the_broker_before_a_heartbeat() -> None:
     app, address = await start_nameserver()
     broker, _ = local_broker()
     async with registered(broker, address, settings=SLOW_HEARTBEAT) as registrations:

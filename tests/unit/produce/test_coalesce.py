@@ -291,7 +291,7 @@ def test_queue_chooser_is_bounded() -> None:
 
 
 @pytest.mark.asyncio
-async def test_sends_that_come_while_a_sync_runs_share_one_append_before_the_next() -> None:
+async def test_sends_that_come_during_a_sync_share_one_append_before_the_next() -> None:
     bench = Bench(mode="sync")
     worker = asyncio.create_task(bench.commit.run())
     first = await bench.send(b"first")

@@ -143,7 +143,7 @@ DUE = {"TIMER_DELIVER_MS": "5"}
         ("PRIORITY", [PRIORITY, {}], [GROUP, DUE]),
     ],
 )
-def test_the_native_protocol_stored_messages_that_are_not_of_their_topics_kind(
+def test_the_native_protocol_stored_messages_not_of_their_topics_kind(
     message_type: str, taken: list[dict[str, str]], refused: list[dict[str, str]], count: int
 ) -> None:
     door = appender()

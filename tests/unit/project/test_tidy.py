@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
+TEST_NAME_LENGTH_MAX = 70
 ROOMS = (
     "broker",
     "nameserver",
@@ -151,6 +152,16 @@ def test_functions_are_short() -> None:
         for path in modules(ROOMS)
         for line, name, lines in facts_of(path).functions
         if lines > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_names_of_tests_are_short() -> None:
+    long = [
+        f"{relative(path)}:{line} {name}"
+        for path in modules(("tests",))
+        for line, name, _ in facts_of(path).functions
+        if name.startswith("test_") and len(name) > TEST_NAME_LENGTH_MAX
     ]
     assert long == []
 

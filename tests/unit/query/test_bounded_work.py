@@ -112,7 +112,7 @@ def test_merged_chains_go_on_where_a_page_ends(work: int) -> None:
     assert pages > 2
 
 
-def test_a_look_up_over_all_topics_went_through_all_index_files_in_one_page() -> None:
+def test_a_look_up_over_all_topics_read_all_index_files_in_one_page() -> None:
     """Of ten thousand topics and ten files, to begin the chains alone took a quarter of a second."""
     settings = replace(SETTINGS, index_slot_count=50, index_item_count=12)
     topics = ("one", "two")  # of two hashes

@@ -57,9 +57,7 @@ def test_bodies_are_those_that_the_application_gave() -> None:
 
 @pytest.mark.parametrize("body_size", [0, 10_000])
 @pytest.mark.parametrize("step", [1, -1])
-def test_properties_are_found_beside_small_bodies_and_large_ones_and_in_any_order(
-    body_size: int, step: int
-) -> None:
+def test_properties_are_found_beside_any_body_size_and_in_any_order(body_size: int, step: int) -> None:
     keys = ["k" * (1 + n % 3) + str(n) for n in range(20)]
     given = batch(*(record(bytes(body_size), keys=key) for key in keys))
     ordered = RecordBatch(given.data, given.positions[::step], given.sizes[::step])

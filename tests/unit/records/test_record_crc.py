@@ -47,7 +47,7 @@ def test_no_flipped_bit_of_a_record_passes() -> None:
         assert state not in (RecordState.RECORD, RecordState.BLANK, RecordState.STALE), bit
 
 
-def test_a_flipped_bit_among_many_is_found_in_one_pass_and_leaves_the_others() -> None:
+def test_a_flipped_bit_among_many_is_found_in_one_pass_and_spares_the_rest() -> None:
     data = stored(40)
     size = len(data) // 40
     for bit in range(0, 8 * size, 5):

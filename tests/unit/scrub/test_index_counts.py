@@ -29,9 +29,7 @@ def index_files() -> list[str]:
 
 @pytest.mark.parametrize("byte", range(4))
 @pytest.mark.parametrize("number", range(3))
-def test_a_flipped_bit_of_an_index_files_count_hid_its_keys_and_was_not_reported(
-    number: int, byte: int
-) -> None:
+def test_a_flipped_bit_of_an_index_files_count_hid_its_keys_unreported(number: int, byte: int) -> None:
     path = index_files()[number]
     for bit in range(8):
         damaged = flipped(contents(True), path, COUNT_AT + byte, bit)

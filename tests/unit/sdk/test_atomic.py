@@ -134,7 +134,7 @@ async def test_what_is_wrong_is_refused_before_anybody_is_asked() -> None:
 
 
 @pytest.mark.parametrize(("remembered_ms", "tries"), [("0", 1), ("600000", 2), (None, 2)])
-async def test_a_commit_whose_answer_was_lost_is_not_sent_again_to_a_broker_that_may_have_forgotten_it(
+async def test_a_commit_with_a_lost_answer_is_not_resent_to_a_forgetful_broker(
     monkeypatch: pytest.MonkeyPatch, remembered_ms: str | None, tries: int
 ) -> None:
     asked: list[str] = []

@@ -127,7 +127,7 @@ async def test_receipts_say_which_numbers_are_missing_before_a_message(
     assert [receipt.duplicate for receipt in receipts] == [False, True, False, False]
 
 
-async def test_a_broker_that_does_not_say_where_the_producer_stands_is_asked_again(
+async def test_a_broker_silent_on_where_the_producer_stands_is_asked_again(
     broker: FakeServer, connect: Connect
 ) -> None:
     client = await connect(broker)

@@ -12,7 +12,7 @@ from trovemq_proto.errors import TroveError
 
 
 @pytest.mark.asyncio
-async def test_asking_for_all_messages_began_anew_for_ever_where_some_had_gone_early() -> None:
+async def test_asking_for_all_messages_restarted_for_ever_if_some_had_gone_early() -> None:
     asked: list[str | None] = []
 
     async def ask(cursor: str | None) -> QueryAnswer:

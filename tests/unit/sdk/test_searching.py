@@ -186,7 +186,7 @@ def _deep(depth: int) -> Where:
 @pytest.mark.parametrize(
     "where", [Where.key(""), Where.tag("x" * 40_000), Where.key("\ud800"), Where("other"), _deep(9)]
 )
-async def test_a_condition_that_makes_no_sense_is_refused_before_anybody_is_asked(where: Where) -> None:
+async def test_a_senseless_condition_is_refused_before_anybody_is_asked(where: Where) -> None:
     with pytest.raises(TroveError) as refused:
         await Searches(Brokers([[1]]).links).search(question(where=where), 1, None, None, explain=False)
     assert refused.value.spec is errors.REQUEST_ILLEGAL

@@ -394,7 +394,7 @@ async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, conne
     assert fake.gone == [b"a", b"b", b"c"]
 
 
-async def test_a_message_that_is_delivered_again_while_it_waits_is_handed_out_once(
+async def test_a_message_redelivered_while_it_waits_is_delivered_once(
     broker: FakeServer, connect: Connect
 ) -> None:
     fake = broker.messaging

@@ -244,7 +244,7 @@ async def test_what_may_have_been_stored_is_sent_again_only_where_that_is_wanted
             assert failure.value.fields["in_doubt"] == "true"
 
 
-async def test_a_delayed_message_that_may_be_stored_stays_at_its_broker_and_keeps_its_id(
+async def test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id(
     broker: FakeServer, other: FakeServer, nameserver: FakeServer, connect: Connect
 ) -> None:
     answers = [UNAVAILABLE] * 3

@@ -64,7 +64,7 @@ def test_many_records_at_once_are_judged_as_each_by_itself(
     assert answering(query, batch).tolist() == alone
 
 
-def test_topic_time_and_rollback_are_judged_alike_of_one_record_and_of_many() -> None:
+def test_topic_time_and_rollback_are_judged_alike_for_one_record_and_many() -> None:
     found: list[bytearray] = []
     for topic in ("flights", "flight", "bills"):
         for flags in (0, SYS_FLAG_TRANSACTION_ROLLBACK):

@@ -260,7 +260,7 @@ def test_a_topic_that_is_not_here_and_a_negative_count_are_errors() -> None:
     assert refused.value.spec is errors.REQUEST_ILLEGAL
 
 
-def test_a_property_that_is_not_declared_is_an_error_that_says_how_to_declare_it() -> None:
+def test_the_error_of_an_undeclared_property_says_how_to_declare_it() -> None:
     store = opened(MemoryFileSystem())
     with pytest.raises(TroveError) as refused:
         search_page(store, SearchQuery("flights", Has(PROPERTY, b"red", name="color")))
@@ -351,7 +351,7 @@ def test_a_count_that_is_bounded_says_at_least(monkeypatch: pytest.MonkeyPatch) 
     assert served(store, Has(KEY, b"N", is_prefix=True)) == [("term: key = N*, 7 values", 7, True)]
 
 
-def test_a_property_that_was_declared_later_is_looked_up_in_every_message_before() -> None:
+def test_a_property_declared_later_is_looked_up_in_every_earlier_message() -> None:
     store = opened(MemoryFileSystem())
     store.topics.alter("flights", options={"indexed_properties": "off"})
     send(store, b"before", topic="flights", properties={"carrier": "UA"})
@@ -382,7 +382,7 @@ def test_a_store_without_trees_is_scanned() -> None:
 
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("with_trees", [True, False])
-def test_a_search_of_very_many_small_records_that_are_not_indexed_never_ended(
+def test_a_search_of_very_many_small_unindexed_records_never_ended(
     with_trees: bool, newest_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a part of the log that is scanned at once took a page's whole share, every page gave the same
@@ -472,7 +472,7 @@ def test_times_narrow_the_part_of_the_log_that_is_walked() -> None:
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_a_record_that_the_disk_does_not_give_is_noted_and_narrows_no_time_range(
+def test_a_record_the_disk_does_not_give_is_noted_and_narrows_no_times(
     newest_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(MemoryFileSystem())
@@ -527,7 +527,7 @@ def test_a_record_that_is_no_record_any_more_is_noted() -> None:
     assert page.notes == (f"skipped at {places[1]}: the record is damaged",)
 
 
-def test_a_page_that_looked_at_records_of_thousands_of_properties_held_the_event_loop() -> None:
+def test_a_page_of_records_with_many_properties_held_the_event_loop() -> None:
     store = open_store(
         MemoryFileSystem(), replace(SETTINGS, commit_log_file_size=4 << 20), topics=("flights",)
     )

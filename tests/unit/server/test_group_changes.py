@@ -116,7 +116,7 @@ async def test_settle_waits_for_the_change_under_way() -> None:
     assert bench.on_disk() == {"g": 16}
 
 
-async def test_polls_of_a_group_that_was_changed_or_deleted_slept_until_their_end() -> None:
+async def test_polls_of_a_changed_or_deleted_group_slept_until_their_end() -> None:
     bench = Bench()
     told: list[str] = []
     model = bench.model

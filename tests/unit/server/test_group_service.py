@@ -474,7 +474,7 @@ async def found(bench: Bench, key: str, topic: str = "orders") -> list[tuple[str
 
 
 @pytest.mark.asyncio
-async def test_what_waits_is_found_by_either_key_until_it_is_delivered_or_recalled() -> None:
+async def test_what_waits_is_found_by_either_key_until_delivered_or_recalled() -> None:
     bench = Bench()
     bench.store.topics.create("other", 1)
     delay(bench, 60_000, UNIQ_KEY="U1", KEYS="a b")

@@ -223,7 +223,7 @@ def test_a_commit_of_a_key_that_is_too_long_fails_and_changes_nothing(tmp_path: 
     trees.close()
 
 
-def test_a_failed_sync_of_a_commit_is_remembered_by_the_file_system_of_the_store() -> None:
+def test_a_failed_commit_sync_is_remembered_by_the_stores_file_system() -> None:
     faulty = FaultyFileSystem(MemoryFileSystem(), fail_at("commit", 1, errno.EIO))
     guarded = GuardedFileSystem(_CommitsAsSyncs(faulty), 4096)
     trees = guarded.open_trees("trees", NAMES)

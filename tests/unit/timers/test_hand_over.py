@@ -230,7 +230,7 @@ def test_delete_markers_in_the_timer_log_are_taken_over() -> None:
     assert [timer.queue_offset for timer in again.timers.pending("orders")] == [1]
 
 
-def test_what_rocketmq_delivered_does_not_come_again_also_where_our_snapshot_is_lost() -> None:
+def test_rocketmq_deliveries_are_not_repeated_even_with_our_snapshot_lost() -> None:
     broker = Broker(with_small_log(MemoryFileSystem()))
     for number in range(6):
         broker.schedule(b"%d" % number, NOW_MS + 1_000 + 5_000 * (number % 2))

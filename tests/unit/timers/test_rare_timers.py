@@ -67,7 +67,7 @@ def test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_goes_on(monkeypatch
 
 
 # --- records ------------------------------------------------------------------------------------------
-def test_properties_that_fill_a_record_and_lack_the_last_separator_are_copied_as_they_are() -> None:
+def test_full_properties_without_the_last_separator_are_copied_unchanged() -> None:
     """Once such a message was lost when its time came: there was no room for the separator."""
     block = b"REAL_QID\x010\x02a\x01".ljust(PROPERTIES_SIZE_MAX, b"x")
     for told in (True, False):
@@ -143,7 +143,7 @@ def test_a_waiting_message_that_cannot_be_read_is_not_recalled() -> None:
     assert broker.timers.lost_count == 1
 
 
-def test_a_queue_of_waiting_messages_that_is_gone_is_owed_to_nobody_and_counted_as_lost() -> None:
+def test_the_messages_of_a_lost_waiting_queue_count_as_lost_for_all_groups() -> None:
     broker = Broker()
     broker.schedule(b"a", NOW_MS + 100)
     state, _ = broker.stop()
@@ -190,7 +190,7 @@ def test_a_timer_log_of_several_files_is_read_as_it_was_written(count: int) -> N
     assert len(rocketmq_files.log_files(files)) == -(-count // 5)
 
 
-def test_a_timer_log_that_points_behind_the_wheels_queue_says_nothing_of_it() -> None:
+def test_a_timer_log_pointing_behind_the_wheels_queue_says_nothing_of_it() -> None:
     files, size = MemoryFileSystem(), 5 * UNIT_SIZE + 30
     broker = Broker(files)
     broker.schedule(b"a", NOW_MS + 5_000)
@@ -236,7 +236,7 @@ def test_rows_of_times_far_apart_come_in_their_order() -> None:
     assert taken == [[3, 2, 0], []]
 
 
-def test_an_unreadable_page_of_the_queue_of_delayed_messages_stopped_the_broker() -> None:
+def test_an_unreadable_page_of_the_delayed_queue_stopped_the_broker() -> None:
     """Those of the page are passed over, and counted; the others come."""
     count, page = 500, (4_096, 8_192)
     roomy = replace(ROOMY, consume_queue_file_size=20_000)

@@ -38,9 +38,7 @@ def test_a_waiting_record_is_one_that_rocketmq_understands() -> None:
 @pytest.mark.parametrize(
     ("deliver_ms", "out_ms"), [(5_000, 4_000), (5_001, 5_000), (5_999, 5_000), (6_000, 5_000)]
 )
-def test_rocketmq_empties_a_slot_when_its_second_is_over_never_before_the_time(
-    deliver_ms: int, out_ms: int
-) -> None:
+def test_rocketmq_empties_a_slot_after_its_second_and_never_before(deliver_ms: int, out_ms: int) -> None:
     assert wheel_out_ms(deliver_ms) == out_ms
     assert out_ms + 1_000 >= deliver_ms
 
@@ -69,7 +67,7 @@ def test_a_time_that_has_come_goes_straight_to_the_topic() -> None:
     assert read_queue(broker.store, WHEEL_TOPIC) == []
 
 
-def test_messages_of_a_queue_come_in_the_order_of_their_times_then_of_the_log() -> None:
+def test_messages_of_a_queue_are_ordered_by_time_and_then_by_the_log() -> None:
     broker = Broker()
     for body, delay_ms in ((b"c", 900), (b"a", 100), (b"d", 900), (b"e", 7_200_000), (b"b", 101)):
         broker.schedule(body, NOW_MS + delay_ms)
@@ -98,7 +96,7 @@ def test_delayed_records_of_others_are_delivered_too() -> None:
     assert broker.bodies("%RETRY%g_orders") == [b"again"]
 
 
-def test_messages_of_a_deleted_topic_are_dropped_and_do_not_come_after_a_restart() -> None:
+def test_messages_of_a_deleted_topic_are_dropped_also_after_a_restart() -> None:
     broker = Broker(topics=("orders", "gone"))
     broker.schedule(b"a", NOW_MS + 100, topic="gone")
     broker.schedule(b"b", NOW_MS + 100)
@@ -251,7 +249,7 @@ def rocketmq_record(body: bytes, out_ms: int, **properties: str) -> NewRecord:
     return NewRecord(WHEEL_TOPIC, 0, body, fixed | properties, NOW_MS)
 
 
-def test_a_delay_in_seconds_is_due_at_the_end_of_the_second_it_was_rounded_to() -> None:
+def test_a_delay_in_seconds_is_due_at_the_end_of_its_rounded_second() -> None:
     broker = Broker()
     broker.writer.append([rocketmq_record(b"a", NOW_MS + 2_000, TIMER_DELAY_SEC="2")], NOW_MS)
     broker.dispatch()

@@ -76,7 +76,7 @@ def check_three_lists(root: Path, note: str) -> None:
     assert sorted(one["commitLogOffset"] for one in lists["order"]) == places
 
 
-def test_seven_messages_in_the_order_of_the_log_of_their_ids_and_of_their_priorities(root: Path) -> None:
+def test_seven_messages_in_the_order_of_log_ids_and_priorities(root: Path) -> None:
     check_three_lists(root, "")
 
 

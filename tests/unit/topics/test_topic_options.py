@@ -72,6 +72,6 @@ def test_order_by_priority_contradicts_fifo_from_either_side() -> None:
     assert "F" not in table
 
 
-def test_attributes_that_cannot_be_read_count_as_the_default_and_the_others_stay() -> None:
+def test_unreadable_attributes_count_as_the_default_and_the_others_stay() -> None:
     attributes = {"trovemq.deduplicate": "soon", "trovemq.retention": "until_acknowledged"}
     assert options_of(attributes) == TopicOptions(retention="until_acknowledged")

@@ -115,7 +115,7 @@ def test_a_half_that_went_bad_is_not_asked_about_and_given_up_in_the_end() -> No
 
 
 # --- checks before a crash ----------------------------------------------------------------------------
-def test_checks_after_the_snapshot_count_and_those_before_it_do_not_count_twice() -> None:
+def test_checks_after_the_snapshot_count_and_earlier_ones_not_twice() -> None:
     broker = Broker()
     broker.transactions.prepare(message("A1"), NOW_MS)
     broker.store.dispatch()

@@ -188,7 +188,7 @@ def test_a_deleted_topic_takes_no_commit() -> None:
 
 
 # --- checks -----------------------------------------------------------------------------------------
-def test_checks_come_after_the_timeout_and_then_every_interval_until_it_is_given_up() -> None:
+def test_checks_come_after_the_timeout_and_each_interval_until_abandoned() -> None:
     broker = Broker()
     transactions = broker.transactions
     transactions.prepare(message("A1"), NOW_MS, client_id="client-1")
@@ -280,7 +280,7 @@ def test_killed_between_give_up_record_and_op_record(settings: StoreSettings) ->
     assert broker.bodies(GIVEN_UP_TOPIC) == [b"paid"]
 
 
-def test_a_message_that_was_committed_earlier_under_the_same_id_settles_nothing() -> None:
+def test_an_earlier_committed_message_of_the_same_id_settles_nothing() -> None:
     broker = Broker()
     broker.transactions.prepare(message("A1"), NOW_MS)
     broker.transactions.end("A1", "orders", True, NOW_MS)

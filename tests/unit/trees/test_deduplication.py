@@ -260,9 +260,7 @@ def _waiting(store: MessageStore, kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["half", "delayed"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_message_that_waits_is_judged_by_the_topic_that_its_producer_named(
-    kind: str, restarted: bool
-) -> None:
+def test_a_waiting_message_is_judged_by_the_topic_its_producer_named(kind: str, restarted: bool) -> None:
     files = MemoryFileSystem()
     store, deduplication = opened(files)
     first = deduplication.once(TOPIC, b"a", NOW_MS, _waiting(store, kind))

@@ -73,7 +73,7 @@ def test_the_entries_of_a_deleted_topic_stayed_for_ever() -> None:
     assert left(again)[UNIQUE_ID] == 3
 
 
-def test_the_declared_properties_of_a_deleted_topic_stayed_when_it_was_made_again() -> None:
+def test_properties_a_deleted_topic_declared_stayed_when_it_was_recreated() -> None:
     store = opened(MemoryFileSystem())
     for _ in range(3):
         filled(store)
@@ -87,7 +87,7 @@ def test_the_declared_properties_of_a_deleted_topic_stayed_when_it_was_made_agai
     assert left(store)[TOPICS] == 1
 
 
-def test_a_sweep_that_fails_leaves_what_it_would_have_taken_to_the_next_one() -> None:
+def test_a_failed_sweep_leaves_what_it_would_have_taken_to_the_next_one() -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = opened(files)
     filled(store)
@@ -102,7 +102,7 @@ def test_a_sweep_that_fails_leaves_what_it_would_have_taken_to_the_next_one() ->
     assert not any(left(store).values())
 
 
-def test_messages_of_a_topic_deleted_beside_a_step_were_filed_under_the_next_topic_of_its_name(
+def test_messages_of_a_topic_deleted_beside_a_step_went_to_its_namesake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = opened(MemoryFileSystem())

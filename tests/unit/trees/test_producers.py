@@ -121,7 +121,7 @@ def test_another_message_under_a_number_is_refused() -> None:
 
 @pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_number_below_the_window_is_refused_unless_its_unique_key_is_known(indexed: bool) -> None:
+def test_a_number_below_the_window_is_refused_without_a_known_unique_key(indexed: bool) -> None:
     store, deduplication = opened(MemoryFileSystem())
     first = send(deduplication, store, [Message("p", 0, "one")])
     send(deduplication, store, numbers("p", *range(1, DEPTH + 1)))

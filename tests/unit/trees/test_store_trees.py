@@ -166,7 +166,7 @@ def test_many_records_of_one_tag_share_entries_of_bounded_size() -> None:
     assert in_trees(store) == in_log(store)
 
 
-def test_records_of_one_key_share_an_entry_and_a_key_that_stands_twice_counts_once() -> None:
+def test_records_of_one_key_share_an_entry_and_a_repeated_key_counts_once() -> None:
     store = opened(MemoryFileSystem())
     for n in range(4):
         sent(store, {"topic": "orders", "keys": f"k k{n} k", "unique_key": "same", "carrier": ""})
@@ -187,7 +187,7 @@ def test_records_of_one_key_share_an_entry_and_a_key_that_stands_twice_counts_on
 @pytest.mark.parametrize(
     ("name", "most", "commits"), [("STEP_RECORDS_MAX", 3, 4), ("STEP_HELD_BYTES_MAX", 1, 10)]
 )
-def test_a_store_far_behind_catches_up_in_steps_of_bounded_size_for_all_indexes_together(
+def test_a_store_far_behind_indexes_in_bounded_steps_for_all_indexes(
     name: str, most: int, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step ends where a run of the log does; killed at any commit, it goes on behind the last one."""
@@ -302,7 +302,7 @@ def test_what_cannot_be_trusted_is_put_aside_and_made_again(
 
 
 @pytest.mark.parametrize("starts", [2, 3])
-def test_a_page_over_which_lmdb_would_end_the_process_is_found_before_after_starts_that_ended_so(
+def test_a_page_that_makes_lmdb_abort_is_found_after_starts_that_aborted(
     files: RealFileSystem, tmp_path: Path, starts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(files, 400).close(NOW_MS)
@@ -340,7 +340,7 @@ def test_trees_that_another_open_store_of_this_process_has_are_left_alone(tmp_pa
     assert not files.exists(f"{ASIDE}/data.mdb")
 
 
-def test_a_commit_that_fails_leaves_the_trees_as_they_were_and_is_made_again() -> None:
+def test_a_failed_commit_leaves_the_trees_unchanged_and_is_retried() -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = opened(files)
     sent(store, {"topic": "orders", "keys": "k", "carrier": "UA"})
@@ -365,7 +365,7 @@ def test_a_full_disk_at_the_start_is_no_reason_to_put_trees_aside() -> None:
     assert store.trees.lag_bytes == 0
 
 
-def test_a_topic_that_was_deleted_and_made_again_has_none_of_its_old_entries() -> None:
+def test_a_topic_deleted_and_created_again_has_none_of_its_old_entries() -> None:
     store = filled(MemoryFileSystem())
     before = store.trees and store.trees.numbers.number("orders")
     store.delete_topic("orders", NOW_MS)

@@ -90,7 +90,7 @@ class Bench:
 
 
 @LATER
-def test_a_message_of_an_id_that_was_rolled_back_was_told_a_duplicate_and_never_seen(later: str) -> None:
+def test_a_message_under_a_rolled_back_id_was_lost_as_a_duplicate(later: str) -> None:
     bench = Bench()
     bench.half()
     bench.model.transactions.end(ID, TOPIC, False, NOW_MS)
@@ -156,7 +156,7 @@ def test_what_waits_or_has_arrived_stays_known(kind: str, later: str) -> None:
 
 
 @LATER
-def test_an_end_that_a_full_disk_kept_from_being_written_frees_the_id_when_it_is(later: str) -> None:
+def test_an_end_a_full_disk_delayed_frees_the_id_once_it_is_written(later: str) -> None:
     """The op record of a roll-back comes with the next one; each has one of its own."""
     bench = Bench()
     bench.half()
@@ -174,7 +174,7 @@ def test_an_end_that_a_full_disk_kept_from_being_written_frees_the_id_when_it_is
     bench.check_free()
 
 
-def test_a_message_sent_again_into_the_second_of_its_recall_was_taken_and_never_delivered() -> None:
+def test_a_message_resent_in_the_second_of_its_recall_was_never_delivered() -> None:
     """The delete marker ends every message of its id and second, with `deduplicate` and without."""
     bench = Bench()
     bench.delayed()

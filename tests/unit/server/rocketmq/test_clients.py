@@ -195,7 +195,7 @@ def test_a_farewell_closes_the_streams() -> None:
     registry.detach("c", stream, NOW_MS)  # the stream's own end comes later
 
 
-def test_producers_are_those_that_declared_the_topic_or_sent_a_half_message() -> None:
+def test_producers_are_those_that_declared_a_topic_or_sent_a_half_message() -> None:
     registry = ClientRegistry()
     registry.sent_half("early", "orders")  # before its settings
     for name in ("early", "declared", "other", "offline"):

@@ -84,7 +84,7 @@ def test_a_priority_and_a_message_group_contradict_each_other() -> None:
     run(scene())
 
 
-def test_a_topic_that_is_not_received_by_priority_refuses_them_and_says_why() -> None:
+def test_a_topic_not_received_by_priority_refuses_them_and_says_why() -> None:
     async def scene() -> None:
         parts = Parts()
         with pytest.raises(TroveError, match="order is not priority") as caught:
@@ -117,7 +117,7 @@ def test_the_kind_of_a_message() -> None:
     assert kind_of(message(priority=0, message_type=v2.TRANSACTION)) == v2.TRANSACTION
 
 
-def test_the_whole_service_tells_clients_that_the_topic_takes_them_and_serves_them() -> None:
+def test_the_service_tells_clients_the_topic_takes_them_and_serves_them() -> None:
     async def scene() -> None:
         bench = ServiceBench()
         bench.parts.store.topics.create("urgent", 1, "PRIORITY")

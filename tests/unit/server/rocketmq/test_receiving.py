@@ -522,7 +522,7 @@ def test_a_receive_that_came_after_its_clients_farewell_took_messages() -> None:
     run(scene())
 
 
-def test_a_client_that_had_said_farewell_was_handed_messages_by_its_last_poll() -> None:
+def test_the_last_poll_of_a_client_that_said_farewell_took_messages() -> None:
     """They were invisible to all others until the broker looked whether to renew them."""
 
     async def scene() -> None:

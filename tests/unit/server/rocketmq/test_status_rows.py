@@ -44,7 +44,7 @@ def test_request_timeout_where_a_client_does_not_answer_a_command() -> None:
     run(scene())
 
 
-def test_precondition_failed_where_keys_are_asked_for_and_there_is_no_index() -> None:
+def test_precondition_failed_where_keys_are_asked_for_without_an_index() -> None:
     async def scene() -> None:
         bench = ServiceBench()
         bench.parts.store.key_index = None
