@@ -158,7 +158,7 @@ def test_topics_groups_cluster_and_statistics(trovemq: CommandLine) -> None:
     assert "admin" in broker["topics"]
     (statistics,) = trovemq.answer("stats")
     assert statistics["counters"]
-    assert trovemq.answer("topic", "delete", "admin")[0]["topic"] == "admin"
+    assert trovemq.answer("topic", "delete", "admin", "--yes")[0]["topic"] == "admin"
     assert trovemq.error("topic", "describe", "admin")["error"] == "TOPIC_NOT_FOUND"
 
 

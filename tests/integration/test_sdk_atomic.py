@@ -191,8 +191,13 @@ async def test_what_is_not_right_is_refused_and_stores_nothing(client: Client, b
     commit, message = wire.commit_frame(), one_record("bad", b"x")
 
     async def refused(frames: Iterator[bytes]) -> errors.ErrorSpec:
-        with pytest.raises(TroveError) as caught:
-            await wire.transact(connection, frames, 10_000)
+        """grpc may report a call that was refused while it still wrote as broken off: it is asked again."""
+        frames_kept = list(frames)
+        for _ in range(5):
+            with pytest.raises(TroveError) as caught:
+                await wire.transact(connection, iter(frames_kept), 10_000)
+            if caught.value.spec is not errors.BROKER_UNREACHABLE:
+                break
         return caught.value.spec
 
     try:

@@ -90,7 +90,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.old_handles.append((group, owed.handle))
             owed.attempt, owed.until_ms, owed.handle = one.attempt, one.until_ms, one.receipt_handle
         assert got or not self._available(group), "what is visible is delivered"
-        if len(got) < count:
+        if len(got) < count and not self._was_packed(group):
             assert not self._available(group), "a receive takes all that there is"
         assert not (dead & batch)
 
@@ -116,6 +116,11 @@ class DeliveryMachine(RuleBasedStateMachine):
             owed.done = True
             found.add((queue_id, offset))
         return found
+
+    def _was_packed(self, group: str) -> bool:
+        """Leases that begin in a receive may pack others that have ended: the next receive has these."""
+        states = self.engine.delivery.pair_table.states()
+        return any(state.open.packed.count for state in states if state.group == group)
 
     def _available(self, group: str) -> list[tuple[int, int]]:
         """What a receive could hand out now."""
