@@ -50,3 +50,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         trials_run.fail_where_short(session)
         _DURATIONS.write(whole=trials_run.WHOLE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the pipeline first: one worker has them all, and with them the one JVM. What is left for the
+    end, when workers take tests from each other, is short."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
