@@ -5,7 +5,7 @@
     make bench ARGS="rocketmq"      RocketMQ's protocol, with the official clients that this machine can run
     make bench ARGS="recovery"      how soon a killed broker acknowledges again
     make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
-    make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo
+    make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo; some rows need Go
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 

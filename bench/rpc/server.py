@@ -1,8 +1,8 @@
 """The servers that `bench.rpc` measures: `python -m bench.rpc.server native|grpcio|tcp [--tls KEY
 CERTIFICATE]`.
 
-Echo methods of the same names for both transports; `Cpu` answers with the processor time used so
-far. Prints the port, runs until it is terminated.
+Methods of the same names for both transports, and `EchoCallback` of ours; `Cpu` answers with the
+processor time used so far. Prints the port, runs until it is terminated.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import trovemq_rpc as rpc
 
 SERVICE = "trovemq.bench.Rpc"
 LARGE = [("grpc.max_receive_message_length", 16 << 20), ("grpc.max_send_message_length", 16 << 20)]
+KEEPALIVE_S = 10
+OPTIONS = [*LARGE, ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000)]
 
 
 async def _echo(request: bytes, _context: Any) -> bytes:
-    return request[:100]
+    return request
 
 
 async def _cpu(_request: bytes, _context: Any) -> bytes:
@@ -47,7 +49,7 @@ async def _source(request: bytes, _context: Any) -> AsyncIterator[bytes]:
 
 def _echo_calls(calls: list[rpc.ServerCall]) -> None:
     for call in calls:
-        call.reply(bytes(call.message[:100]))
+        call.reply(bytes(call.message))
 
 
 def handlers(make: Any) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def handlers(make: Any) -> dict[str, Any]:
 
 
 async def serve_native(tls: list[str]) -> None:
-    server = rpc.server(options=LARGE)
+    server = rpc.server(options=OPTIONS)
     server.add_registered_method_handlers(SERVICE, handlers(rpc))
     server.add_callback_handlers(SERVICE, {"EchoCallback": rpc.CallbackUnary(_echo_calls)})
     if tls:
@@ -78,7 +80,7 @@ async def serve_native(tls: list[str]) -> None:
 async def serve_grpcio(tls: list[str]) -> None:
     import grpc
 
-    server = grpc.aio.server(options=LARGE)
+    server = grpc.aio.server(options=OPTIONS)
     generic = grpc.method_handlers_generic_handler(SERVICE, handlers(grpc))
     server.add_generic_rpc_handlers((generic,))
     if tls:
@@ -93,13 +95,13 @@ async def serve_grpcio(tls: list[str]) -> None:
 
 
 class _TcpEcho(asyncio.Protocol):
-    """Answers each read with its first 100 bytes: the least that any protocol costs."""
+    """Answers each read with the same bytes: the least that any protocol costs."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._transport.write(data[:100])  # type: ignore[attr-defined]
+        self._transport.write(data)  # type: ignore[attr-defined]
 
 
 async def serve_tcp() -> None:
