@@ -58,7 +58,7 @@ async def test_1000_connections_that_come_and_go_leave_nothing(tmp_path: Path) -
                 )
             deadline = time.monotonic() + 120
             while descriptors(process) > opened + DESCRIPTORS_MORE and time.monotonic() < deadline:
-                gc.collect()  # grpc closes a connection when the last of its calls is gone, which lie in cycles
+                gc.collect()  # calls lie in cycles, and hold their connections
                 await asyncio.sleep(0.2)
             assert descriptors(process) <= opened + DESCRIPTORS_MORE
             assert memory_kib("RssAnon", process) - before <= GROWN_KIB_MAX
