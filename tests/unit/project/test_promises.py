@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.durations import BEGIN
+
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "tests.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tests.md").read_text(encoding="utf-8").partition(BEGIN)[0]
 ROWS = [line for line in PAGE.splitlines() if re.match(r"\| (?!Promise|Setting)", line)]
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", PAGE)))
 

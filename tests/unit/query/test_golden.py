@@ -17,6 +17,7 @@ from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from broker.storage.real import RealFileSystem
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
+from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 
@@ -75,7 +76,7 @@ def test_every_message_is_found_by_each_of_its_names(golden: Golden) -> None:
     places = defaultdict(list)
     for message in reversed(manifest["messages"]):
         places[message["uniqKey"]].append(message["commitLogOffset"])
-    for message in manifest["messages"]:
+    for message in manifest["messages"][:: 1 if SOAK else 3]:
         place = message["commitLogOffset"]
         found = get_message(store, message["offsetMsgId"])
         assert (found.kind, found.physical_offsets) == (IdentifierKind.OFFSET_MSG_ID, [place])
