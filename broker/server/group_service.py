@@ -45,7 +45,6 @@ from trovemq_proto.v1 import group_pb2, group_pb2_grpc
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 RESEND_MAX: Final = 1_000  # of one call
-RESEND_STEP: Final = 16
 LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # for the copies of one dead letter
 
 
@@ -229,13 +228,12 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
         self._dead_letters.check_group(request.group)
         results: dict[int, Resent | TroveError | None] = {}
-        for number, offset in enumerate(offsets, 1):
+        for offset in offsets:
             try:
                 results[offset] = look(offset)
             except TroveError as error:
                 results[offset] = error
-            if number % RESEND_STEP == 0:
-                await asyncio.sleep(0)  # other requests first
+            await asyncio.sleep(0)  # other requests first: each letter's copies are looked up
         return results
 
     async def _on_disk(self, results: Iterable[Resent | TroveError | None]) -> TroveError | None:
