@@ -66,15 +66,7 @@ async def serve_native(tls: list[str]) -> None:
     server = rpc.server(options=OPTIONS)
     server.add_registered_method_handlers(SERVICE, handlers(rpc))
     server.add_callback_handlers(SERVICE, {"EchoCallback": rpc.CallbackUnary(_echo_calls)})
-    if tls:
-        key, certificate = (Path(path).read_bytes() for path in tls)
-        credentials = rpc.ssl_server_credentials([(key, certificate)])
-        port = server.add_secure_port("127.0.0.1:0", credentials)
-    else:
-        port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    await server.wait_for_termination()
+    await serve(server, rpc, tls)
 
 
 async def serve_grpcio(tls: list[str]) -> None:
@@ -83,9 +75,14 @@ async def serve_grpcio(tls: list[str]) -> None:
     server = grpc.aio.server(options=OPTIONS)
     generic = grpc.method_handlers_generic_handler(SERVICE, handlers(grpc))
     server.add_generic_rpc_handlers((generic,))
+    await serve(server, grpc, tls)
+
+
+async def serve(server: Any, transport: Any, tls: list[str]) -> None:
+    """Both transports have the same names."""
     if tls:
         key, certificate = (Path(path).read_bytes() for path in tls)
-        credentials = grpc.ssl_server_credentials([(key, certificate)])
+        credentials = transport.ssl_server_credentials([(key, certificate)])
         port = server.add_secure_port("127.0.0.1:0", credentials)
     else:
         port = server.add_insecure_port("127.0.0.1:0")
