@@ -183,6 +183,11 @@ class GroupCommit:
         self.when_durable(end, resolve)
         await future
 
+    async def acknowledgeable(self, end: int) -> None:
+        """Waits until the log up to `end` is as durable as an acknowledged message: in sync mode on disk."""
+        if self._settings.mode == "sync":
+            await self.durable(end)
+
     # --- the worker ---------------------------------------------------------------------------------
     async def run(self) -> None:
         """Serves until `stop`. Raises TroveError STORE_FAILED when a sync failed or `fail` was called."""

@@ -125,7 +125,14 @@ class Parts:
             )
         )
         self.acknowledger = Acknowledger(
-            AckParts(delivery=self.delivery, waits=self.waits, settings=self.settings, clock_ms=self.clock_ms)
+            AckParts(
+                store=self.store,
+                delivery=self.delivery,
+                waits=self.waits,
+                group_commit=self.commit,
+                settings=self.settings,
+                clock_ms=self.clock_ms,
+            )
         )
         self.ender = Ender(
             EndParts(

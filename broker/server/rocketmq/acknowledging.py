@@ -13,6 +13,8 @@ from typing import Final
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
+from broker.message_store import MessageStore
+from broker.produce.group_commit import GroupCommit
 from broker.server.rocketmq.messages import duration_ms
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context, status_of
@@ -28,8 +30,10 @@ ENTRIES_MAX: Final = 4_096  # of one AckMessage
 class AckParts:
     """What an Acknowledger works with."""
 
+    store: MessageStore
     delivery: Delivery
     waits: ReceiveWaits
+    group_commit: GroupCommit
     settings: ConsumerSettings
     clock_ms: Callable[[], int]
 
@@ -101,10 +105,15 @@ class Acknowledger:
     async def dead_letter(
         self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, _context: Context
     ) -> service_pb2.ForwardMessageToDeadLetterQueueResponse:
-        """ForwardMessageToDeadLetterQueue: copied to `%DLQ%group`, and consumed."""
+        """ForwardMessageToDeadLetterQueue: copied to `%DLQ%group`, and consumed.
+
+        Answers when the copy is as durable as an acknowledged message: from then on it is found there.
+        """
+        parts = self._parts
         group, topic = group_name(request.group), topic_to_read(request.topic)
-        self._parts.delivery.dead_letter(group, topic, request.receipt_handle, self._parts.clock_ms())
+        parts.delivery.dead_letter(group, topic, request.receipt_handle, parts.clock_ms())
         self._wake(group, topic)
+        await parts.group_commit.acknowledgeable(parts.store.end_offset)
         return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
 
     def _wake(self, group: str, topic: str) -> None:

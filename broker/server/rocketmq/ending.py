@@ -88,5 +88,5 @@ class Ender:
             result = write(parts.clock_ms())
         except StorageError as error:
             raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
-        if result is not None and parts.appender.sync:
-            await parts.group_commit.durable(result.end)
+        if result is not None:
+            await parts.group_commit.acknowledgeable(result.end)

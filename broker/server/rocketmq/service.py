@@ -275,7 +275,14 @@ def _receiver(parts: RocketmqParts, order: GroupOrder) -> Receiver:
 
 def _acknowledger(parts: RocketmqParts) -> Acknowledger:
     return Acknowledger(
-        AckParts(delivery=parts.delivery, waits=parts.waits, settings=parts.settings, clock_ms=parts.clock_ms)
+        AckParts(
+            store=parts.store,
+            delivery=parts.delivery,
+            waits=parts.waits,
+            group_commit=parts.group_commit,
+            settings=parts.settings,
+            clock_ms=parts.clock_ms,
+        )
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from broker.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.status import code_of
 from broker.topics.subscription_groups import SubscriptionGroup
-from tests.support.engine import NOW_MS, read_queue
+from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
-from tests.support.rocketmq_parts import Parts, message
+from tests.support.rocketmq_parts import ROOMY, Parts, message
 from tests.support.rpc_context import RpcContext
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -275,6 +276,31 @@ def test_a_forwarded_message_is_a_dead_letter_and_consumed() -> None:
         assert dead.body == b"0"
         parts.now_ms += 31_000
         assert await parts.messages() == []
+
+    run(scene())
+
+
+def test_a_dead_letter_that_was_answered_was_not_listed_yet() -> None:
+    """In sync mode readers see what is on disk: the reply waits for that."""
+
+    async def scene() -> None:
+        parts = Parts(replace(ROOMY, flush_mode="sync"))
+
+        def synced() -> None:
+            flush(parts.store)
+            parts.commit._resolve_up_to(parts.store.flushed_offset)
+
+        sending = asyncio.ensure_future(parts.send(message(b"0")))
+        await turns(10)
+        synced()
+        await sending
+        (one,) = await parts.messages()
+        forwarding = asyncio.ensure_future(forward(parts, one.system_properties.receipt_handle))
+        await turns(10)
+        assert not forwarding.done()
+        synced()
+        assert (await forwarding).status.code == v2.OK
+        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", 0)] == [b"0"]
 
     run(scene())
 
