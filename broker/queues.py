@@ -20,7 +20,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_stored
 
 UNITS_STEP: Final = 1_024
-BLANK_UNIT_SIZE: Final = 0x7FFFFFFF  # spec 3.3: filler where a queue's first offset is not 0
+# Filler where a queue's first offset is not 0 (docs/store-format.md, "Filler units").
+BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
 UNREADABLE_UNIT_SIZE: Final = 0  # what readable_units() puts in: no record is that small
 
 

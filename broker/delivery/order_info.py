@@ -1,4 +1,6 @@
-"""`config/consumerOrderInfo.json`: what orderly groups have in flight, in RocketMQ's shape (spec 1.4).
+"""`config/consumerOrderInfo.json`: what orderly groups have in flight, in RocketMQ's shape.
+
+(docs/store-format.md, "Ordered consumption")
 
     {"orderedConsumptionLevel": "QUEUE", "table": {"topic@group": {"0": {"popTime": ms, "i": invisible ms,
         "o": [first offset, distance from it, …], "ot": {"offset": visible again at ms},

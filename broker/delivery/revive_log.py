@@ -1,4 +1,6 @@
-"""RocketMQ's log of pop receives: check points ("these were handed out") and acknowledgements (spec 2.10).
+"""RocketMQ's log of pop receives: check points ("these were handed out") and acknowledgements.
+
+(docs/store-format.md, "Retries, dead letters and pop receives")
 
 They are messages of `rmq_sys_REVIVE_LOG_<cluster>` that first wait in the timer wheel. A check point whose
 time has come and that the reader group has not passed, or that still waits, is pending: what is not

@@ -1,4 +1,4 @@
-"""RocketMQ's `checkpoint` file (spec 5.1), 4,096 bytes, the rest zero:
+"""RocketMQ's `checkpoint` file (docs/store-format.md, "Checkpoint"), 4,096 bytes, the rest zero:
 
     offset  width  field
          0  i64    physicMsgTimestamp: store time of the last record that is on disk

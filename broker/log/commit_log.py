@@ -1,7 +1,8 @@
 """The commit log: records one after another over fixed-size segments.
 
-End of a segment (spec 2.5): a run of n bytes goes into the current segment only if n + 8 bytes are left;
-otherwise 8 bytes are written there, and the run goes to the start of the next segment:
+End of a segment (docs/store-format.md, "End of a segment"): a run of n bytes goes into the current segment
+only if n + 8 bytes are left; otherwise 8 bytes are written there, and the run goes to the start of the next
+segment:
 
     offset  width  field
          0  i32    bytes left in the segment, from here

@@ -1,9 +1,10 @@
 """Finding the end of the log after a stop, clean or not, and making it safe to append there.
 
 The scan starts where everything before is known to be on disk and applied, carries every record it meets to
-the caller, and ends at the first position at or behind the known end that holds no good record (spec 5.5).
+the caller, and ends at the first position at or behind the known end that holds no good record
+(docs/store-format.md, "Check of a record").
 Then the rest of that segment is zeroed and later segments are removed: bytes of an older generation can
-never be taken for records again (spec 5.6, "stale bytes hazard").
+never be taken for records again (docs/store-format.md, "Cut").
 
 Invariants
 - No record below the known end is dropped; damage there is passed over and reported.
@@ -116,8 +117,8 @@ def first_store_timestamp(segment: Segment) -> int | None:
 
 
 def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Where to scan a store that RocketMQ left unclean (spec 5.4): the last segment whose first record was
-    stored at or before the checkpoint's time, else the first."""
+    """Where to scan a store that RocketMQ left unclean: the last segment whose first record was stored at or
+    before the checkpoint's time, else the first (docs/store-format.md, "Start of the scan")."""
     for segment in reversed(list(log.segments)):
         timestamp = first_store_timestamp(segment)
         if timestamp is not None and 0 < timestamp <= checkpoint.min_timestamp:

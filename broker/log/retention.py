@@ -1,4 +1,4 @@
-"""What of the log goes: RocketMQ's rules, decided from figures alone (spec 6.3).
+"""What of the log goes: RocketMQ's rules, decided from figures alone (docs/store-format.md, "Retention").
 
 | rule | while                                                   | what goes                                 |
 |------|---------------------------------------------------------|-------------------------------------------|

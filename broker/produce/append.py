@@ -25,7 +25,8 @@ from trovemq_proto.records.priorities import check_priorities
 
 Durability = Literal["disk", "memory"]
 
-# RocketMQ's PutMessageStatus (spec 6.2) of each refusal; what is not listed is the message's own fault.
+# RocketMQ's PutMessageStatus of each refusal (docs/store-format.md, "Put status"); a refusal that is not
+# listed is the message's own fault.
 _PUT_STATUS: Final[dict[ErrorSpec, str]] = {
     errors.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
     errors.SERVICE_NOT_AVAILABLE: "SERVICE_NOT_AVAILABLE",

@@ -2,7 +2,8 @@
 
 In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in one thread of
 its own) further appends gather; the next sync covers them all. In async mode nobody waits, and the worker
-syncs by interval: when 4 pages are dirty, or whatever is dirty every 10 s (spec 6.1).
+syncs by interval: when 4 pages are dirty, or whatever is dirty every 10 s
+(docs/store-format.md, "Flush").
 
 Invariants
 - Waiters are resolved in the order of their ends, which is the order of the appends.

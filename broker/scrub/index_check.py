@@ -1,7 +1,7 @@
 """Index files against the log: every key of every record has its item, and every item its record.
 
 Items lie in log order, so those of a run of records are the next ones. A key that RocketMQ indexed twice
-after a crash (spec 4.2) is a note, as every reader must expect it.
+after a crash is a note, as every reader must expect it (docs/store-format.md, "Keys of a message").
 
 Invariant: the items before the cursor (file, item) have been compared; they are of records below `_position`.
 """

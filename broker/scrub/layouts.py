@@ -1,4 +1,6 @@
-"""Consume queues and index files as arrays over their files, for reading only (big-endian, spec 3.1 and 4.1).
+"""Consume queues and index files as arrays over their files, for reading only, big-endian.
+
+(docs/store-format.md, "Unit", and docs/store-format.md, "Index file")
 
 consume-queue unit, 20 bytes          index file
 offset  width  field                  offset          width  field
@@ -57,7 +59,8 @@ class QueueFile:
 
 
 class QueueView:
-    """The units of one queue. `end` is one past the last written unit, as RocketMQ finds it (spec 3.4)."""
+    """The units of one queue. `end` is one past the last written unit, as RocketMQ finds it
+    (docs/store-format.md, "End of a queue")."""
 
     def __init__(self, topic: str, queue_id: int, files: list[QueueFile]) -> None:
         self.topic = topic

@@ -1,4 +1,6 @@
-"""A delayed message's record: how RocketMQ lets a message wait in `rmq_sys_wheel_timer` (spec 2.9, 2.12).
+"""A delayed message's record: how RocketMQ lets a message wait in `rmq_sys_wheel_timer`.
+
+(docs/store-format.md, "Timer messages", and docs/store-format.md, "Properties that stay on disk")
 
 A waiting message is stored under the wheel topic, queue 0, with these properties besides its own:
 
@@ -143,7 +145,7 @@ class WaitingRecord(NamedTuple):
 
 def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRecord | None:
     """None where the record is damaged or no waiting message. `schedule_ms`: the delivery time of a record of
-    a schedule queue, which its unit has (spec 2.7)."""
+    a schedule queue, which its unit has (docs/store-format.md, "Delay levels")."""
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
     if fields is None or not crc_matches(data, fields):

@@ -1,4 +1,6 @@
-"""The records of a transaction, as RocketMQ 5.4.0 writes them (spec 2.8, 2.12).
+"""The records of a transaction, as RocketMQ 5.4.0 writes them.
+
+(docs/store-format.md, "Transactions", and docs/store-format.md, "Properties that stay on disk")
 
 | record   | topic, queue                      | made of                                                  |
 |----------|-----------------------------------|----------------------------------------------------------|

@@ -1,4 +1,6 @@
-"""A client's settings, checked, and with the broker's values laid over them (spec 5.1 to 5.3).
+"""A client's settings, checked, and with the broker's values laid over them.
+
+(docs/rocketmq-protocol.md, "Settings")
 
 | field                              | producer                  | push consumer       | simple consumer  |
 |------------------------------------|---------------------------|---------------------|------------------|

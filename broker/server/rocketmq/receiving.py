@@ -1,7 +1,8 @@
 """ReceiveMessage: messages of a topic for a consumer group, now or when some come within the polling time.
 
-The stream is: one status, the messages if there are some, the time of delivery (spec 9.3). Its elements are
-serialised here, so the handler's response_serializer is None.
+The stream is: one status, the messages if there are some, the time of delivery
+(docs/rocketmq-protocol.md, "Order of the stream"). Its elements are serialised here, so the
+handler's response_serializer is None.
 
 What is handed out belongs to the call until its stream has been written: where the client goes away before,
 its messages come again as if they had not been handed out, those that the client cannot have at once
@@ -117,7 +118,10 @@ class Receiver:
 
     # --- the request --------------------------------------------------------------------------------
     def _polling_s(self, request: service_pb2.ReceiveMessageRequest, context: Context) -> float:
-        """How long the call may wait (spec 9.2). Raises POLLING_TIME_ILLEGAL."""
+        """How long the call may wait (docs/rocketmq-protocol.md, "Polling time").
+
+        Raises POLLING_TIME_ILLEGAL.
+        """
         remaining: float | None = context.time_remaining()
         if request.HasField("long_polling_timeout"):
             wanted = duration_ms(request.long_polling_timeout) / 1000

@@ -1,4 +1,6 @@
-"""What a message must fulfil before it is stored, in the order in which RocketMQ looks at it (spec 7.2).
+"""What a message must fulfil before it is stored, in the order in which RocketMQ looks at it.
+
+(docs/rocketmq-protocol.md, "Checks of a message")
 
 | check                                                      | limit             | error                    |
 |------------------------------------------------------------|-------------------|--------------------------|

@@ -1,4 +1,4 @@
-"""RocketMQ's timers as the specification tells them (1.5, 2.7, 2.9): recovery from its files, then delivery.
+"""RocketMQ's timers (docs/store-format.md, "Timer files"): recovery from its files, then delivery.
 
 Written apart from our codec, in plain Python, so that the two can be compared.
 """
