@@ -1,0 +1,171 @@
+"""The blocks of docs/how-to run, in order, against one broker, and print what stands below them.
+
+| block  | what is done with it                                                                            |
+|--------|-------------------------------------------------------------------------------------------------|
+| python | runs as in `python -m asyncio`: `await` at the top; all blocks of a page share their names      |
+| sh     | each line runs in this process: `trovemq`, `python -m broker.tools`; of a daemon's own command, |
+|        | its settings are read (`--print-config`)                                                        |
+| toml   | is the file broker.toml of the lines below it                                                   |
+| text   | is what the block above prints, also with other spaces between words; `…` stands for anything   |
+
+The port, the store and the directories are others than those of the pages.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import io
+import logging
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from broker.__main__ import main as broker_main
+from broker.tools.__main__ import main as tools_main
+from tests.support.golden import load_manifest, unpack
+from trovemq.cli import app
+from trovemq.testing import BrokerProcess
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+ADDRESS = "127.0.0.1:8081"
+BACKUPS = "/backups"
+KINDS = {"python", "sh", "toml", "text"}
+LINES_MAX = 90
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    line: int
+    """Of the page."""
+    text: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        yield Block(match[1], text.count("\n", 0, match.start()) + 2, match[2])
+
+
+@dataclass
+class Reader:
+    """Somebody who does what a page says, in a directory of their own."""
+
+    page: Path
+    broker: BrokerProcess
+    directory: Path
+    runner: asyncio.Runner
+    names: dict[str, Any] = field(default_factory=dict)
+    printed: str = ""
+
+    def follow(self) -> None:
+        for block in blocks(self.page):
+            place = f"{self.page.name}:{block.line}"
+            if block.kind == "text":
+                assert matches(block.text, self.printed), f"{place}: {self.printed}"
+            elif block.kind == "toml":
+                (self.directory / "broker.toml").write_text(block.text, encoding="utf-8")
+            else:
+                printed = io.BytesIO()
+                out = io.TextIOWrapper(printed, "utf-8", write_through=True)
+                with redirect_stdout(out), redirect_stderr(io.StringIO()) as err:
+                    problem = self.run(block)
+                self.printed = printed.getvalue().decode()
+                assert not problem, f"{place}: {problem}\n{self.printed}{err.getvalue()}"
+
+    def run(self, block: Block) -> str:
+        """What went wrong; "" for nothing."""
+        if block.kind == "python":
+            self.runner.run(self.python(block.text.replace(ADDRESS, self.broker.address), block.line))
+            return ""
+        return "; ".join(line for line in block.text.splitlines() if self.command(shlex.split(line)) != 0)
+
+    async def python(self, text: str, line: int) -> None:
+        """A traceback names the line of the page."""
+        code = compile("\n" * (line - 1) + text, str(self.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, self.names)
+        if inspect.iscoroutine(result):  # the block awaits
+            await result
+
+    def command(self, words: list[str]) -> int:
+        words = [word.replace(BACKUPS, str(self.directory.parent / "backups")) for word in words]
+        if words[0] == "trovemq":
+            return command_line(["--server", self.broker.address, *words[1:]])
+        assert words[:2] == ["python", "-m"]
+        if words[2] == "broker":
+            return exit_code(broker_main, [*words[2:], "--print-config"])
+        assert words[2] == "broker.tools"
+        return exit_code(tools_main, words[2:])
+
+
+def command_line(arguments: list[str]) -> int:
+    """Without asyncio's log: gRPC calls back into the loops of earlier commands, which are closed."""
+    log = logging.getLogger("asyncio")
+    log.disabled = True
+    try:
+        return app.run(arguments)
+    finally:
+        log.disabled = False
+
+
+def exit_code(main: Callable[[], None], arguments: list[str]) -> int:
+    """Of a program that takes its arguments from the process's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit) as stop:
+            main()
+    return stop.value.code if isinstance(stop.value.code, int) else 0
+
+
+def matches(expected: str, printed: str) -> bool:
+    pattern = re.escape(" ".join(expected.split())).replace("…", ".*")
+    return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("how-to")
+
+
+@pytest.fixture(scope="module")
+def broker(place: Path) -> Iterator[BrokerProcess]:
+    (place / "backups").mkdir()
+    with BrokerProcess(store=place / "store", backup_root=place / "backups") as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_the_blocks_of_the_page_run(
+    page: Path, broker: BrokerProcess, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = place / page.stem
+    here.mkdir()
+    monkeypatch.chdir(here)
+    if page.stem == "upgrade":  # a stopped store, and RocketMQ's settings of it
+        unpack("small", here).rename(here / "data")
+        settings = load_manifest("small")["brokerConfig"]
+        (here / "broker.conf").write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        Reader(page, broker, here, runner).follow()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_the_page_is_short_and_says_its_limits(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LINES_MAX
+    assert "\n## Limits\n" in text
+    assert {block.kind for block in blocks(page)} <= KINDS
