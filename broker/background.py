@@ -14,11 +14,11 @@ from typing import Final
 
 from broker.consume.offsets import OffsetKeeper
 from broker.message_store import MessageStore
-from broker.storage.files import StorageError
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first

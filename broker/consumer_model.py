@@ -28,12 +28,12 @@ from broker.events.event_log import EventLog
 from broker.events.snapshot import SnapshotFile
 from broker.message_store import MessageStore
 from broker.record_writer import RecordWriter
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
 from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from broker.topics.subscription_groups import SubscriptionGroups
 from broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from broker.transactions.transactions import Transactions, TransactionsState
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 SNAPSHOT_PATH: Final = "trovemq/consumers.snapshot"
 SNAPSHOT_EVENTS_MIN: Final = 20_000

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from broker.consumer_model import ConsumerModel
-from broker.storage.files import StorageError
 from broker.transactions.transactions import OpenTransaction
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 Clock = Callable[[], int]
 Result = TypeVar("Result")

@@ -24,8 +24,6 @@ import numpy as np
 
 from broker.append_result import AppendResult, only_duplicates
 from broker.message_store import MessageStore
-from broker.storage.fault_points import fault_point
-from broker.storage.files import StorageError
 from broker.trees.producer_sequences import SEQUENCE_MAX, Numbered, check_producer_id, numbers_of
 from broker.trees.producers import Gap, Judged
 from broker.trees.store_trees import StoreTrees
@@ -35,6 +33,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import StorageError
 
 OnDuplicate = Callable[[str, bytes], None]
 """Told of each duplicate: the topic and the id."""

@@ -4,7 +4,7 @@
 
 newest   the newest store time among the records that went early
 until    when retention would have removed the last of them: from then on nothing lacks any more
-(the CRC: broker/storage/sealed_json.py)
+(the CRC: store/trovemq_store/files/sealed_json.py)
 
 An answer that reaches back to `newest` may lack some of these records, and says so. Backups have the file.
 
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from broker.storage.files import FileSystem
-from broker.storage.paths import parent_directory
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.paths import parent_directory
 
 PATH: Final = "trovemq/early-removal.json"
 FORMAT_VERSION: Final = 1

@@ -25,9 +25,6 @@ from broker.log.sectors import check_properties
 from broker.log.segments import DIRECTORY, Segment, SpareWork
 from broker.log.state import QUEUE_ENDS_MAX
 from broker.projection import DispatchBatch
-from broker.storage.fault_points import fault_point
-from broker.storage.files import Buffer, FileSystem, StorageError
-from broker.storage.guarded import GuardedFileSystem, reserve_chunk_size
 from broker.store_marks import QueueEnds, StoreMarks
 from broker.store_opening import (
     ABORT_PATH,
@@ -52,6 +49,9 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import Buffer, FileSystem, StorageError
+from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
 
 __all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
 

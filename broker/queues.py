@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from broker.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 from broker.message_store import MessageStore
-from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_stored
+from trovemq_store.files.files import StorageError
 
 UNITS_STEP: Final = 1_024
 # Filler where a queue's first offset is not 0 (docs/store-format.md, "Filler units").

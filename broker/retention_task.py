@@ -37,7 +37,6 @@ from broker.held_log import (
 from broker.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
 from broker.log.segment_age import closed_segments
 from broker.message_store import MessageStore
-from broker.storage.files import StorageError
 from broker.store_trim import StoreTrim
 from broker.topic_changes import TopicChanges
 from broker.transactions.records import OP_TOPIC
@@ -47,6 +46,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_stored, encode_offset_msg_id
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
+from trovemq_store.files.files import StorageError
 
 POLL_S: Final = 2.0
 """A full disk is looked at so often, to take messages again soon after there is room."""

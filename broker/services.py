@@ -42,7 +42,6 @@ from broker.server.traffic import Traffic
 from broker.server.transaction_service import TransactionParts, TransactionService
 from broker.server.turns import Turns
 from broker.settings import BrokerSettings
-from broker.storage.files import StorageError
 from broker.topic_changes import TopicChanges
 from broker.topics.names import is_system_topic
 from broker.topics.topics import TopicConfig
@@ -52,6 +51,7 @@ from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import UniqueKeyGenerator
+from trovemq_store.files.files import StorageError
 
 SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, where the unique keys' clock begins
 

@@ -14,10 +14,10 @@ from broker.index.key_index import KeyIndex
 from broker.log import checkpoint, state
 from broker.log.checkpoint import Checkpoint
 from broker.log.state import StoreState
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
 from broker.store_opening import last_indexed_offset
 from broker.store_settings import StoreSettings
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 INDEX_FLUSH_EVERY: Final = 10
 """One in so many flushes syncs the key index too; its slots are scattered over many pages."""

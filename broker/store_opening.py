@@ -43,8 +43,6 @@ from broker.log.segments import DIRECTORY
 from broker.log.state import StoreState
 from broker.log.whole_runs import UnfinishedRun
 from broker.projection import DispatchBatch, Projection
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem, StorageError
 from broker.store_settings import StoreSettings
 from broker.topics.deletions import TopicDeletions
 from broker.topics.offsets import ConsumerOffsets
@@ -60,6 +58,8 @@ from trovemq_proto.records.layout import (
     RECORD_SIZE_MIN,
     SYS_FLAG_TRANSACTION_MASK,
 )
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
 
 _QUEUE_ID: Final = Struct(">i")
 _QUEUE_OFFSET: Final = Struct(">q")

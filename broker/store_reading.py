@@ -15,13 +15,13 @@ from broker.log.damage_counts import DamageCounts
 from broker.log.readable import can_read_record
 from broker.log.reader import LogReader
 from broker.log.recovery import first_store_timestamp
-from broker.storage.files import StorageError
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.layout import RECORD_SIZE_MIN
+from trovemq_store.files.files import StorageError
 
 CLOCK_STEP_MAX_MS: Final = 86_400_000
 """How far store times may step back within a store that another broker wrote (ours never do)."""

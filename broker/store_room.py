@@ -8,10 +8,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from broker.log.segments import Segments, SpareWork
-from broker.storage.files import StorageError
-from broker.storage.guarded import RESERVE_COUNT, GuardedFileSystem
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.guarded import RESERVE_COUNT, GuardedFileSystem
 
 
 class RoomWork:

@@ -22,9 +22,9 @@ from broker.index.key_index import KeyIndex
 from broker.index.open_files import OpenFiles
 from broker.log.commit_log import CommitLog
 from broker.log.segments import DIRECTORY
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
-from broker.storage.paths import parent_directory
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.paths import parent_directory
 
 _OPEN_FILES_MAX: Final = 4
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.message_store import MessageStore
-from broker.storage.files import StorageError
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 STEP_BYTES_BUSY: Final = 1 << 20
 STEP_BYTES_QUIET: Final = 8 << 20

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from trovemq_proto.records import BatchEncoder, validate_batch
 from trovemq_proto.records.ids import UniqueKeyGenerator
+from trovemq_store.files.real import RealFileSystem
 
 GENERATED = "generated-ids"
 RANDOM = "random-ids"

@@ -31,12 +31,12 @@ from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, encode_events
 from broker.events.event_log import EVENTS_QUEUE_ID
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord
-from broker.storage.fault_points import fault_point
 from broker.transaction_run import QueueKey, TransactionRun, run_size_max
 from broker.trees.producer_sequences import has_numbers
 from broker.trees.unique_keys import ids_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
 
 ACKNOWLEDGEMENTS_MAX: Final = EVENTS_MAX
 """Of one transaction."""

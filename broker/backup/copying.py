@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.backup.manifest import FileEntry
-from broker.storage.files import StorageError
+from trovemq_store.files.files import StorageError
 
 CHUNK_BYTES: Final = 1 << 20
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -16,9 +16,9 @@ from typing import Final
 from broker.backup.copying import Copied, copy_file, sync_directory, sync_tree
 from broker.backup.manifest import STORE_NAME, FileEntry, Manifest, load_manifest
 from broker.log.segments import DIRECTORY
-from broker.storage.fault_points import fault_point
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
 
 SUFFIX: Final = ".restoring"
 _SHOWN_MAX: Final = 10

@@ -23,10 +23,10 @@ from broker.backup.capture import Capture, QueueFiles
 from broker.backup.copying import Copied, copy_file, link_file, sync_directory, sync_tree, write_file
 from broker.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, Manifest
 from broker.log import checkpoint, state
-from broker.storage.fault_points import fault_point
 from broker.store_opening import ABORT_PATH, LOCK_PATH
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
 """At the store's top: copied in another way, or not at all."""

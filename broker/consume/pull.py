@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, find_queue
-from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
@@ -33,6 +32,7 @@ from trovemq_proto.records import (
     java_hash,
 )
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_store.files.files import StorageError
 
 UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
 TAGS_MAX: Final = 64

@@ -17,7 +17,7 @@ from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
 from broker.delivery.retry_carrying import carried_copy, carry_unread, lowest_unread, unread_before
 from broker.events.codec import Event, EventKind
-from broker.storage.fault_points import fault_point
+from trovemq_store.files.fault_points import fault_point
 
 CARRIED_TOPIC: Final = "rmq_sys_trovemq_carried"
 CARRIED_QUEUE_ID: Final = 0

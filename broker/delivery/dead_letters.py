@@ -11,10 +11,10 @@ from dataclasses import replace
 from broker.delivery.context import Context
 from broker.delivery.queue_state import QueueState
 from broker.record_writer import NewRecord
-from broker.storage.fault_points import fault_point
 from broker.topics.names import DEAD_LETTER_PREFIX
 from trovemq_proto.records.layout import PROPERTY_DEAD_ID, PROPERTY_DEAD_TOPIC
 from trovemq_proto.records.message import decode_stored
+from trovemq_store.files.fault_points import fault_point
 
 
 def dead_letter_topic(group: str) -> str:

@@ -46,10 +46,10 @@ from broker.events.event_log import EventLog
 from broker.message_store import MessageStore
 from broker.queues import queue_ids
 from broker.record_writer import RecordWriter
-from broker.storage.files import FileSystem
 from broker.topics.subscription_groups import SubscriptionGroups
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import FileSystem
 
 __all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRequest"]
 

@@ -25,8 +25,8 @@ from broker.delivery.revive_log import pass_revive_log
 from broker.delivery.sources import kind_of
 from broker.events.codec import Event, EventKind
 from broker.record_writer import NewRecord
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 _BATCH: Final = 64
 

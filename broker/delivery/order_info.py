@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
-from broker.storage.files import FileSystem
 from broker.timers.wheel_records import TIME_MAX
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject
+from trovemq_store.files.files import FileSystem
 
 ORDER_INFO_PATH: Final = "config/consumerOrderInfo.json"
 OFFSETS_MAX: Final = 63

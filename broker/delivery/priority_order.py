@@ -31,10 +31,10 @@ from broker.delivery.records import RecordReader, properties_of
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, readable_units
-from broker.storage.files import StorageError
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priorities_of, priority_of
+from trovemq_store.files.files import StorageError
 
 CHUNK_MAX: Final = 256
 """Offsets that are read from the tree at once."""

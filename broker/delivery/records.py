@@ -11,7 +11,6 @@ from typing import Final
 
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE
-from broker.storage.files import StorageError
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
@@ -22,6 +21,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_AT,
     header_shift,
 )
+from trovemq_store.files.files import StorageError
 
 _SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")
 _INT: Final = Struct(">i")

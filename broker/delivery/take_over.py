@@ -25,7 +25,7 @@ from broker.delivery.revive_log import CheckPoint, ReviveLog, pass_revive_log
 from broker.delivery.sources import RETRY_TOPIC_PROPERTY, kind_of
 from broker.events.codec import Event, EventKind
 from broker.message_store import MessageStore
-from broker.storage.files import FileSystem
+from trovemq_store.files.files import FileSystem
 
 
 def take_over(

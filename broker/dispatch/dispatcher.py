@@ -21,9 +21,9 @@ from typing import Final
 import numpy as np
 
 from broker.projection import DispatchBatch, Projection
-from broker.storage.files import StorageError
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.files.files import StorageError
 
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 

@@ -19,9 +19,9 @@ from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, decode_events, 
 from broker.message_store import MessageStore
 from broker.queues import messages_from
 from broker.record_writer import NewRecord, RecordWriter
-from broker.storage.fault_points import fault_point
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
 
 EVENTS_QUEUE_ID: Final = 0
 PENDING_MAX: Final = 32 * EVENTS_MAX

@@ -17,9 +17,9 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from zlib_ng.zlib_ng import crc32
 
-from broker.storage.files import FileSystem
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import FileSystem
 
 FORMAT: Final = 2
 """2 has packed leases and else what 1 has: both are read."""

@@ -33,11 +33,11 @@ from numpy.typing import NDArray
 from broker.index.dirty_files import DirtyFiles
 from broker.index.open_files import OpenFiles
 from broker.index.short_queue import read_short_queue
-from broker.storage.fault_points import fault_point
-from broker.storage.files import File, FileSystem
 from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import File, FileSystem
 
 UNIT_SIZE: Final = CONSUME_QUEUE_UNIT_SIZE
 UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])

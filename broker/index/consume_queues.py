@@ -23,8 +23,6 @@ from broker.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, ConsumeQueue
 from broker.index.dirty_files import DirtyFiles
 from broker.index.open_files import OpenFiles
 from broker.projection import DispatchBatch
-from broker.storage.fault_points import fault_point
-from broker.storage.files import File, FileSystem
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -34,6 +32,8 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_COMMIT,
     SYS_FLAG_TRANSACTION_MASK,
 )
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import File, FileSystem
 
 _QUEUE_ID = Struct(">i")
 _QUEUE_OFFSET = Struct(">q")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import errno
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.paths import parent_directory
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.paths import parent_directory
 
 
 class DirtyFiles:

@@ -37,8 +37,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem, StorageError, WritableMap
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError, WritableMap
 
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4

@@ -25,14 +25,14 @@ from broker.index.chain_walk import ChainWalk
 from broker.index.dirty_files import DirtyFiles
 from broker.index.index_file import IndexFile, create_index_file, file_size, read_header
 from broker.projection import DispatchBatch
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.sealed_json import check_seal, seal
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import store_timestamp
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.sealed_json import check_seal, seal
 
 DIRECTORY: Final = "index"
 CREATE_ATTEMPTS: Final = 3

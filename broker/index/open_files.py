@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from broker.storage.files import File, FileSystem
+from trovemq_store.files.files import File, FileSystem
 
 OPEN_FILES_MAX = 256  # two descriptors each: a mapping keeps one of its own
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from broker.storage.files import FileSystem, StorageError
+from trovemq_store.files.files import FileSystem, StorageError
 
 PAGE_SIZE: Final = 4096
 FIRST_FILE: Final = "0" * 20

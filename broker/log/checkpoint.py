@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from broker.storage.files import FileSystem
+from trovemq_store.files.files import FileSystem
 
 PATH: Final = "checkpoint"
 FILE_SIZE: Final = 4096

@@ -22,13 +22,13 @@ from contextlib import suppress
 from enum import Enum
 
 from broker.log.segments import DIRECTORY, Segment, Segments, SpareWork
-from broker.storage.fault_points import fault_point
-from broker.storage.files import Buffer, FileSystem, StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BLANK_SIZE, blank_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import STORE_TIMESTAMP_END
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import Buffer, FileSystem, StorageError
 
 
 class AppendStatus(Enum):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.storage.files import File, StorageError
 from trovemq_proto.records.layout import MAGIC_BLANK_BYTES
+from trovemq_store.files.files import File, StorageError
 
 PAGE_SIZE: Final = 4096
 HEAD_SIZE: Final = 8

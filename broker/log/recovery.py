@@ -28,10 +28,10 @@ from broker.log.reader import Damage, LogReader
 from broker.log.segments import Segment
 from broker.log.whole_runs import UnfinishedRun, WholeRuns
 from broker.projection import DispatchBatch
-from broker.storage.fault_points import fault_point
-from broker.storage.files import File, FileSystem
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import File, FileSystem
 
 _ZERO_CHUNK: Final = 4 << 20
 

@@ -9,9 +9,9 @@ from broker.log.reader import RUN_BYTES_MAX
 from broker.log.retention import ClosedSegment
 from broker.log.segments import Segment
 from broker.log.tail import find_record
-from broker.storage.files import FileSystem
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run
+from trovemq_store.files.files import FileSystem
 
 _WINDOW_SIZE: Final = 1 << 16
 _WINDOW_GROWTH: Final = 8

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import File, FileSystem, StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import File, FileSystem, StorageError
 
 DIRECTORY = "commitlog"
 OWN_DIRECTORY = "trovemq"

@@ -17,7 +17,7 @@
     runsSealed               whether every atomic transaction in the log has the broker's seal
                              (trovemq_proto.records.run_mark). An older version wrote this file where it is
                              missing: the first start, until it ends, takes marks without seals
-    crc32                    of the file: broker/storage/sealed_json.py
+    crc32                    of the file: store/trovemq_store/files/sealed_json.py
 
 Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
 has covered. A store without this file was written by RocketMQ.
@@ -29,11 +29,11 @@ from typing import Final
 
 import msgspec
 
-from broker.storage.files import FileSystem
-from broker.storage.sealed_json import check_seal, seal
 from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.sealed_json import check_seal, seal
 
 PATH: Final = "trovemq/state.json"
 FORMAT: Final = 1

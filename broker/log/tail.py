@@ -23,10 +23,10 @@ import numpy as np
 from broker.log.readable import PAGE_SIZE, can_read_record, readable_end
 from broker.log.sectors import written_until
 from broker.log.segments import Segment
-from broker.storage.files import StorageError
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES, MAGIC_V1_BYTES, MAGIC_V2_BYTES
+from trovemq_store.files.files import StorageError
 
 _CHUNK_MIN: Final = 1 << 12
 _CHUNK_MAX: Final = 1 << 20

@@ -13,7 +13,6 @@ from typing import Final, Literal
 from broker.deduplication import Deduplication
 from broker.message_store import AppendResult, MessageStore
 from broker.produce.group_commit import GroupCommit, Grown
-from broker.storage.files import Buffer
 from broker.store_settings import StoreSettings
 from broker.topics.message_kinds import check_kinds
 from broker.topics.names import check_topic_name
@@ -22,6 +21,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
 from trovemq_proto.records.priorities import check_priorities
+from trovemq_store.files.files import Buffer
 
 Durability = Literal["disk", "memory"]
 

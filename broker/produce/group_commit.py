@@ -22,10 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from broker.storage.files import StorageError
 from broker.store_settings import FlushMode
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 PAGE_SIZE: Final = 4096
 GATHER_TURNS: Final = 16  # of the event loop

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from broker.index.consume_queue import ROOT_DIRECTORY as CONSUME_QUEUE_DIRECTORY
 from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
-from broker.storage.files import FileSystem
+from trovemq_store.files.files import FileSystem
 
 HEADER_DTYPE: Final = np.dtype(
     [

@@ -13,8 +13,8 @@ from broker.scrub.checked_store import CheckedStore, LogStep, OpenIndex, ReadAhe
 from broker.scrub.findings import Findings
 from broker.scrub.index_check import IndexCheck
 from broker.scrub.queue_check import QueueCheck, with_alive
-from broker.storage.files import StorageError
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 Steps = Generator[ReadAhead | None, OSError | None, None]
 """A ReadAhead: these bytes are read next. None: a step is done."""

@@ -9,10 +9,10 @@ from broker.message_store import MessageStore
 from broker.query.located import queue_offset_of
 from broker.search.conditions import SearchQuery
 from broker.search.matching import answers
-from broker.storage.files import StorageError
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_store.files.files import StorageError
 
 NOTES_MAX: Final = 8
 

@@ -32,7 +32,6 @@ from broker.search.walks import (
     term_walk,
     terms_beginning,
 )
-from broker.storage.trees import key_after
 from broker.trees.layout import (
     OFFSET,
     PROPERTY,
@@ -44,6 +43,7 @@ from broker.trees.layout import (
     term_of,
     term_prefix,
 )
+from trovemq_store.files.trees import key_after
 
 COUNTED_MAX: Final = 256
 """Entries of one condition that are counted before the search begins."""

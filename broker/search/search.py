@@ -32,11 +32,11 @@ from broker.search.plan import Plan, Planner
 from broker.search.sifting import MISSES_MIN, SIFTED_MAX, may_answer
 from broker.search.time_bounds import within_time
 from broker.search.walks import END, Range, Ranks
-from broker.storage.files import StorageError
-from broker.storage.trees import TreeReader
 from broker.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, TopicEntry, property_key
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.trees import TreeReader
 
 # Work is counted in entries of the trees that are touched, about a microsecond each.
 WORK_MAX: Final = 5_000

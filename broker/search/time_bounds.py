@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from broker.message_store import MessageStore
 from broker.search.conditions import SearchQuery
-from broker.storage.trees import TreeReader
 from broker.store_reading import CLOCK_STEP_MAX_MS
 from broker.trees.layout import LOCATION, OFFSET
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.fields import read_fields, store_timestamp
+from trovemq_store.files.trees import TreeReader
 
 _FINE: int = 1 << 16
 """Bytes of the log that are not divided any further."""

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.trees import TreeReader, key_after
 from broker.trees.layout import LOCATION, LOCATION_ENTRY, OFFSET, TERM
+from trovemq_store.files.trees import TreeReader, key_after
 
 Ranks: TypeAlias = NDArray[np.int64]
 

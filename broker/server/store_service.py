@@ -23,12 +23,12 @@ from broker.scrub.findings import Finding
 from broker.server.pace import REPORT_S, Pace
 from broker.server.store_backup import BackupRun
 from broker.server.store_scrub import begin_scrub, scrub_reply, scrub_steps
-from broker.storage.files import StorageError
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import store_pb2, store_pb2_grpc
+from trovemq_store.files.files import StorageError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

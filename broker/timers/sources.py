@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from broker.index.consume_queue import ConsumeQueue
 from broker.message_store import MessageStore
 from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
-from broker.storage.files import StorageError
 from broker.timers.wheel_records import (
     WHEEL_QUEUE_ID,
     WHEEL_TOPIC,
@@ -22,6 +21,7 @@ from broker.timers.wheel_records import (
 )
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_store.files.files import StorageError
 
 WHEEL_SOURCE: Final = 0
 SCHEDULE_QUEUES_MAX: Final = 1_024

@@ -25,8 +25,6 @@ from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
 from broker.record_writer import NewRecord, RecordWriter
 from broker.steps import Steps
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
 from broker.timers import hand_over
 from broker.timers.calendar import WAITS, Mask, Rows, slot_of
 from broker.timers.delivering import deliver
@@ -51,6 +49,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 __all__ = ["SCHEDULE_TOPIC", "WHEEL_TOPIC", "PendingTimer", "Timers", "TimersState", "delayed_record"]
 

@@ -22,7 +22,6 @@ from broker.backup.restore import restore
 from broker.rocketmq_keys import IGNORED_KEYS
 from broker.scrub.findings import Finding, Findings
 from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
-from broker.storage.files import StorageError
 from broker.tools import dump, export, tree_dump
 from broker.tools.repair import repair
 from broker.tools.stopped_trees import stopped_trees
@@ -32,6 +31,7 @@ from broker.tools.verify import verify
 from trovemq_daemon.settings import SettingsError, load_settings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 EXIT_FINE: Final = 0
 EXIT_FINDINGS: Final = 1

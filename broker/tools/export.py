@@ -14,13 +14,13 @@ from broker.index.consume_queue import BLANK_SIZE, UNIT_DTYPE
 from broker.projection import DispatchBatch
 from broker.scrub.layouts import QueueView
 from broker.scrub.queue_check import by_queue, unit_indexes, units_of
-from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.store_view import LogScan, StoreView
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject
 from broker.topics.offsets import OFFSETS_PATH
 from broker.topics.topics_file import TopicsFile
 from trovemq_proto.records import Message
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 BROKER_CONFIG_KEYS: Final = frozenset(
     {

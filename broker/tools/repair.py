@@ -29,12 +29,12 @@ from broker.log.whole_runs import WholeRuns
 from broker.projection import DispatchBatch
 from broker.scrub.layouts import QueueView
 from broker.scrub.queue_check import unit_indexes
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_opening import ABORT_PATH, LOCK_PATH, IndexFileNames, last_indexed_offset, take_lock
 from broker.tools.store_view import StoreView
 from broker.trees.layout import DIRECTORY as TREES_DIRECTORY
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.real import RealFileSystem
 
 KEY_INDEX_NOTE: Final = "trovemq/key-index.json"
 _FLUSH_BYTES: Final = 256 << 20

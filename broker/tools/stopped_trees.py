@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 from zlib_ng.zlib_ng import crc32
 
-from broker.storage.files import StorageError
-from broker.storage.memory_trees import MemoryTrees, TreeContent
-from broker.storage.trees import TreeReader, Trees
 from broker.tools.store_view import LogScan, StoreView
 from broker.trees.layout import DIRECTORY, FORMAT_KEY, FORMAT_VERSION, MARK, META, NUMBER, Mark, mark_key
 from broker.trees.search_entries import SearchEntries
 from broker.trees.store_trees import SEARCH, TREE_NAMES
 from broker.trees.topic_numbers import TopicNumbers
 from broker.trees.tree_index import changes_of
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory_trees import MemoryTrees, TreeContent
+from trovemq_store.files.trees import TreeReader, Trees
 
 
 @contextmanager

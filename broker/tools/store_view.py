@@ -25,11 +25,11 @@ from broker.scrub import layouts
 from broker.scrub.layouts import QueueView
 from broker.store_opening import ABORT_PATH, LOCK_PATH
 from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE, StoreSettings
-from broker.tools.read_only import ReadOnlyFileSystem
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RECORD_SIZE_MIN, Message, RecordState, check_record, scan_run
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 SEGMENT_SIZE_UNIT: Final = 4096

@@ -16,8 +16,6 @@ from enum import StrEnum
 
 import numpy as np
 
-from broker.storage.files import StorageError
-from broker.storage.trees import TreeReader, key_after
 from broker.tools.store_view import StoreView
 from broker.topics.lax_json import JsonObject
 from broker.topics.topics import TopicTable
@@ -26,6 +24,8 @@ from broker.trees.topic_numbers import TopicNumbers
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordState, check_record, decode_message
 from trovemq_proto.records.priorities import priority_of
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.trees import TreeReader, key_after
 
 
 class TreeView(StrEnum):

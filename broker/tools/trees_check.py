@@ -15,9 +15,6 @@ from lmdb.verify import verify as verify_pages
 
 from broker.projection import DispatchBatch
 from broker.scrub.findings import Findings
-from broker.storage.files import StorageError
-from broker.storage.lmdb_trees import DATA_NAME
-from broker.storage.trees import TreeReader, key_after
 from broker.tools.stopped_trees import contradicting, open_stopped, search_mark
 from broker.tools.store_view import LogScan, StoreView
 from broker.trees.layout import (
@@ -36,6 +33,9 @@ from broker.trees.layout import (
 from broker.trees.search_entries import SearchEntries
 from broker.trees.topic_numbers import TopicNumbers
 from broker.trees.tree_index import changes_of
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.lmdb_trees import DATA_NAME
+from trovemq_store.files.trees import TreeReader, key_after
 
 PATH: Final = f"{DIRECTORY}/{DATA_NAME}"
 _FINDINGS_MAX: Final = 8

@@ -8,13 +8,13 @@ from typing import Final
 from broker.log import checkpoint
 from broker.scrub.findings import Findings
 from broker.scrub.store_check import StoreCheck
-from broker.storage.files import StorageError
 from broker.tools.stopped_store import StoppedStore, log_steps, open_index
 from broker.tools.store_view import LogScan, StoreView
 from broker.tools.trees_check import check_trees
 from broker.topics.offsets import ConsumerOffsets
 from broker.topics.topics import TopicTable
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 _OWN_FILES: Final = {"checkpoint", "lock", "abort"}
 

@@ -2,7 +2,7 @@
 
     {"formatVersion": 1, "deletedBelow": {"T": physical offset, …}, "crc32": "…"}
 
-(the CRC: broker/storage/sealed_json.py)
+(the CRC: store/trovemq_store/files/sealed_json.py)
 
 A record of topic T that lies below its physical offset is dead: dispatch, recovery, rebuild and queries
 pass it over. So a topic that is made again starts at queue offset 0 with none of its old messages.
@@ -21,12 +21,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
 from broker.topics.json_file import JsonFile
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 DELETIONS_PATH: Final = "trovemq/deletions.json"
 FORMAT_VERSION: Final = 1

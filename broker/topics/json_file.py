@@ -13,14 +13,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.paths import parent_directory
-from broker.storage.sealed_json import check_seal, seal
 from broker.topics import lax_json
 from broker.topics.lax_json import JsonObject
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.paths import parent_directory
+from trovemq_store.files.sealed_json import check_seal, seal
 
 ADVICE: Final = (
     "put it back from a backup of the store, or move it and its .bak away: the broker then starts without "
@@ -30,7 +30,7 @@ ADVICE: Final = (
 
 class JsonFile:
     """`path` and `path`.bak. With `mirror` the second copy has the same content, else the one before; with
-    `sealed` each carries its CRC (broker/storage/sealed_json.py): a file of our own, not of RocketMQ."""
+    `sealed` each carries its CRC (trovemq_store/files/sealed_json.py): a file of our own, not of RocketMQ."""
 
     def __init__(self, files: FileSystem, path: str, *, mirror: bool = False, sealed: bool = False) -> None:
         self.path = path

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
 from broker.topics import lax_json
 from broker.topics.json_file import ADVICE, JsonFile
 from broker.topics.lax_json import JsonObject
 from broker.topics.names import check_group_name
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 OFFSETS_PATH: Final = "config/consumerOffset.json"
 GROUP_COUNT_MAX: Final = 10_000

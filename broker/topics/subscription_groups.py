@@ -22,14 +22,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
 from broker.topics.json_file import ADVICE, JsonFile
 from broker.topics.lax_json import JsonObject, integer_member, object_member
 from broker.topics.names import check_user_group_name, is_system_group
 from broker.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.storage.fault_points import fault_point
 from broker.topics.deletions import TopicDeletions
 from broker.topics.topics import TopicChange
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
 
 
 class TopicDeletion:

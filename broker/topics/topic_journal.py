@@ -34,11 +34,11 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from broker.storage.files import Buffer, File, FileSystem, StorageError
-from broker.storage.paths import parent_directory
 from broker.topics.lax_json import JsonObject, object_member
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import Buffer, File, FileSystem, StorageError
+from trovemq_store.files.paths import parent_directory
 
 PATH: Final = "trovemq/topics.journal"
 FILE_SIZE: Final = 256 << 10

@@ -18,8 +18,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem
 from broker.topics.json_file import ADVICE
 from broker.topics.lax_json import JsonObject, integer_member, object_member
 from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
@@ -27,6 +25,8 @@ from broker.topics.topic_options import TopicOptions, check_together, options_of
 from broker.topics.topics_file import TOPICS_PATH, TopicSaving, TopicsFile
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
 
 QUEUE_COUNT_DEFAULT: Final = 8
 QUEUE_COUNT_MAX: Final = 1024

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 from zlib import crc32
 
-from broker.storage.files import FileSystem
 from broker.topics.json_file import JsonFile
 from broker.topics.lax_json import JsonObject, object_member, render
 from broker.topics.topic_journal import TopicJournal, is_written, with_changes
+from trovemq_store.files.files import FileSystem
 
 TOPICS_PATH: Final = "config/topics.json"
 JOURNAL_FROM: Final = 256

@@ -29,7 +29,6 @@ from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
 from broker.queues import messages_from
 from broker.record_writer import NewRecord, RecordWriter
-from broker.storage.fault_points import fault_point
 from broker.transactions.ended import find_ended
 from broker.transactions.open_halves import OpenHalves
 from broker.transactions.records import (
@@ -50,6 +49,7 @@ from broker.transactions.records import (
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
+from trovemq_store.files.fault_points import fault_point
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 CHECKS_PER_TURN_MAX: Final = 256

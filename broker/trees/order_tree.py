@@ -25,7 +25,6 @@ from typing import Final
 import numpy as np
 
 from broker.projection import DispatchBatch
-from broker.storage.trees import TreeChange, TreeReader, Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import NUMBER, OFFSET, ORDER, TOPIC_VALUE, TOPICS, TopicEntry
 from broker.trees.topic_numbers import TopicNumbers
@@ -34,6 +33,7 @@ from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
 from trovemq_proto.records.priorities import PRIORITY_MAX, priorities_of
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 
 KEY: Final = Struct(">IIBQ")
 _KEYS: Final = np.dtype([("topic", ">u4"), ("queue_id", ">u4"), ("rank", "u1"), ("queue_offset", ">u8")])

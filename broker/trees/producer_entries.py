@@ -27,12 +27,12 @@ from struct import Struct
 from typing import Final
 
 from broker.projection import DispatchBatch
-from broker.storage.fault_points import fault_point
-from broker.storage.trees import TreeChange, TreeReader, Trees
 from broker.trees.layout import NUMBER, OFFSET, PRODUCER, SEQUENCE
 from broker.trees.producer_sequences import DEPTH, has_numbers, stored_numbers
 from broker.trees.topic_numbers import TopicNumbers
 from broker.trees.unique_entries import SWEEP_SHARE, VALUE, UniqueIdEntries
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 
 LAST: Final = Struct(">qq")
 Places = dict[int, tuple[int, int, int, int]]

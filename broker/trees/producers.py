@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from broker.storage.trees import Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import SEQUENCE
 from broker.trees.producer_entries import producer_key, sequence_key, top
@@ -31,6 +30,7 @@ from broker.trees.unique_entries import VALUE
 from broker.trees.unique_ids import Known, Place
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.trees import Trees
 
 _Owner = tuple[str, bytes]
 """Topic and producer."""

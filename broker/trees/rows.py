@@ -23,7 +23,7 @@ _CODE_BITS: Final = 63
 
 
 class Rows:
-    """A sequence of bytes: the rows of a matrix, in order; see broker/storage/trees.py."""
+    """A sequence of bytes: the rows of a matrix, in order; see store/trovemq_store/files/trees.py."""
 
     def __init__(self, matrix: Matrix) -> None:
         self._rows = np.ascontiguousarray(matrix).view(f"V{matrix.shape[1]}")[:, 0]

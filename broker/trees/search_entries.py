@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.projection import DispatchBatch
-from broker.storage.trees import ByteRows, TreeChange
 from broker.trees.layout import (
     KEY,
     LOCATION,
@@ -39,6 +38,7 @@ from trovemq_proto.records import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KE
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_MASK, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_proto.records.property_scan import PropertyScan, Slices
+from trovemq_store.files.trees import ByteRows, TreeChange
 
 IndexedProperties = Callable[[str], tuple[str, ...]]
 """topic -> names of the properties that it declares as indexed."""

@@ -26,9 +26,6 @@ from typing import Final, Protocol
 from zlib_ng.zlib_ng import crc32
 
 from broker.dispatch.dispatcher import LogRuns
-from broker.storage.fault_points import fault_point
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.trees import TreeChange, Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import (
     DIRECTORY,
@@ -56,6 +53,9 @@ from broker.trees.tree_index import TreeIndex, TreeStep, catch_up
 from broker.trees.unique_entries import UniqueIdEntries, UniqueIdSweeper
 from broker.trees.unique_ids import UniqueIds
 from broker.trees.unique_places import UniquePlaces
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.trees import TreeChange, Trees
 
 ASIDE: Final = "trovemq/trees-aside"
 CURRENT: Final = "current"

@@ -12,7 +12,6 @@ from itertools import islice
 
 import numpy as np
 
-from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
 from broker.trees.layout import (
     LOCATION,
     OFFSET,
@@ -26,6 +25,7 @@ from broker.trees.layout import (
 )
 from broker.trees.order_tree import sweep_order
 from broker.trees.topic_numbers import TopicNumbers
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
 
 _BY_TOPIC = (TERM, UNIQUE_ID, PRODUCER, SEQUENCE, ORDER)
 """Trees whose keys begin with a topic's number."""

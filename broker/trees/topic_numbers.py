@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.storage.trees import TreeChange, TreeReader, key_after
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import (
     META,
@@ -23,6 +22,7 @@ from broker.trees.layout import (
     TopicEntry,
     property_key,
 )
+from trovemq_store.files.trees import TreeChange, TreeReader, key_after
 
 
 class TopicNumbers:

@@ -21,11 +21,11 @@ from zlib_ng.zlib_ng import crc32
 
 from broker.dispatch.dispatcher import LogRuns
 from broker.projection import DispatchBatch
-from broker.storage.fault_points import fault_point
-from broker.storage.trees import TreeChange, Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import MARK, META, Mark, mark_key
 from broker.trees.topic_numbers import TopicNumbers
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.trees import TreeChange, Trees
 
 RUN_BYTES_MAX: Final = 1 << 21
 STEP_RECORDS_MAX: Final = 1 << 20

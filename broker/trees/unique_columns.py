@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.trees import TreeChange
 from broker.trees.layout import NUMBER, OFFSET, UNIQUE_ID
 from broker.trees.rows import Int64s, Matrix, Rows, first_of_equal, order_of, rows_at, take_rows
 from broker.trees.unique_keys import ID_SIZE_MAX, WITHDRAWN, own_ids, stored_id
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.files.trees import TreeChange
 
 VALUE_FIELDS: Final = np.dtype(
     [("physical_offset", ">i8"), ("queue_id", ">u4"), ("queue_offset", ">i8"), ("store_timestamp", ">i8")]

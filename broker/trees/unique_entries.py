@@ -30,13 +30,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from broker.projection import DispatchBatch
-from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
 from broker.trees.layout import META, NUMBER, UNIQUE_ID
 from broker.trees.rows import Int64s, Matrix
 from broker.trees.topic_numbers import TopicNumbers
 from broker.trees.unique_columns import VALUE_FIELDS, UniqueColumns, free_again, values_of
 from broker.trees.unique_keys import WAITING_TOPICS, WITHDRAWALS, waiting_ids, withdrawn_ids
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
 
 ROW_PREFIX: Final = b"unique-ids:"
 SWEEP_SHARE: Final = 8

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from broker.storage.trees import Trees
 from broker.topics.deletions import TopicDeletions
 from broker.trees.layout import NUMBER, UNIQUE_ID
 from broker.trees.topic_numbers import TopicNumbers
@@ -18,6 +17,7 @@ from broker.trees.unique_entries import VALUE
 from broker.trees.unique_keys import WITHDRAWN, id_keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.trees import Trees
 
 RECENT_MAX: Final = 524_288
 """Ids in memory, which the tree does not have yet."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_spark.job import Progress
+from trovemq_store.files.files import StorageError
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")

@@ -18,8 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.topics.json_file import JsonFile
 from tests.durability.process_memory import memory_kib, restart_peak
 from tests.support.engine import NOW_MS
@@ -43,6 +41,8 @@ from trovemq_proto.records.message import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import admin_pb2, common_pb2, group_pb2, message_pb2, query_pb2, route_pb2
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 MILLION: Final = 1_000_000
 GIB: Final = 1 << 30

@@ -20,7 +20,6 @@ from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord
-from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import OP_TOPIC
 from tests.durability.crash_promises import Delayed, Half, Plain, Promises
@@ -28,6 +27,7 @@ from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 
 PLAIN, BILLS, LATER, DEALS = TOPICS = ("orders", "bills", "later", "deals")
 QUEUES: Final = 2

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.log.segments import DIRECTORY
-from broker.storage.files import Buffer, File, StorageError, WritableMap
-from broker.storage.memory import MemoryFile, MemoryFileSystem
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.message import decode_message
+from trovemq_store.files.files import Buffer, File, StorageError, WritableMap
+from trovemq_store.files.memory import MemoryFile, MemoryFileSystem
 
 Boundary = Callable[[str, str], None]
 

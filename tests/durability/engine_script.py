@@ -21,13 +21,13 @@ from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.dead_letters import dead_letter_topic
 from broker.message_store import MessageStore
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 SETTINGS: Final = replace(
     SMALL,

@@ -18,14 +18,14 @@ from typing import Final
 from broker.record_writer import NewRecord
 from broker.scrub.findings import Finding, Findings
 from broker.scrub.live_store import IndexMappings, LiveScrub
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, append, flush, record
 from tests.support.retention import HOUR_MS, SETTINGS, Broker, bodies
 from tests.support.trials import Trials, strata
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 SMALL: Final = replace(SETTINGS, commit_log_file_size=12_288, body_size_max=6_000, index_item_count=16)
 LONG_MS: Final = 24 * HOUR_MS

@@ -10,7 +10,6 @@ from broker.delivery.request import ReceiveRequest
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.storage.files import FileSystem, StorageError
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.durability.consumer_script import HOUR_MS, ConsumerScript
@@ -20,6 +19,7 @@ from tests.support.engine import read_queue
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
+from trovemq_store.files.files import FileSystem, StorageError
 
 ROUNDS_MAX = 40
 

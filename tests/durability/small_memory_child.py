@@ -15,8 +15,8 @@ from typing import Final
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.storage.real import RealFileSystem
 from tests.support.engine import NOW_MS, SMALL, append, flush, record
+from trovemq_store.files.real import RealFileSystem
 
 LIMIT_BYTES: Final = 256 << 20
 SETTINGS: Final = replace(

@@ -21,7 +21,6 @@ from broker.log.retention import ClosedSegment, DiskUse, RetentionPolicy, decide
 from broker.message_store import MessageStore
 from broker.query.search_offset import search_offset
 from broker.record_writer import NewRecord
-from broker.storage.memory import MemoryFileSystem
 from broker.timers import rocketmq_files
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import GIVEN_UP_TOPIC
@@ -29,6 +28,7 @@ from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, recor
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.files.memory import MemoryFileSystem
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from tests.durability.crash_check import Recovered
 from tests.durability.crash_script import Script
 from tests.support.trials import SOAK, Trials
+from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 
 pytestmark = pytest.mark.usefixtures("small_timer_wheel")
 

@@ -19,9 +19,6 @@ from typing import Final
 import pytest
 
 from broker.message_store import MessageStore
-from broker.storage.fault_points import POINTS, armed
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from broker.store_trim import trim_now
 from broker.timers import rocketmq_files
 from tests.durability.consumer_script import ConsumerScript
@@ -31,6 +28,9 @@ from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, 
 from tests.support.trials import SOAK, Trials
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import POINTS, armed
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 DIRECTORY_ROOMS: Final = ("repair", "backup", "restore")
 MEMORY_POINTS: Final = tuple(name for name in POINTS if name.partition(".")[0] not in DIRECTORY_ROOMS)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.fault_points import POINTS
 from tests.durability.engine_process import Life
 from tests.durability.killed_engine import KilledEngine, Moment
+from trovemq_store.files.fault_points import POINTS
 
 pytestmark = pytest.mark.slow
 

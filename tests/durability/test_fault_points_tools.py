@@ -20,9 +20,6 @@ from broker.backup.manifest import MANIFEST_NAME
 from broker.backup.restore import restore
 from broker.backup.writer import BackupWriter
 from broker.message_store import MessageStore
-from broker.storage.fault_points import POINTS, armed
-from broker.storage.files import StorageError
-from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
 from broker.tools.repair import repair
 from broker.tools.store_view import StoreView
@@ -30,6 +27,9 @@ from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, record, scan_bodies
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import POINTS, armed
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.real import RealFileSystem
 
 SETTINGS: Final = replace(SMALL_SYNC, index_item_count=64)
 SIZES: Final = {

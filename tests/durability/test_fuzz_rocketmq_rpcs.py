@@ -14,8 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.storage.files import FileSystem
-from broker.storage.memory import MemoryFileSystem
 from tests.durability.process_memory import kept_blocks, kept_kib
 from tests.support.fake_loop import forget_cancelled_timers, run
 from tests.support.fuzzed_broker import FED_EVERY, TOPIC_COUNT_MAX, Asked, FuzzedBroker
@@ -29,6 +27,8 @@ from tests.support.services_here import (
     small_broker_settings,
 )
 from tests.support.trials import SOAK, Trials
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.memory import MemoryFileSystem
 
 INPUTS = 2_000 if SOAK else 300  # of one trial
 TRIALS = 10

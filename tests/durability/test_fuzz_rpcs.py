@@ -15,8 +15,6 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from nameserver.routes import RouteLimits
 from tests.durability.test_fuzz_rocketmq_rpcs import INPUTS, TRIALS, fuzz, limited
 from tests.support.fake_loop import run
@@ -38,6 +36,8 @@ from tests.support.trials import Trials
 from trovemq_daemon import request_bounds
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, route_pb2
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 BACKUP = f"{PACKAGE}StoreService.Backup"
 METHODS = sorted(set(methods_of(NATIVE)) - {BACKUP})

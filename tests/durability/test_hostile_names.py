@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from broker.storage.real import RealFileSystem
 from tests.durability.hostile_names import COUNT, hostile_names
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
@@ -36,6 +35,7 @@ from trovemq_proto.records.message import Message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import admin_pb2, common_pb2, group_pb2, message_pb2, query_pb2, route_pb2, store_pb2
+from trovemq_store.files.real import RealFileSystem
 
 ADMIN, GROUP, QUERY = f"{NATIVE}AdminService.", f"{NATIVE}GroupService.", f"{NATIVE}QueryService."
 STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")

@@ -18,11 +18,11 @@ import pytest
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page, query_pages
-from broker.storage.memory import MemoryFileSystem
 from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, append, flush, record
 from tests.support.trials import Trials
 from trovemq_proto.records.hashes import java_hash
+from trovemq_store.files.memory import MemoryFileSystem
 
 MESSAGES: Final = 5_000
 STORES: Final = 20

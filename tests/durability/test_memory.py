@@ -24,8 +24,6 @@ from broker.log.commit_log import CommitLog
 from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.timers import rocketmq_files
 from tests.durability.nomemory_child import (
     ALLOCATIONS,
@@ -43,6 +41,8 @@ from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, flush, open_store, read_queue, send
 from tests.support.trials import SOAK, Trials, strata
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 TOTAL: Final = 2_000
 USUAL: Final = 120

@@ -202,7 +202,7 @@ FAULTS = (
     Planted(
         "A file system that says at a sync that it has no room (a network one, a quota): the next sync was "
         "believed, and a power cut could take units of the queues",
-        "broker/storage/guarded.py",
+        "store/trovemq_store/files/guarded.py",
         "        if error.sync_failed and self.sync_failure is None:",
         "        if error.sync_failed and not error.disk_full and self.sync_failure is None:",
         (f"{ENGINE}test_full_disk.py::test_a_queue_sync_that_failed_for_room_was_believed_when_tried_again",),
@@ -217,7 +217,7 @@ FAULTS = (
     Planted(
         "On a disk with little room left the broker took all of it, again and again, for an index file that "
         "it never got: sends were refused",
-        "broker/storage/real.py",
+        "store/trovemq_store/files/real.py",
         "                        _check_room(descriptor, size)\n",
         "",
         ("tests/unit/storage/test_files.py::test_a_preallocation_without_room_took_all_the_room_there_was",),

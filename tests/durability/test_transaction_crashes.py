@@ -15,9 +15,6 @@ from typing import Final
 import pytest
 
 import trovemq
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.durability.verified_daemon import SMALL_FILES
 from tests.support.atomic import SEGMENT, AtomicStore, Sent
@@ -25,6 +22,9 @@ from tests.support.trials import SOAK, Trials
 from trovemq.testing import BrokerProcess
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

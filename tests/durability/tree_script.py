@@ -12,14 +12,14 @@ from broker.atomic.ends import Committed
 from broker.deduplication import Deduplication
 from broker.delivery.prepared import Acknowledgement
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.storage.files import StorageError
-from broker.storage.trees import TreeChange
 from broker.trees.layout import DIRECTORY, FORMAT_KEY, META, NUMBER
 from broker.trees.store_trees import TREE_NAMES
 from tests.durability.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run
 from tests.support.engine import record, validated
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.trees import TreeChange
 
 ONCE: Final = "once"
 """Deduplicated; each message has a unique key and its producer's number."""

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_opening import LOCK_PATH
 from broker.store_settings import StoreSettings
 from tests.support.golden import CLEAN_NAMES, GOLDEN_NAMES, load_manifest, settings_of, unpack
 from trovemq_proto.records import RecordBatch, decode_message
+from trovemq_store.files.real import RealFileSystem
 
 NOW_MS = 1_800_000_000_000
 

@@ -19,10 +19,10 @@ from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page, query_pages
 from broker.query.search_offset import search_offset
-from broker.storage.real import RealFileSystem
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, decode_offset_msg_id
+from trovemq_store.files.real import RealFileSystem
 
 NOW_MS = 1_800_000_000_000
 

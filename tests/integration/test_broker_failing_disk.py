@@ -12,13 +12,13 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.settings import BrokerSettings
-from broker.storage.files import StorageError
-from broker.storage.real import RealFileSystem
 from tests.support.broker_here import broker_here, small_settings
 from tests.support.broker_process import Stubs, refused
 from trovemq_daemon.lifecycle import ExitCode, Stop, exit_code_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import admin_pb2, message_pb2
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.real import RealFileSystem
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from broker.storage.files import Buffer, StorageError
-from broker.storage.real import RealFile
 from tests.support.broker_here import BrokerHere, broker_here
 from tests.support.broker_process import refused
 from tests.support.engine import sent_record
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import common_pb2, message_pb2, query_pb2
+from trovemq_store.files.files import Buffer, StorageError
+from trovemq_store.files.real import RealFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 

@@ -16,8 +16,6 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.storage.files import File, StorageError
-from broker.storage.real import RealFileSystem
 from tests.support.broker_here import BrokerHere, broker_here
 from tests.support.broker_process import (
     BrokerProcess,
@@ -31,6 +29,8 @@ from tests.support.engine import NOW_MS, open_store, send
 from tests.support.small_disks import mounted_disk
 from trovemq_proto.records import decode_message
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2
+from trovemq_store.files.files import File, StorageError
+from trovemq_store.files.real import RealFileSystem
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from broker.consumer_settings import ConsumerSettings
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from tests.support.engine import read_queue
+from trovemq_store.files.real import RealFileSystem
 
 SETTINGS: Final = StoreSettings(
     commit_log_file_size=1 << 20,

@@ -17,7 +17,6 @@ from broker.consumer_model import ConsumerModel
 from broker.delivery.request import Delivered, ReceiveRequest
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord
-from broker.storage.real import RealFileSystem
 from broker.timers.timers import WHEEL_TOPIC
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import HALF_TOPIC, OP_TOPIC
@@ -36,6 +35,7 @@ from tests.interop.probe import Seen, run_probe
 from tests.support.engine import append, record
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto.records import decode_message
+from trovemq_store.files.real import RealFileSystem
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

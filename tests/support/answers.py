@@ -14,11 +14,11 @@ from broker.message_store import MessageStore
 from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, encode_offset_msg_id
+from trovemq_store.files.memory import MemoryFileSystem
 
 SAME: Final = "same"
 ABSENT: Final = "absent"

@@ -11,10 +11,10 @@ from broker.backup.capture import capture_log, queue_steps
 from broker.backup.restore import restore
 from broker.backup.writer import BackupWriter, checked_target
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.tools.__main__ import _check_restored
 from tests.support.engine import NOW_MS, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.real import RealFileSystem
 
 Between = Callable[[], None]
 

@@ -16,15 +16,15 @@ from broker.log.segments import file_name
 from broker.message_store import MessageStore
 from broker.scrub.findings import Finding, Findings
 from broker.scrub.live_store import IndexMappings, LiveScrub
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem, _Content
 from broker.store_settings import StoreSettings
-from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.repair import Repaired, repair_files
 from broker.tools.store_view import StoreView
 from tests.support.engine import NOW_MS, SMALL, append, record
 from tests.support.retention import STEPS, WORKERS, Broker
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem, _Content
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 TINY: Final = replace(
     SMALL,

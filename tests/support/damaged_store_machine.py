@@ -19,9 +19,6 @@ from hypothesis.stateful import rule
 from broker.log import checkpoint, state
 from broker.log.segments import DIRECTORY, file_name
 from broker.message_store import MessageStore
-from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
-from broker.storage.memory_trees import TreeContent
-from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.repair import repair_files
 from broker.tools.store_view import StoreView
 from tests.support.damage import Files, contents_of, reported_in_log, scrub, try_open
@@ -30,6 +27,9 @@ from tests.support.numbered_steps import ID_KINDS, NUMBER_STEPS, PRODUCERS
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent
 from tests.support.transaction_steps import IDS, LEASE_MS
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
+from trovemq_store.files.memory_trees import TreeContent
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 KEY_INDEX_NOTE: Final = "trovemq/key-index.json"
 TABLES: Final = (state.PATH, "config/topics.json", "config/consumerOffset.json")

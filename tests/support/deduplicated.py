@@ -9,12 +9,12 @@ from typing import Final
 from broker.append_result import AppendResult
 from broker.deduplication import Deduplication
 from broker.message_store import MessageStore
-from broker.storage.files import FileSystem
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from broker.trees.unique_ids import Place
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, sent_record
 from trovemq_proto.records.validate import validate_batch
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS: Final = replace(SMALL_SYNC, tree_index_enable=True)
 WINDOW: Final = "10s"

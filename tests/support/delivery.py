@@ -13,11 +13,11 @@ from broker.events.event_log import EventLog
 from broker.filters.filter import TAKE_ALL, Filter
 from broker.message_store import MessageStore
 from broker.record_writer import RecordWriter
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.records import Message, decode_message
+from trovemq_store.files.memory import MemoryFileSystem
 
 LEASE_MS = 10_000
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, consume_queue_file_size=20 * 4_096)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from broker.message_store import AppendResult, MessageStore
-from broker.storage.files import FileSystem
 from broker.store_settings import StoreSettings
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.encode import encode_record
@@ -22,6 +21,7 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.records.message import Message, decode_message
 from trovemq_proto.records.record_crc import has_record_crc
 from trovemq_proto.records.validate import validate_batch
+from trovemq_store.files.files import FileSystem
 
 NOW_MS = 1_700_000_000_000
 BORN_HOST = bytes([10, 0, 0, 2, 0, 0, 0xC3, 0xCB])

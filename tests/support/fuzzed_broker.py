@@ -22,7 +22,6 @@ from google.protobuf.message import Message
 from broker.message_store import MessageStore
 from broker.services import open_consumer_model
 from broker.settings import BrokerSettings
-from broker.storage.files import FileSystem
 from broker.trees.store_trees import TREE_NAMES
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
 from tests.support.fuzzing import MessageMaker, Values, request_bytes
@@ -33,6 +32,7 @@ from trovemq_proto import errors
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import admin_pb2, group_pb2, query_pb2
+from trovemq_store.files.files import FileSystem
 
 __all__ = ["ADMIN", "MESSAGING", "NATIVE", "FuzzedBroker", "check_outcome"]
 

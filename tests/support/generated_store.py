@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from broker.store_trim import trim_now
 from deploy.demo import flights
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record
+from trovemq_store.files.real import RealFileSystem
 
 QUEUES: Final = 4
 ROLLING: Final = replace(

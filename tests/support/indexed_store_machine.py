@@ -12,8 +12,6 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from broker.storage.files import FileSystem
-from broker.storage.trees import TreeChange
 from broker.trees.layout import FORMAT_KEY, META, NUMBER
 from broker.trees.store_trees import TREE_NAMES
 from broker.trees.unique_ids import Place
@@ -23,6 +21,8 @@ from tests.support.numbered_steps import NumberedSteps
 from tests.support.store_answers import QUEUES, TOPICS
 from tests.support.store_machine import encoded
 from tests.support.transaction_steps import IDS
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.trees import TreeChange
 
 DIRECTORY: Final = "trovemq/trees"
 DATA: Final = f"{DIRECTORY}/data.mdb"

@@ -11,9 +11,9 @@ from broker.server.metrics import BrokerCollector
 from broker.server.traffic import Traffic
 from broker.services import StoreServices
 from broker.settings import BrokerSettings
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL, open_store
 from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 class Bench:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from broker.append_result import AppendResult
 from broker.deduplication import Deduplication
 from broker.message_store import MessageStore
-from broker.storage.files import FileSystem
 from broker.trees.unique_ids import Place
 from tests.support import deduplicated
 from tests.support.deduplicated import SETTINGS, TOPIC, append_records
 from tests.support.engine import NOW_MS, flush, sent_record
+from trovemq_store.files.files import FileSystem
 
 PRODUCERS_MAX = 3
 DEPTH = 6

@@ -8,11 +8,11 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
-from broker.storage.memory import MemoryFileSystem
 from tests.support.damage import contents_of
 from tests.support.engine import SMALL, append, record
 from tests.support.retention import HOUR_MS, LEASE_MS, ROOM, WORKERS, Broker
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = replace(
     SMALL,

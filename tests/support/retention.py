@@ -14,13 +14,13 @@ from broker.log.retention import DiskUse, RetentionPolicy
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord
 from broker.retention_task import RetentionTask
-from broker.storage.files import FileSystem
 from broker.store_settings import StoreSettings
 from broker.topic_changes import TopicChanges
 from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
+from trovemq_store.files.files import FileSystem
 
 SETTINGS: Final = replace(
     SMALL, commit_log_file_size=32_768, body_size_max=16_384, index_item_count=64, flush_mode="sync"

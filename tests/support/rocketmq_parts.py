@@ -31,7 +31,6 @@ from broker.server.rocketmq.pulling import Puller, PullParts
 from broker.server.rocketmq.receiving import ReceiveParts, Receiver
 from broker.server.rocketmq.sending import Sender, SendParts
 from broker.server.traffic import Traffic
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from broker.timers.timers import Timers
 from broker.topics.subscription_groups import SubscriptionGroups
@@ -40,6 +39,7 @@ from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.files.memory import MemoryFileSystem
 
 BROKER = "broker-a"
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=1 << 19)

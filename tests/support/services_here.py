@@ -31,7 +31,6 @@ from broker.server.admin_service import AdminService
 from broker.server.traffic import Traffic
 from broker.services import RoutedTopics, StoreServices, open_consumer_model
 from broker.settings import BrokerSettings
-from broker.storage.files import FileSystem
 from nameserver.routes import RouteLimits
 from nameserver.service import RegistrationService, Registry, RouteService
 from tests.support.engine import NOW_MS
@@ -57,6 +56,7 @@ from trovemq_proto.v1 import (
     store_pb2_grpc,
     transaction_pb2,
 )
+from trovemq_store.files.files import FileSystem
 
 ADVERTISED = Address("10.0.0.1", 8_081)
 REPLIES_MAX = 10_000  # of one call: more means that it never ends

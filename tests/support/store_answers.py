@@ -18,7 +18,6 @@ from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from trovemq_proto import errors
@@ -26,6 +25,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT, PROPERTY_PRIORITY
+from trovemq_store.files.memory import MemoryFileSystem
 
 TOPICS: Final = ("orders", "bills")
 TAGS: Final = ("", "Aa", "BB")  # the hashes of the last two are equal

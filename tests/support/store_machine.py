@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from broker.message_store import AppendResult, MessageStore
-from broker.storage.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from broker.store_trim import trim_now
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent, StoreAnswers
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 
 
 class StoreMachine(StoreAnswers):

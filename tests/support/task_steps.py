@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 
-from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.job import NoProgress
+from trovemq_store.files.files import StorageError
 
 
 class Counting(NoProgress):

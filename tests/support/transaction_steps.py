@@ -18,7 +18,6 @@ from hypothesis.stateful import invariant, rule
 from broker.delivery.prepared import Acknowledgement
 from broker.delivery.request import ReceiveRequest
 from broker.delivery.standing import Stand
-from broker.storage.memory import SECTOR_SIZE
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.trees.unique_ids import Place
 from tests.support.engine import record, validated
@@ -29,6 +28,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.records.hosts import pack_host
+from trovemq_store.files.memory import SECTOR_SIZE
 
 IDS: Final = 6
 WORKERS: Final = SubscriptionGroup("workers", retry_max=1_000)

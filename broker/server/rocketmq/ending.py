@@ -11,7 +11,6 @@ from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.status import OK_STATUS, Context
-from broker.storage.files import StorageError
 from broker.timers.recall_handle import decode_recall_handle
 from broker.timers.timers import Timers
 from broker.transactions.transactions import Transactions
@@ -19,6 +18,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.files.files import StorageError
 
 RESOLUTIONS: Final = (v2.TRANSACTION_RESOLUTION_UNSPECIFIED, v2.COMMIT, v2.ROLLBACK)
 

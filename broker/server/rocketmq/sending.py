@@ -23,7 +23,6 @@ from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.send_checks import check_message, kind_of
 from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, status_of
 from broker.server.traffic import Traffic
-from broker.storage.files import StorageError
 from broker.timers.recall_handle import encode_recall_handle
 from broker.timers.timers import Timers
 from broker.topics.message_kinds import check_kind
@@ -35,6 +34,7 @@ from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.files.files import StorageError
 
 SEND_MESSAGES_MAX: Final = 1_024
 _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)

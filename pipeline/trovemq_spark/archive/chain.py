@@ -28,11 +28,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.storage.sealed_json import check_seal, seal
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.entry import FileEntry
 from trovemq_spark.storage import Place
+from trovemq_store.files.sealed_json import check_seal, seal
 
 DIRECTORY: Final = "_manifest"
 KIND: Final = "trovemq archive"

@@ -10,9 +10,9 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from broker.storage.files import File, FileHead, StorageError
-from broker.tools.read_only import ReadOnlyFile, ReadOnlyFileSystem
 from trovemq_spark.storage import Place
+from trovemq_store.files.files import File, FileHead, StorageError
+from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 
 
 class PlaceFiles:
@@ -65,7 +65,7 @@ class PlaceFiles:
 
 
 if TYPE_CHECKING:
-    from broker.storage.files import FileSystem
+    from trovemq_store.files.files import FileSystem
 
 
 def as_file_system(files: PlaceFiles) -> FileSystem:

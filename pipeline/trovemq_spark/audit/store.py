@@ -18,9 +18,7 @@ from broker.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, U
 from broker.log import state
 from broker.log.segments import DIRECTORY as LOG_DIRECTORY
 from broker.scrub.layouts import Records
-from broker.storage.files import StorageError
 from broker.store_opening import ABORT_PATH, LOCK_PATH
-from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.store_view import infer_sizes
 from broker.topics.deletions import DELETIONS_PATH, TopicDeletions
 from broker.topics.json_file import JsonFile
@@ -29,6 +27,8 @@ from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import PlaceFiles, as_file_system, as_read_only
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.storage import Place
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 QueueKey = tuple[str, int]
 Int64s = NDArray[np.int64]

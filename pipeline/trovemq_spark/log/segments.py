@@ -21,13 +21,13 @@ from typing import Final
 
 from broker.log import state
 from broker.log.segments import DIRECTORY, Segment
-from broker.storage.files import StorageError
-from broker.tools.read_only import ReadOnlyFile, ReadOnlyFileSystem
 from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BLANK_SIZE
 from trovemq_spark.storage import Place
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
 
 _NAME: Final = re.compile(r"[0-9]{20}")
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from broker.index.consume_queue import UNIT_SIZE
 from broker.log.segments import DIRECTORY
-from broker.storage.files import StorageError
 from broker.store_settings import StoreSettings
-from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.store_view import infer_sizes
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.storage import Place
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from broker.index.consume_queue import ROOT_DIRECTORY as QUEUES_DIRECTORY
 from broker.log.segments import Segment
-from broker.storage.files import StorageError
-from broker.tools.read_only import ReadOnlyFileSystem
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, RecordState, decode_offset_msg_id, scan_run
 from trovemq_spark.log.scan import ScanBounds, unfinished_from
@@ -19,6 +17,8 @@ from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.search.pieces import SegmentPiece, answers
 from trovemq_spark.search.question import Question, damage_row
 from trovemq_spark.search.store_index import Candidates, candidates
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 _ALL: Final = 1 << 63
 _RECORDS_AT_ONCE: Final = 256

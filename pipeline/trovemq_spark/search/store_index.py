@@ -16,12 +16,12 @@ from broker.index.key_index import synced_end
 from broker.log import checkpoint
 from broker.scrub import layouts
 from broker.scrub.layouts import IndexView
-from broker.storage.files import StorageError
-from broker.tools.read_only import ReadOnlyFileSystem
 from broker.tools.store_view import infer_sizes
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import index_hash
 from trovemq_proto.records.keys import key_word
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 ABORT_PATH: Final = "abort"
 _NOTE_PATH: Final = "trovemq/key-index.json"

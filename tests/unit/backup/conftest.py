@@ -9,9 +9,9 @@ import pytest
 
 from broker.backup.manifest import STORE_NAME
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from tests.support.backups import back_up, fill
 from tests.support.engine import NOW_MS, flush, open_store
+from trovemq_store.files.real import RealFileSystem
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from broker.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, load_ma
 from broker.backup.restore import restore
 from broker.backup.writer import BackupWriter, checked_target
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
 from broker.tools.__main__ import _check_restored
 from tests.support.backups import back_up, fill, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.real import RealFileSystem
 
 
 # --- whole backups ----------------------------------------------------------------------------------------

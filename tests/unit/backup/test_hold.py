@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.storage.memory import MemoryFileSystem
 from tests.support.retention import HOUR_MS, Broker
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 def test_retention_waits_while_a_backup_holds_the_store() -> None:

@@ -17,11 +17,11 @@ from broker.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.message_store import AppendResult, MessageStore
 from broker.record_writer import NewRecord
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import BORN_HOST, NOW_MS, flush, send
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = ConsumerSettings(new_group_start="begin", transaction_check_max=2)
 Result = TypeVar("Result")

@@ -15,10 +15,10 @@ from broker.consume.group_lag import GroupLags, Position, QueueLag, Work, queue_
 from broker.delivery.request import QueueProgress
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.message_store import MessageStore
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import MemoryFileSystem
 
 PAID = parse_filter("tag", "paid || sent")
 DEAR = parse_filter("sql", "price > 100")

@@ -10,11 +10,11 @@ from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import Delivered, ReceiveRequest
 from broker.message_store import MessageStore
-from broker.storage.memory import MemoryFileSystem
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_take_over_of_wheel import store_of_rocketmq
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = ConsumerSettings(new_group_start="begin", timer_log_file_size=1_000)
 STORE_SETTINGS = replace(ROOMY, flush_mode="async")

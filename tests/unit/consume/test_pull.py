@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from broker.consume.pull import Puller, PullRequest, PullResult, PullSettings
 from broker.index.consume_queue import UNIT_DTYPE
 from broker.message_store import MessageStore
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 def puller(store: MessageStore) -> Puller:

@@ -7,7 +7,6 @@ import random
 
 import pytest
 
-from broker.storage.memory import MemoryFileSystem
 from tests.support.fake_loop import run
 from tests.support.fuzz_ledger import MESSAGING, NATIVE
 from tests.support.fuzzed_broker import CLIENT_METADATA, FuzzedBroker
@@ -17,6 +16,7 @@ from trovemq_proto.records.encode import encode_record
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import message_pb2
+from trovemq_store.files.memory import MemoryFileSystem
 
 HEADS = {0x101: bytes.fromhex("04224d18"), 0x201: bytes.fromhex("28b52ffd"), 0x301: bytes.fromhex("789c")}
 """By which the doors take such a body for what its flag says."""

@@ -14,12 +14,12 @@ from broker.delivery.take_over import take_over
 from broker.events.event_log import EventLog
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord, RecordWriter
-from broker.storage.real import RealFileSystem
 from broker.timers.wheel_records import WHEEL_TOPIC
 from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto.records import decode_message
+from trovemq_store.files.real import RealFileSystem
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
 

@@ -8,15 +8,15 @@ import pytest
 
 from broker.consumer_settings import ConsumerSettings
 from broker.filters.filter import parse_filter
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from broker.timers.wheel_records import WHEEL_TOPIC
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 COUNT = 30
 UNIT_SIZE = 20

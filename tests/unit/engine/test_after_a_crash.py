@@ -10,8 +10,6 @@ import pytest
 
 from broker.log import state
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem, fail_at
-from broker.storage.memory import MemoryFileSystem
 from broker.store_trim import trim_now
 from tests.support.engine import (
     NOW_MS,
@@ -25,6 +23,8 @@ from tests.support.engine import (
     send,
 )
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_at
+from trovemq_store.files.memory import MemoryFileSystem
 
 FIRST = "commitlog/00000000000000000000"
 

@@ -13,9 +13,6 @@ from broker.log import checkpoint
 from broker.message_store import AppendResult, MessageStore
 from broker.query.get_message import get_message_at
 from broker.query.search_offset import search_offset
-from broker.storage.faulty import FaultyFileSystem, fail_always
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from tests.support.engine import (
     NOW_MS,
     SMALL,
@@ -31,6 +28,9 @@ from tests.support.engine import (
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 
 def filled(files: MemoryFileSystem, count: int = 40, queues: int = 2) -> list[AppendResult]:

@@ -12,10 +12,10 @@ from broker.early_removal import PATH, EarlyRemoval, Removed
 from broker.log.retention import RetentionPolicy
 from broker.query.get_message import get_message
 from broker.query.lacking import lacking_note
-from broker.storage.memory import MemoryFileSystem
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, Broker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import MemoryFileSystem
 
 KEEPING: Final = replace(AT_ONCE, forcible_enable=False)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.message_store import MessageStore
-from broker.storage.memory import MemoryFileSystem
 from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, read_queue, record, send
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 def emptied() -> MemoryFileSystem:

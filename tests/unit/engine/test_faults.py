@@ -16,13 +16,13 @@ from dataclasses import replace
 import pytest
 
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, read_queue, record, scan_bodies
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = replace(SMALL_SYNC, commit_log_file_size=6_144, index_item_count=16, index_slot_count=8)
 OPENING = {errors.STORE_FAILED, errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED}

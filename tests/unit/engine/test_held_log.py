@@ -9,10 +9,10 @@ import pytest
 
 from broker.held_log import held_log, is_own_topic
 from broker.log.retention import DiskUse
-from broker.storage.memory import MemoryFileSystem
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, WORKERS, Broker
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import MemoryFileSystem
 
 SEGMENT = 32_768
 DAY_MS = 24 * HOUR_MS

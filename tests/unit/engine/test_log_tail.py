@@ -11,10 +11,10 @@ import pytest
 from broker.log import state
 from broker.message_store import MessageStore
 from broker.recovery_log import LINES_MAX, log_recovery
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState
+from trovemq_store.files.memory import MemoryFileSystem
 
 SEGMENT = SMALL.commit_log_file_size
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.queues import messages_from
 from broker.record_writer import NewRecord, RecordWriter
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, open_store, own_properties, read_queue, send
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 def test_every_record_gets_its_own_place_and_runs_of_a_queue_one_append() -> None:

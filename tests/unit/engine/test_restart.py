@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.storage.faulty import FaultyFileSystem, fail_always
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from tests.support.engine import (
     NOW_MS,
     SMALL,
@@ -26,6 +23,9 @@ from tests.support.engine import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 
 def test_a_clean_stop_and_start_finds_everything_and_goes_on(tmp_path: Path) -> None:

@@ -20,10 +20,6 @@ from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
-from broker.storage.faulty import FaultyFileSystem, fail_at
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
 from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, scan_bodies
@@ -40,6 +36,10 @@ from tests.support.retention import (
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.files.faulty import FaultyFileSystem, fail_at
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 OLD_STORE = replace(SMALL, index_item_count=128)
 Restart = Callable[[Broker], Broker]

@@ -26,7 +26,6 @@ from broker.record_writer import NewRecord
 from broker.search.conditions import SearchQuery
 from broker.search.search import search_page
 from broker.server.rocketmq.messages import message_of
-from broker.storage.memory import MemoryFileSystem
 from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import HALF_TOPIC
 from tests.support.engine import validated, with_crc_property
@@ -36,6 +35,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, decode_received, decode_stored, encode_record
 from trovemq_proto.records.layout import RESERVED_PROPERTIES
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
+from trovemq_store.files.memory import MemoryFileSystem
 
 TREES: Final = replace(SETTINGS, tree_index_enable=True)
 NAMES: Final = (*sorted(RESERVED_PROPERTIES - {"UNIQ_KEY"}), "a", "b", "é", "TAGS", "KEYS")

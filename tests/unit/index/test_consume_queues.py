@@ -15,16 +15,16 @@ from broker.index.consume_queue import BLANK_SIZE, UNIT_DTYPE, UNIT_SIZE
 from broker.index.consume_queues import ConsumeQueues
 from broker.index.open_files import OpenFiles
 from broker.projection import DispatchBatch
-from broker.storage.faulty import FaultyFileSystem, fail_always, fail_at
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, java_hash
 from trovemq_proto.records.layout import SYS_FLAG_AT
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 SETTINGS = StoreSettings(consume_queue_file_size=5 * UNIT_SIZE)
 TOPICS = ("orders", "%RETRY%g")

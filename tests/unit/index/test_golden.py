@@ -11,10 +11,10 @@ from broker.index.consume_queues import ConsumeQueues
 from broker.index.index_file import HEADER_SIZE
 from broker.index.key_index import KeyIndex
 from broker.index.time_search import search_offset
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from tests.support.golden import GOLDEN_NAMES, load_manifest, settings_of, unpack
 from tests.support.projections import golden_log, tree
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 
 def _names(root: Path) -> list[str]:

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from broker.index.index_file import IndexFile, create_index_file, file_size
 from broker.index.key_index import KeyIndex
 from broker.projection import DispatchBatch
-from broker.storage.faulty import FaultyFileSystem, fail_always, fail_at
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, index_hash
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 SLOTS, ITEMS = 7, 12
 SETTINGS = StoreSettings(index_slot_count=SLOTS, index_item_count=ITEMS)

@@ -15,13 +15,13 @@ from broker.index.index_file import create_index_file
 from broker.index.key_index import KeyIndex
 from broker.index.open_files import OpenFiles
 from broker.index.time_search import search_offset
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.projections import batch_of, stored, tree
 from tests.unit.index.test_key_index import ITEMS, SLOTS, Names, opened
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 SETTINGS = StoreSettings(consume_queue_file_size=5 * UNIT_SIZE)
 

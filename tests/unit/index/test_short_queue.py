@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from broker.index import consume_queue
 from broker.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE
 from broker.index.consume_queues import ConsumeQueues
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from broker.topics.topics import NewTopic
 from tests.support.engine import NOW_MS, SMALL, open_store, send
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = StoreSettings(consume_queue_file_size=300 * UNIT_SIZE)
 PATH = f"{ROOT_DIRECTORY}/orders/0/{0:020d}"

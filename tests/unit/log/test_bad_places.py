@@ -11,14 +11,14 @@ from broker.log import damage_counts, segment_age, state
 from broker.log.damage_counts import DamageCounts
 from broker.log.reader import Damage
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.layout import MAGIC_BLANK
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
 
 LOG = f"commitlog/{0:020d}"
 

@@ -20,8 +20,8 @@ from broker.log.retention import (
     parse_hours,
 )
 from broker.log.segment_age import closed_segments, last_store_timestamp
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
+from trovemq_store.files.memory import MemoryFileSystem
 
 SIZE = 100
 POLICY = RetentionPolicy(forcible_enable=True)

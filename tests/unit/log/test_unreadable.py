@@ -18,12 +18,12 @@ from broker.query.query_by_key import query_page
 from broker.queues import messages_from
 from broker.scrub.layouts import index_paths, read_index
 from broker.scrub.layouts import read_queue as read_layout_queue
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 SETTINGS = replace(SMALL, commit_log_file_size=65_536, consume_queue_file_size=20_000)
 SEGMENT = "commitlog/00000000000000000000"

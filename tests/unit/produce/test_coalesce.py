@@ -16,14 +16,14 @@ from broker.produce.choose_queue import TOPICS_MAX, QueueChooser
 from broker.produce.coalesce import GATHER_TURNS_MAX, QUIET_TURNS, Coalescer, SendOutcome
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
-from broker.storage.files import Buffer
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import FlushMode
 from broker.trees.producers import Gap
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
+from trovemq_store.files.files import Buffer
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 class SlowStore:

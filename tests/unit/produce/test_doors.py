@@ -11,7 +11,6 @@ from broker.produce.append import Appender, AppendSettings
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.produce.outgoing import OutgoingMessage, check_outgoing
 from broker.server.rocketmq.send_checks import check_message
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL, open_store, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -20,6 +19,7 @@ from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, Write
 from trovemq_proto.records.message import decode_received
 from trovemq_proto.records.properties import message_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.files.memory import MemoryFileSystem
 
 NO_CRC = replace(SMALL, append_property_crc=False)
 

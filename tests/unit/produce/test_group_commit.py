@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from broker.produce.group_commit import FlushSettings, GroupCommit
-from broker.storage.files import StorageError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
 
 
 @dataclass

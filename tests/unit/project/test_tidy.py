@@ -21,6 +21,7 @@ FUNCTION_LINES_MAX = 60
 TEST_NAME_LENGTH_MAX = 70
 ROOMS = (
     "broker",
+    "store/trovemq_store",
     "nameserver",
     "trovemq_daemon",
     "proto/trovemq_proto",
@@ -28,7 +29,7 @@ ROOMS = (
     "clients/python/trovemq",
 )
 ENGINE = (
-    "broker/storage",
+    "store/trovemq_store/files",
     "broker/log",
     "broker/index",
     "broker/topics",
@@ -176,11 +177,12 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_only_the_seam_touches_the_disk() -> None:
     """Elsewhere a write or a sync would go round the fake disks of the tests.
 
-    The offline tools have a file system of their own, which cannot write; a backup writes outside of the
-    store, by directories and descriptors.
+    A backup writes outside of the store, by directories and descriptors.
     """
-    seam = ("broker/storage", "broker/tools/read_only.py", "broker/backup/copying.py")
-    outside = [path for path in modules(("broker", "nameserver")) if not within(path, seam)]
+    seam = ("store/trovemq_store/files", "broker/backup/copying.py")
+    outside = [
+        path for path in modules(("store/trovemq_store", "broker", "nameserver")) if not within(path, seam)
+    ]
     calls = {
         "os.fsync",
         "os.fdatasync",
@@ -212,7 +214,9 @@ def test_the_engine_is_deterministic() -> None:
         for name in facts_of(path).imports
         if name.split(".")[0] in {"asyncio", "random", "secrets", "socket", "threading", "time", "uuid"}
     ]
-    assert imported == ["broker/storage/lmdb_trees.py: threading"], "which waits for readers of other threads"
+    assert imported == ["store/trovemq_store/files/lmdb_trees.py: threading"], (
+        "which waits for readers of other threads"
+    )
 
 
 def imported_names(node: ast.AST) -> Iterator[str]:
@@ -249,7 +253,7 @@ def test_every_task_is_kept() -> None:
 
 
 # --- packages and docstrings ------------------------------------------------------------------------
-@pytest.mark.parametrize("folder", ["proto", "rpc", "clients", "clients/python", "tests"])
+@pytest.mark.parametrize("folder", ["proto", "store", "rpc", "clients", "clients/python", "tests"])
 def test_folders_that_must_not_become_packages(folder: str) -> None:
     """`proto` is also the import name of proto-plus; `clients` and `tests` would collide with anybody's."""
     assert not (ROOT / folder / "__init__.py").exists()

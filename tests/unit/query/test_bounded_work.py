@@ -13,12 +13,12 @@ from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.log_windows import windows
 from broker.query.query_by_key import query_page
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, open_store, record, send
 from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import BODY_AT
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 @pytest.fixture

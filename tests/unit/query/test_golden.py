@@ -15,11 +15,11 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
-from broker.storage.real import RealFileSystem
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
 from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.files.real import RealFileSystem
 
 NOW_MS = 1_800_000_000_000
 MODES = {"key": KeyType.KEY, "tag": KeyType.TAG, "unique": KeyType.UNIQUE}

@@ -18,14 +18,14 @@ from broker.query import query_by_key
 from broker.query.cursor import Cursor
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.query_by_key import QueryPage, query_page, query_pages
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.files import FileSystem
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, index_hash, java_hash
 from trovemq_proto.records.layout import BODY_AT
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 TOPICS = ("AaTopic", "BBTopic")
 WORDS = ("Aa", "BB", "k1")

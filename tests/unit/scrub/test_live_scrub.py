@@ -16,12 +16,12 @@ from broker.message_store import MessageStore
 from broker.scrub.checked_store import ReadAhead
 from broker.scrub.findings import Finding, Findings
 from broker.scrub.live_store import IndexMappings, LiveScrub
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from trovemq_proto.records.layout import BODY_CRC_AT
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 STEP = 2048
 LOG = "commitlog/00000000000000000000"

@@ -15,8 +15,6 @@ from broker.scrub import log_walk, queue_check
 from broker.scrub.findings import EACH_MAX, REPORTED_MAX, Finding, Findings
 from broker.scrub.layouts import read_queue
 from broker.scrub.live_store import IndexMappings, LiveQueue
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, record, send
 from tests.unit.scrub.test_live_scrub import (
@@ -31,6 +29,8 @@ from tests.unit.scrub.test_live_scrub import (
     scrub,
 )
 from tests.unit.tools.test_tools import verify
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 SEGMENT = SMALL.commit_log_file_size
 

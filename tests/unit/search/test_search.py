@@ -25,8 +25,6 @@ from broker.search.conditions import (
     SearchQuery,
 )
 from broker.search.search import search_page, search_pages
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.memory import MemoryFileSystem
 from broker.store_trim import trim_now
 from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from tests.support.engine import (
@@ -44,6 +42,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = replace(SMALL, tree_index_enable=True)
 STEMS = ["N14", "N142", "N142AB", "é", "éa", "k" * 349, "k" * 350 + "a", "k" * 351, "k" * 400, "x\x01y", "x"]

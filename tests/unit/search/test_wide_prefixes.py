@@ -17,13 +17,13 @@ from broker.search import candidates, plan
 from broker.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
 from broker.search.search import search_page
 from broker.search.sifting import may_answer
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.trees import TreeChange
 from broker.store_settings import StoreSettings
 from broker.trees.layout import KEY, OFFSET, TAG, TERM, TERM_END, UNIQUE_KEY
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.trees import TreeChange
 
 COUNT = 400
 SETTINGS = replace(SMALL, tree_index_enable=True, commit_log_file_size=1 << 20)

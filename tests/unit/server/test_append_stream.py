@@ -14,10 +14,10 @@ from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.server.append_stream import AppendParts, AppendStream
 from broker.server.frames import AppendFrame
 from broker.server.traffic import Traffic
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, message_pb2
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 class Context:

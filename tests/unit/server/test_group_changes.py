@@ -10,8 +10,6 @@ import pytest
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.group_changes import GroupChanges
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.memory import MemoryFileSystem
 from broker.topic_changes import TopicChanges
 from broker.topics.retry_policy import DEFAULT_RETRY_POLICY
 from broker.topics.subscription_groups import (
@@ -21,6 +19,8 @@ from broker.topics.subscription_groups import (
 )
 from tests.support.engine import NOW_MS, open_store
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
 
 pytestmark = pytest.mark.asyncio
 

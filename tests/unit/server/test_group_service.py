@@ -19,7 +19,6 @@ from broker.server.group_service import GroupService, GroupServiceParts
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.turns import Turns
-from broker.storage.memory import MemoryFileSystem
 from broker.timers.recall_handle import decode_recall_handle
 from broker.topic_changes import TopicChanges
 from broker.topics.offsets import ConsumerOffsets
@@ -31,6 +30,7 @@ from trovemq_proto.records import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import group_pb2 as pb
+from trovemq_store.files.memory import MemoryFileSystem
 
 CONTEXT = cast(Any, None)
 DEAD = "%DLQ%billing"

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from broker.storage.memory import MemoryFileSystem
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, append, record
 from tests.support.loop_time import LoopTime, loop_time
@@ -23,6 +22,7 @@ from tests.support.services_here import BrokerServices, in_process, small_broker
 from tests.support.trials import SOAK
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.v1 import admin_pb2, biography_pb2, group_pb2, query_pb2, search_pb2
+from trovemq_store.files.memory import MemoryFileSystem
 
 KEY = "customer-42"
 STEP_MAX_S = 0.020 if sys.gettrace() is None else 0.060

@@ -27,9 +27,9 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.services import StoreServices
 from broker.settings import BrokerSettings
-from broker.storage.real import RealFileSystem
 from tests.support.engine import NOW_MS, record, with_crc_property
 from trovemq_daemon.addresses import parse_address
+from trovemq_store.files.real import RealFileSystem
 
 WRITES = ("fsync", "fdatasync", "posix_fallocate", "ftruncate", "truncate", "open", "rename", "mkdir")
 LOOKS_AND_REMOVALS = ("stat", "statvfs", "listdir", "unlink", "rmdir")

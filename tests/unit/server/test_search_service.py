@@ -13,12 +13,12 @@ from broker.search import search
 from broker.server.search_service import SearchService
 from broker.server.traffic import Traffic
 from broker.server.turns import Turns
-from broker.storage.memory import MemoryFileSystem
 from tests.support.engine import SMALL, flush, open_store, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.v1 import search_pb2
+from trovemq_store.files.memory import MemoryFileSystem
 
 pytestmark = pytest.mark.asyncio
 CONTEXT: Any = None

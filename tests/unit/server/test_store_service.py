@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 
 from broker.server.store_service import StoreService
-from broker.storage.real import RealFileSystem
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, send
 from tests.unit.server.test_never_blocks import waits_forbidden
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import store_pb2
+from trovemq_store.files.real import RealFileSystem
 
 pytestmark = pytest.mark.asyncio
 

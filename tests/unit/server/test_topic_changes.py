@@ -10,12 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.memory import MemoryFileSystem
 from broker.topic_changes import TopicChanges
 from broker.topics.topics import TopicTable
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
 
 pytestmark = pytest.mark.asyncio
 

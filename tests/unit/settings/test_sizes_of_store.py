@@ -12,12 +12,12 @@ import pytest
 from broker.log.state import PATH
 from broker.message_store import MessageStore
 from broker.settings import BrokerSettings
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from broker.tools.store_view import SIZES, with_sizes_of_store
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_daemon.settings import load_settings
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.real import RealFileSystem
 
 DEFAULTS: Final = StoreSettings()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.storage.faulty import FaultyFileSystem, fail_always, fail_at
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_opening import take_lock
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 
 @pytest.fixture(params=["real", "memory", "faulty"])

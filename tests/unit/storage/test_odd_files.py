@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from broker.storage.faulty import FaultyFileSystem, fail_always
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.guarded import GuardedFileSystem
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem, check_readable, scatter_into
-from broker.storage.sealed_json import check_seal, seal
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.guarded import GuardedFileSystem
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem, check_readable, scatter_into
+from trovemq_store.files.sealed_json import check_seal, seal
 
 
 @pytest.fixture(params=["memory", "real"])

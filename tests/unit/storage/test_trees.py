@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage.faulty import FaultyFileSystem, fail_at
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.guarded import GuardedFileSystem
-from broker.storage.lmdb_trees import LOCK_FILE_SIZE, LONG_RUN, MAP_SIZE_MIN, PAGE_SIZE, LmdbTrees
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
-from broker.storage.trees import TreeChange, TreeReader, Trees, key_after
-from broker.tools.read_only import ReadOnlyFileSystem
+from trovemq_store.files.faulty import FaultyFileSystem, fail_at
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.guarded import GuardedFileSystem
+from trovemq_store.files.lmdb_trees import LOCK_FILE_SIZE, LONG_RUN, MAP_SIZE_MIN, PAGE_SIZE, LmdbTrees
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.files.real import RealFileSystem
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
 
 NAMES = ("a", "b")
 KEYS = st.binary(min_size=1, max_size=4)

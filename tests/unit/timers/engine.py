@@ -10,11 +10,11 @@ from broker.consumer_settings import ConsumerSettings
 from broker.events.event_log import EventLog
 from broker.message_store import AppendResult, MessageStore
 from broker.record_writer import NewRecord, RecordWriter
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from broker.timers.timers import Timers, TimersState
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto.records import Message
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = ConsumerSettings(timer_batch_max=8)
 ROOMY = replace(SMALL, commit_log_file_size=1 << 17)

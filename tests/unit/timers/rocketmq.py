@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from broker.message_store import MessageStore
-from broker.storage.files import FileSystem
 from broker.topics import lax_json
 from trovemq_proto.records import decode_message
+from trovemq_store.files.files import FileSystem
 
 SLOTS = 1_209_600
 WINDOW_MS = 172_800_000

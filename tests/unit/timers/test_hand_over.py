@@ -12,10 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.record_writer import NewRecord
-from broker.storage.faulty import FaultyFileSystem
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.timers import hand_over, rocketmq_files
 from broker.timers.rocketmq_files import (
     DelayOffsets,
@@ -32,6 +28,10 @@ from tests.support.golden import load_manifest, settings_of, unpack
 from tests.unit.timers import rocketmq
 from tests.unit.timers.engine import SETTINGS, Broker
 from tests.unit.timers.rocketmq import RocketMqTimers, levels_left
+from trovemq_store.files.faulty import FaultyFileSystem
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 DAY_MS = 86_400_000
 LOG_FILE_SIZE = 5 * 52 + 30

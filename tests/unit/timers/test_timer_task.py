@@ -12,10 +12,10 @@ from broker.consumer_settings import ConsumerSettings
 from broker.consumer_tasks import TimerTask
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord
-from broker.storage.memory import MemoryFileSystem
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, read_queue
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 @pytest.mark.parametrize(

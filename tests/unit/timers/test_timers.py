@@ -8,7 +8,6 @@ import pytest
 
 from broker.record_writer import NewRecord
 from broker.steps import finished
-from broker.storage.memory import MemoryFileSystem
 from broker.timers import lookups
 from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
 from broker.timers.wheel_records import wheel_out_ms
@@ -18,6 +17,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import CRC_PROPERTY_SIZE
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 def test_a_waiting_record_is_one_that_rocketmq_understands() -> None:

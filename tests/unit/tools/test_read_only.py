@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.files import FileSystem, StorageError
-from broker.tools.read_only import ReadOnlyFileSystem
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.read_only import ReadOnlyFileSystem
 
 HOLD_LOCK = """
 import fcntl, sys

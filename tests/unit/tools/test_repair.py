@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_opening import ABORT_PATH
 from broker.store_trim import trim_now
 from broker.tools import repair as repair_module
@@ -22,6 +21,7 @@ from broker.tools.__main__ import app
 from broker.tools.store_view import StoreView
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.support.golden import GOLDEN_NAMES, unpack
+from trovemq_store.files.real import RealFileSystem
 
 
 def run(*arguments: object) -> tuple[int, list[dict[str, Any]], str]:

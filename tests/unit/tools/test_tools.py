@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.message_store import MessageStore
-from broker.storage.real import RealFileSystem
 from broker.store_opening import LOCK_PATH
 from broker.tools.__main__ import app
 from broker.tools.export import BROKER_CONFIG_KEYS
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from trovemq_proto.records import RecordBatch
+from trovemq_store.files.real import RealFileSystem
 
 MANIFEST_PARTS = (
     "name",

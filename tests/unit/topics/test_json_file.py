@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem, fail_at
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from broker.topics.json_file import JsonFile
 from tests.support.engine import NOW_MS, SMALL, open_store, scan_bodies, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_at
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 PATH = "config/x.json"
 BACKUP = "config/x.json.bak"

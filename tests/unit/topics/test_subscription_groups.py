@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage.faulty import FaultyFileSystem, fail_always
-from broker.storage.memory import MemoryFileSystem
 from broker.topics import subscription_groups
 from broker.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 from broker.topics.subscription_groups import (
@@ -23,6 +21,8 @@ from broker.topics.subscription_groups import (
 )
 from tests.support import golden
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always
+from trovemq_store.files.memory import MemoryFileSystem
 
 NOW_MS = 1_700_000_000_000
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage.faulty import FaultyFileSystem, fail_at
-from broker.storage.memory import MemoryFileSystem
 from broker.topics import topic_journal, topics_file
 from broker.topics.lax_json import JsonObject, render
 from broker.topics.topic_journal import PATH, TopicJournal
 from broker.topics.topics import MESSAGE_TYPES, NewTopic, TopicTable
 from broker.topics.topics_file import TOPICS_PATH
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_at
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 @pytest.fixture(autouse=True, scope="module")

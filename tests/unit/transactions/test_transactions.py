@@ -12,8 +12,6 @@ from broker.events.event_log import EventLog
 from broker.events.snapshot import SnapshotFile
 from broker.message_store import MessageStore
 from broker.record_writer import NewRecord, RecordWriter
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
 from broker.store_settings import StoreSettings
 from broker.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from broker.transactions.transactions import (
@@ -26,6 +24,8 @@ from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, o
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 SETTINGS = ConsumerSettings(
     transaction_timeout_ms=6_000,

@@ -14,9 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from broker.deduplication import Deduplication
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem, fail_always, fail_at
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from broker.store_settings import StoreSettings
 from broker.timers.wheel_records import delayed_record, delete_marker
 from broker.transactions.records import commit_record, half_record, moved_record
@@ -40,6 +37,9 @@ from tests.support.deduplicated import (
 from tests.support.engine import NOW_MS, append, flush, open_store, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 IDS = [f"id-{number}" for number in range(8)] + ["x" * 255, "x" * 300, "x" * 299 + "y"]
 

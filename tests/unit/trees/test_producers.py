@@ -6,7 +6,6 @@ import pytest
 
 from broker.deduplication import Deduplication
 from broker.message_store import MessageStore
-from broker.storage.memory import MemoryFileSystem
 from broker.store_trim import trim_now
 from broker.trees import producer_entries, producers
 from broker.trees.layout import PRODUCER, SEQUENCE
@@ -16,6 +15,7 @@ from tests.support.engine import NOW_MS, append, flush, sent_record
 from tests.support.numbered_store import DEPTH, Message, numbers, opened, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 def refusal(deduplication: Deduplication, store: MessageStore, *messages: Message) -> ErrorSpec:

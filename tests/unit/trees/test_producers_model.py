@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from broker.append_result import AppendResult
-from broker.storage.memory import MemoryFileSystem
 from broker.trees import producer_entries, producers
 from broker.trees.layout import PRODUCER, SEQUENCE
 from broker.trees.producers import Gap
@@ -21,6 +20,7 @@ from tests.support.engine import NOW_MS, flush
 from tests.support.numbered_store import DEPTH, PRODUCERS_MAX, Message, Stored, in_log, opened, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.files.memory import MemoryFileSystem
 
 
 class Model:

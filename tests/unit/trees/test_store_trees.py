@@ -14,11 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem, fail_always, fail_at
-from broker.storage.files import FileSystem, StorageError
-from broker.storage.memory import MemoryFileSystem
-from broker.storage.real import RealFileSystem
-from broker.storage.trees import TreeChange
 from broker.store_trim import trim_now
 from broker.trees import tree_index
 from broker.trees.layout import (
@@ -43,6 +38,11 @@ from broker.trees.layout import (
 from broker.trees.store_trees import ASIDE, BY_PRIORITY, OPEN_MARK
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
+from trovemq_store.files.trees import TreeChange
 
 SETTINGS = replace(SMALL, tree_index_enable=True)
 Terms = set[tuple[str, int, str, bytes, int]]

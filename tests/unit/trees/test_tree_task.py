@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from broker.message_store import MessageStore
-from broker.storage.faulty import FaultyFileSystem, fail_always
-from broker.storage.files import StorageError
-from broker.storage.memory import MemoryFileSystem
 from broker.tree_task import POLL_S, TreeTask
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.fake_loop import run
 from tests.support.metrics_bench import Bench
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.memory import MemoryFileSystem
 
 SETTINGS = replace(SMALL, tree_index_enable=True, commit_log_file_size=1 << 22, batch_size_max=1 << 22)
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from broker.server.rocketmq.status import code_of
-from broker.storage.files import StorageError
 from broker.timers.recall_handle import encode_recall_handle
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
@@ -18,6 +17,7 @@ from tests.support.rpc_context import RpcContext
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.files.files import StorageError
 
 
 async def prepared(parts: Parts, transaction_id: str = "T1") -> None:

@@ -12,12 +12,12 @@ from broker.query.query_by_key import query_pages
 from broker.search.conditions import AllOf, AnyOf, Has, SearchQuery
 from broker.search.search import search_page
 from broker.server.rocketmq.messages import outgoing
-from broker.storage.memory import MemoryFileSystem
 from broker.trees.layout import KEY
 from tests.support.engine import SMALL, open_store, send
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.keys import key_sizes, key_word, keys_with_spaces
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.files.memory import MemoryFileSystem
 
 SENT = (
     ["order 42"],

@@ -12,7 +12,6 @@ from google.protobuf.duration_pb2 import Duration
 
 from broker.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.status import code_of
-from broker.storage.files import StorageError
 from broker.timers.recall_handle import decode_recall_handle
 from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
@@ -24,6 +23,7 @@ from trovemq_proto.records import Message
 from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.files.files import StorageError
 
 DAY_MS = 86_400_000
 

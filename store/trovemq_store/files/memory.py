@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.files import Buffer, File, FileHead, StorageError, WritableMap
-from broker.storage.memory_trees import MemoryTrees, TreeContent
-from broker.storage.paths import checked_path, parent_directory
-from broker.storage.real import scatter_into
-from broker.storage.trees import Trees
+from trovemq_store.files.files import Buffer, File, FileHead, StorageError, WritableMap
+from trovemq_store.files.memory_trees import MemoryTrees, TreeContent
+from trovemq_store.files.paths import checked_path, parent_directory
+from trovemq_store.files.real import scatter_into
+from trovemq_store.files.trees import Trees
 
 PAGE_SIZE: Final = 4096
 SECTOR_SIZE: Final = 512

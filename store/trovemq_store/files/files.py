@@ -26,7 +26,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.trees import Trees
+from trovemq_store.files.trees import Trees
 
 Buffer = bytes | bytearray | memoryview
 
@@ -188,7 +188,7 @@ class FileSystem(Protocol):
         ...
 
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
-        """Opens the sorted trees of a directory, made where they are missing (broker/storage/trees.py): the
+        """Opens the sorted trees (trees.py) of a directory, made where they are missing: the
         file `data.mdb`, whose name is durable after `sync_directory`. StorageError EINVAL: it is no such
         file."""
         ...

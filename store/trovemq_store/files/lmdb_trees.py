@@ -24,8 +24,8 @@ from typing import Any, Final, Self
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from broker.storage.files import StorageError
-from broker.storage.trees import TreeChange
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.trees import TreeChange
 
 MAP_SIZE_MIN: Final = 1 << 26
 DATA_NAME: Final = "data.mdb"

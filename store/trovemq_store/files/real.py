@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.files import Buffer, File, FileHead, StorageError, WritableMap
-from broker.storage.lmdb_trees import LmdbTrees, check_structure
-from broker.storage.paths import checked_path, parent_directory
-from broker.storage.trees import Trees
+from trovemq_store.files.files import Buffer, File, FileHead, StorageError, WritableMap
+from trovemq_store.files.lmdb_trees import LmdbTrees, check_structure
+from trovemq_store.files.paths import checked_path, parent_directory
+from trovemq_store.files.trees import Trees
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 # Longer writes make the kernel take large folios. On a machine that hands its free memory back to a host

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from broker.storage.files import Buffer, File, FileHead, StorageError, WritableMap
-from broker.storage.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
-from broker.storage.paths import checked_path
-from broker.storage.real import check_readable, read_head, storage_errors
-from broker.storage.trees import Trees
+from trovemq_store.files.files import Buffer, File, FileHead, StorageError, WritableMap
+from trovemq_store.files.lmdb_trees import DATA_NAME, LmdbTrees, check_structure
+from trovemq_store.files.paths import checked_path
+from trovemq_store.files.real import check_readable, read_head, storage_errors
+from trovemq_store.files.trees import Trees
 
 # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _FLOCK: Final = struct.Struct("@hhqqi4x")

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from broker.storage.files import Buffer, File, FileSystem, StorageError, WritableMap
-from broker.storage.trees import TreeChange, Trees
+from trovemq_store.files.files import Buffer, File, FileSystem, StorageError, WritableMap
+from trovemq_store.files.trees import TreeChange, Trees
 
 RESERVE_DIRECTORY: Final = "trovemq"
 RESERVE_COUNT: Final = 8

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.storage.files import Buffer, File, FileHead, FileSystem, StorageError, WritableMap
-from broker.storage.trees import TreeChange, TreeReader, Trees
+from trovemq_store.files.files import Buffer, File, FileHead, FileSystem, StorageError, WritableMap
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees
 
 Decide = Callable[[str, str], int | None]
 

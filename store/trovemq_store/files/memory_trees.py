@@ -8,7 +8,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Self
 
-from broker.storage.trees import KEY_SIZE_MAX, TreeChange
+from trovemq_store.files.trees import KEY_SIZE_MAX, TreeChange
 
 Maps = Mapping[str, dict[bytes, bytes]]
 

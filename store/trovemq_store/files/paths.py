@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from broker.storage.files import StorageError
+from trovemq_store.files.files import StorageError
 
 
 def checked_path(path: str) -> str:
