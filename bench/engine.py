@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.log.reader import LogReader
-from broker.message_store import MessageStore
-from broker.store_settings import StoreSettings
 from trovemq_proto.records import BatchEncoder, validate_batch
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log.reader import LogReader
+from trovemq_store.settings import StoreSettings
 
 TOPIC = "bench"
 BATCH = 1000

@@ -20,7 +20,6 @@ from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import log_copy_failures
-from broker.message_store import MessageStore
 from broker.produce.append import batch_size_limit
 from broker.recovery_log import log_recovery
 from broker.rocketmq_services import RocketmqServices
@@ -29,8 +28,6 @@ from broker.server.metrics import BrokerCollector
 from broker.server.traffic import Traffic
 from broker.services import RoutedTopics, StoreServices, clock_ms, open_consumer_model
 from broker.settings import BrokerSettings
-from broker.store_settings import StoreSettings
-from broker.tools.store_view import SIZES, with_sizes_of_store
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
@@ -49,8 +46,11 @@ from trovemq_proto.v1 import (
     search_pb2_grpc,
     store_pb2_grpc,
 )
+from trovemq_store.check.store_view import SIZES, with_sizes_of_store
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
 
 CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
 LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.consume.offsets import OffsetKeeper
-from broker.message_store import MessageStore
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
 CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop

@@ -23,17 +23,17 @@ from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery, DeliveryState
 from broker.delivery.revive_log import REVIVE_PREFIX
 from broker.delivery.take_over import take_over as take_over_deliveries
-from broker.events.codec import EventKind
-from broker.events.event_log import EventLog
-from broker.events.snapshot import SnapshotFile
-from broker.message_store import MessageStore
-from broker.record_writer import RecordWriter
 from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
-from broker.topics.subscription_groups import SubscriptionGroups
 from broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from broker.transactions.transactions import Transactions, TransactionsState
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.codec import EventKind
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.events.snapshot import SnapshotFile
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 SNAPSHOT_PATH: Final = "trovemq/consumers.snapshot"
 SNAPSHOT_EVENTS_MIN: Final = 20_000

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from broker.trees.producers import Gap
 from trovemq_daemon.logging import get_logger
+from trovemq_store.index.trees.producers import Gap
 
 LINES_MAX: Final = 20
 """A minute."""

@@ -13,14 +13,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from broker.delivery.delivery import Delivery
-from broker.message_store import MessageStore
 from broker.topic_changes import TopicChanges
-from broker.topics.names import retry_topics
-from broker.topics.retry_policy import RetryPolicy
-from broker.topics.subscription_groups import GroupChange, SubscriptionGroup, SubscriptionGroups
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.names import retry_topics
+from trovemq_store.topics.retry_policy import RetryPolicy
+from trovemq_store.topics.subscription_groups import GroupChange, SubscriptionGroup, SubscriptionGroups
 
 
 class GroupChanges:

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.consumer_model import ConsumerModel
-from broker.index.consume_queue import ConsumeQueue
-from broker.message_store import MessageStore
-from broker.topics.names import RETRY_PREFIX, SYSTEM_PREFIX
 from broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.topics.names import RETRY_PREFIX, SYSTEM_PREFIX
 
 NOWHERE: Final = (1 << 63) - 1
 _OWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})

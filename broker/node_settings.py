@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.store_settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode
 from trovemq_daemon.addresses import (
     Address,
     advertised_address,
@@ -21,6 +20,7 @@ from trovemq_daemon.addresses import (
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
+from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode
 
 HTTP_OFF: Final = "off"
 NAME_LENGTH_MAX: Final = 127

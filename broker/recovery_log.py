@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any, Final
 
-from broker.log.segments import DIRECTORY
-from broker.message_store import MessageStore
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.log.segments import DIRECTORY
 
 LINES_MAX: Final = 32
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from broker.log.retention import RetentionPolicy, parse_hours
 from broker.node_settings import DAY_MS, NodeSettings
 from trovemq_daemon.settings import setting
+from trovemq_store.log.retention import RetentionPolicy, parse_hours
 
 
 def _hours(text: str, _current: object) -> str:

@@ -34,10 +34,6 @@ from broker.held_log import (
     held_log_steps,
     topic_hold,
 )
-from broker.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
-from broker.log.segment_age import closed_segments
-from broker.message_store import MessageStore
-from broker.store_trim import StoreTrim
 from broker.topic_changes import TopicChanges
 from broker.transactions.records import OP_TOPIC
 from trovemq_daemon.logging import get_logger
@@ -46,7 +42,11 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_stored, encode_offset_msg_id
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import StoreTrim
 from trovemq_store.files.files import StorageError
+from trovemq_store.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
+from trovemq_store.log.segment_age import closed_segments
 
 POLL_S: Final = 2.0
 """A full disk is looked at so often, to take messages again soon after there is room."""

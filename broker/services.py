@@ -20,10 +20,8 @@ from broker.consume.pull import Puller, PullSettings
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
-from broker.deduplication import Deduplication
 from broker.duplicate_log import log_duplicate, log_gap
 from broker.group_changes import GroupChanges
-from broker.message_store import MessageStore
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import FlushSettings, GroupCommit
@@ -43,15 +41,17 @@ from broker.server.transaction_service import TransactionParts, TransactionServi
 from broker.server.turns import Turns
 from broker.settings import BrokerSettings
 from broker.topic_changes import TopicChanges
-from broker.topics.names import is_system_topic
-from broker.topics.topics import TopicConfig
 from broker.tree_task import TreeTask
 from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import UniqueKeyGenerator
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
+from trovemq_store.topics.names import is_system_topic
+from trovemq_store.topics.topics import TopicConfig
 
 SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, where the unique keys' clock begins
 

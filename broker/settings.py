@@ -16,11 +16,11 @@ from broker.atomic.atomic_limits import AtomicLimits
 from broker.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from broker.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.retention_settings import RetentionSettings
-from broker.store_settings import StoreSettings
 from trovemq_daemon.addresses import Address, resolve_ip
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import setting
+from trovemq_store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
 FRAME_OVERHEAD_MAX: Final = 65_536  # what protobuf adds around one frame's records

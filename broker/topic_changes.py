@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.deduplication import disabled
-from broker.message_store import MessageStore
-from broker.topics.topic_options import OFF
-from broker.topics.topics import NO_OPTIONS, NewTopic, TopicChange, TopicConfig
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.deduplication import disabled
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.topic_options import OFF
+from trovemq_store.topics.topics import NO_OPTIONS, NewTopic, TopicChange, TopicConfig
 
 POLL_S: Final = 0.02
 CREATED_AT_ONCE_MAX: Final = 256

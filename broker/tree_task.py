@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from broker.message_store import MessageStore
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
 STEP_BYTES_BUSY: Final = 1 << 20

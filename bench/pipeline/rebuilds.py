@@ -4,7 +4,7 @@ All start from the log alone, on files of the same sizes:
 
 - spark: the job, in the session given;
 - one process: the same functions without Spark, one after the other;
-- repair: the broker's own sequential rebuild (broker.tools.repair), on a copy that shares the log. It takes
+- repair: the broker's own sequential rebuild (store.check.repair), on a copy that shares the log. It takes
   records by columns as the job does, so beside it two cores cannot be twice as fast with anything to spare;
 - one put at a time: a record after another, each unit and each index item put by itself, in plain Python and
   in memory (what is timed has no file and no check of a CRC: less work than the others do).
@@ -22,8 +22,6 @@ from pyspark.sql import SparkSession
 from bench.pipeline.log_files import write_log
 from bench.pipeline.scans import interleaved
 from bench.report import Report
-from broker.tools.repair import repair
-from broker.tools.store_view import StoreView
 from trovemq_proto.records.hashes import index_hash, java_hash
 from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.rebuild import RebuildArguments, run
@@ -31,6 +29,8 @@ from trovemq_spark.rebuild.run import Rebuild, rebuild
 from trovemq_spark.rebuild.sizes import FileSizes
 from trovemq_spark.storage import Place
 from trovemq_spark.tasks import OneProcess
+from trovemq_store.check.repair import repair
+from trovemq_store.check.store_view import StoreView
 
 ROUNDS: Final = 3
 SEGMENTS: Final = 2
@@ -59,7 +59,7 @@ def measure_rebuild(
     ratios = {way: seconds[way] / seconds["spark"] for way in ways}
     report.add("rebuild: Spark / one put at a time", ratios["plain"], "x", at_least=2.0)
     report.add("rebuild: Spark / the same in one process", ratios["one process"], "x")
-    report.add("rebuild: Spark / broker.tools.repair", ratios["repair"], "x")
+    report.add("rebuild: Spark / trovemq_store.check.repair", ratios["repair"], "x")
 
 
 def _ways(session: SparkSession, store: Path) -> dict[str, Callable[[], object]]:

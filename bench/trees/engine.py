@@ -10,10 +10,10 @@ from statistics import median
 
 from bench.report import Report
 from bench.trees.filling import BASE_MS, GENERATED, KEYS, RANDOM, TOPICS, Filled, fill, open_store
-from broker.message_store import MessageStore
 from broker.search.conditions import Has, SearchQuery
 from broker.search.search import search_page
-from broker.trees.layout import KEY, UNIQUE_KEY
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.trees.layout import KEY, UNIQUE_KEY
 
 REBUILT_PER_S_MIN = 300_000
 LOOKUPS_PER_S_MIN = 50_000

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.message_store import MessageStore
-from broker.store_settings import StoreSettings
 from trovemq_proto.records import BatchEncoder, validate_batch
 from trovemq_proto.records.ids import UniqueKeyGenerator
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
 
 GENERATED = "generated-ids"
 RANDOM = "random-ids"

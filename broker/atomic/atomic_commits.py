@@ -25,18 +25,18 @@ from broker.atomic.ends import (
     encode_end,
 )
 from broker.consumer_model import ConsumerModel
-from broker.deduplication import Deduplication
 from broker.delivery.prepared import Acknowledgement
-from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, encode_events
-from broker.events.event_log import EVENTS_QUEUE_ID
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord
-from broker.transaction_run import QueueKey, TransactionRun, run_size_max
-from broker.trees.producer_sequences import has_numbers
-from broker.trees.unique_keys import ids_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.engine.transaction_run import QueueKey, TransactionRun, run_size_max
+from trovemq_store.events.codec import EVENTS_MAX, EVENTS_TOPIC, encode_events
+from trovemq_store.events.event_log import EVENTS_QUEUE_ID
 from trovemq_store.files.fault_points import fault_point
+from trovemq_store.index.trees.producer_sequences import has_numbers
+from trovemq_store.index.trees.unique_keys import ids_of
 
 ACKNOWLEDGEMENTS_MAX: Final = EVENTS_MAX
 """Of one transaction."""

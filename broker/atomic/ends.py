@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from broker.message_store import MessageStore
-from broker.queues import messages_from
-from broker.transaction_run import RunResult, TransactionRun
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
 from trovemq_proto.records.message import decode_stored
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 
 ENDS_TOPIC: Final = "rmq_sys_trovemq_transactions"
 ENDS_QUEUE_ID: Final = 0

@@ -16,11 +16,11 @@ from broker.atomic.atomic_commits import AtomicCommits, check_acknowledgement_co
 from broker.atomic.atomic_limits import AtomicLimits
 from broker.atomic.ends import Committed
 from broker.delivery.prepared import Acknowledgement
-from broker.transaction_run import TransactionRun
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.run_mark import check_transaction_id
+from trovemq_store.engine.transaction_run import TransactionRun
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 HANDLE_OVERHEAD: Final = 200  # bytes that an acknowledgement takes beside its text

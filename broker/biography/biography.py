@@ -16,12 +16,12 @@ from broker.biography.history import BYTES_MAX, RECORDS_MAX, Place, Scan, scan_e
 from broker.biography.timeline import GroupEvents, Happening, TimelineEvent, stored_events
 from broker.biography.verdicts import Judge, Members, MembersOf, Reason, Verdict, place_of
 from broker.consumer_model import ConsumerModel
-from broker.events.codec import EVENTS_TOPIC
-from broker.events.event_log import EVENTS_QUEUE_ID
-from broker.message_store import MessageStore
-from broker.queues import messages_from
-from broker.topics.names import is_system_group
 from broker.transactions.records import OP_TOPIC, TRANSACTION_QUEUE_ID, read_op
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.events.codec import EVENTS_TOPIC
+from trovemq_store.events.event_log import EVENTS_QUEUE_ID
+from trovemq_store.topics.names import is_system_group
 
 EVENTS_MAX: Final = 1_000
 GROUPS_MAX: Final = 1_000

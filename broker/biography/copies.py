@@ -27,13 +27,10 @@ from enum import StrEnum
 from typing import Final
 
 from broker.delivery.carrying import CARRIED_TOPIC
-from broker.message_store import MessageStore
 from broker.query.get_message import IdentifierKind, get_message_at, message_steps
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.queues import queue_ids
 from broker.timers.wheel_records import DELETED_UNIQUE_KEY, ROLL_TIMES, WHEEL_TOPIC, waiting_of
-from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from broker.transactions.records import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
@@ -52,6 +49,9 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_MASK,
 )
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT, priority_of
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 COPIES_MAX: Final = 256
 LIVES_MAX: Final = 32

@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.events.codec import EVENT_DTYPE, EVENTS_TOPIC, FLAG_RENEWED, Event, EventKind, read_events
-from broker.events.event_log import EVENTS_QUEUE_ID
-from broker.message_store import MessageStore
-from broker.queues import messages_from
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.events.codec import EVENT_DTYPE, EVENTS_TOPIC, FLAG_RENEWED, Event, EventKind, read_events
+from trovemq_store.events.event_log import EVENTS_QUEUE_ID
 
 RECORDS_MAX: Final = 100_000
 BYTES_MAX: Final = 256 << 20

@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.biography.copies import CONSUMABLE, Copy, CopyRole, Life
 from broker.biography.history import Place
-from broker.events.codec import Event, EventKind
+from trovemq_store.events.codec import Event, EventKind
 
 
 class Happening(StrEnum):

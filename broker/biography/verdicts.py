@@ -22,8 +22,8 @@ from broker.consume.group_lag import messages_between
 from broker.consumer_model import ConsumerModel
 from broker.delivery.standing import MessageStanding, Stand
 from broker.filters.filter import Filter
-from broker.message_store import MessageStore
-from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 
 class Reason(StrEnum):

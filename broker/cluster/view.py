@@ -29,7 +29,7 @@ class BrokerDescription:
 
 
 class TopicSummary(Protocol):
-    """What a route tells of a topic (`broker.topics.topics.TopicConfig` is one)."""
+    """What a route tells of a topic (`trovemq_store.topics.topics.TopicConfig` is one)."""
 
     @property
     def name(self) -> str: ...
@@ -65,7 +65,7 @@ class BrokerView(Protocol):
 
 
 class Topics(Protocol):
-    """The part of `broker.topics.topics.TopicTable` that a view needs."""
+    """The part of `trovemq_store.topics.topics.TopicTable` that a view needs."""
 
     @property
     def data_version(self) -> int: ...

@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, topic_not_found
-from broker.record_writer import NewRecord, RecordWriter
-from broker.topics.names import DEAD_LETTER_PREFIX, check_group_name, is_system_topic
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES, PROPERTY_RESENT
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, topic_not_found
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.topics.names import DEAD_LETTER_PREFIX, check_group_name, is_system_topic
 
 ORIGIN_TOPIC_PROPERTIES: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 _SENT_AGAIN: Final = {

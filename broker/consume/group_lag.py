@@ -17,14 +17,14 @@ import numpy as np
 
 from broker.delivery.request import QueueProgress
 from broker.filters.filter import Filter
-from broker.index.consume_queue import ConsumeQueue
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, find_queue, queue_ids
-from broker.topics.names import RETRY_PREFIX, retry_topics
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue, queue_ids
+from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
 
 UNITS_LOOKED_AT_MAX: Final = 1_000_000
 RECORDS_LOOKED_AT_MAX: Final = 20_000

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker.delivery.queue_state import QueueState
-from broker.message_store import MessageStore
+from trovemq_store.engine.message_store import MessageStore
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.index.consume_queue import ConsumeQueue
-from broker.message_store import MessageStore
-from broker.topics.names import RETRY_PREFIX, retry_topics
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
 
 
 @dataclass(slots=True)

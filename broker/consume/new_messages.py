@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from broker.filters.filter import Filter
-from broker.message_store import MessageStore
-from broker.queues import readable_units
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import readable_units
 
 UNITS_MAX: Final = 8_192
 RECORDS_MAX: Final = 64

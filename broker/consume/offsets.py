@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from broker.consume.pull import out_of_range
-from broker.message_store import MessageStore
-from broker.queues import queue_ids, queue_range
-from broker.topics.names import check_group_name
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids, queue_range
+from trovemq_store.topics.names import check_group_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from broker.message_store import MessageStore
-from broker.projection import DispatchBatch
 from trovemq_proto.records.priorities import PRIORITY_COUNT, priorities_of
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.log.projection import DispatchBatch
 
 
 class PriorityCounts:

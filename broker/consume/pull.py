@@ -18,9 +18,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import ConsumeQueue
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, find_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
@@ -32,7 +29,10 @@ from trovemq_proto.records import (
     java_hash,
 )
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, find_queue
 from trovemq_store.files.files import StorageError
+from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 8_192  # looked at in one pull; bounds the work of a tag filter
 TAGS_MAX: Final = 64

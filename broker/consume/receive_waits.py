@@ -26,9 +26,9 @@ from typing import Final
 
 from broker.consume.new_messages import NewMessages
 from broker.filters.filter import TAKE_ALL, Filter
-from broker.topics.names import RETRY_PREFIX
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.names import RETRY_PREFIX
 
 WAITERS_MAX: Final = 65_536
 FILTERS_MAX: Final = 64

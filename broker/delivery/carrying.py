@@ -4,7 +4,7 @@ The copy lies in a topic of our own that nobody reads; the message stays where i
 lease, and its receipt handle stays valid.
 
 Invariant: until the copy can be read, the old record is the one that counts. One that cannot be copied
-(broker/copy_failures.py) goes with its segment.
+(store/trovemq_store/engine/copy_failures.py) goes with its segment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.delivery.context import Context
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
 from broker.delivery.retry_carrying import carried_copy, carry_unread, lowest_unread, unread_before
-from broker.events.codec import Event, EventKind
+from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.files.fault_points import fault_point
 
 CARRIED_TOPIC: Final = "rmq_sys_trovemq_carried"

@@ -10,12 +10,12 @@ from broker.delivery.priority_order import PriorityOrder, PriorityQueues
 from broker.delivery.queue_state import QueueState
 from broker.delivery.records import RecordReader
 from broker.delivery.renewals import Renewals
-from broker.events.codec import Event
-from broker.events.event_log import EventLog
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, readable_units
-from broker.record_writer import RecordWriter
-from broker.topics.subscription_groups import SubscriptionGroups
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.codec import Event
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 
 class Context:

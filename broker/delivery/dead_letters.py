@@ -1,7 +1,7 @@
 """Messages that were delivered as often as their group allows: copies in `%DLQ%group`.
 
 Invariant: the copy is in the log before the message counts as consumed. A message that cannot be copied
-(broker/copy_failures.py) counts as consumed without one; it stays in its own topic.
+(store/trovemq_store/engine/copy_failures.py) counts as consumed without one; it stays in its own topic.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from broker.delivery.context import Context
 from broker.delivery.queue_state import QueueState
-from broker.record_writer import NewRecord
-from broker.topics.names import DEAD_LETTER_PREFIX
 from trovemq_proto.records.layout import PROPERTY_DEAD_ID, PROPERTY_DEAD_TOPIC
 from trovemq_proto.records.message import decode_stored
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.fault_points import fault_point
+from trovemq_store.topics.names import DEAD_LETTER_PREFIX
 
 
 def dead_letter_topic(group: str) -> str:

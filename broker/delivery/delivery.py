@@ -1,6 +1,6 @@
 """The delivery engine: what consumer groups have been handed, and what they are owed.
 
-The state of a (group, topic, queue) is made from events (broker/events): a change is applied at once and its
+The state of a (group, topic, queue) is made from events (store: events/): a change is applied at once and its
 event added to the log, which is flushed within 100 ms. A tail of events that is lost means that messages are
 delivered again, never that one is lost.
 
@@ -29,27 +29,27 @@ from broker.delivery.pairs import Pairs
 from broker.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
 from broker.delivery.priority_taking import PriorityTaker, passed_over, receive_in_log_order, waiting_of
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import (
+from broker.delivery.receiving import Taker
+from broker.delivery.renewals import Renewed
+from broker.delivery.request import ANY_QUEUE, Delivered, QueueProgress, ReceiveRequest
+from broker.delivery.snapshotting import DeliveryState
+from broker.delivery.standing import MessageStanding, message_standing
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.events.receipt_handle import (
     HandleHead,
     SourceKind,
     encode_handle,
     handle_head,
     illegal_handle,
 )
-from broker.delivery.receiving import Taker
-from broker.delivery.renewals import Renewed
-from broker.delivery.request import ANY_QUEUE, Delivered, QueueProgress, ReceiveRequest
-from broker.delivery.snapshotting import DeliveryState
-from broker.delivery.standing import MessageStanding, message_standing
-from broker.events.codec import Event, EventKind
-from broker.events.event_log import EventLog
-from broker.message_store import MessageStore
-from broker.queues import queue_ids
-from broker.record_writer import RecordWriter
-from broker.topics.subscription_groups import SubscriptionGroups
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 __all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRequest"]
 

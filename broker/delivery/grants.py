@@ -18,12 +18,12 @@ from broker.delivery.dead_letters import copy_to_dead_letters
 from broker.delivery.leases import Lease
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import encode_handles, handle_head
 from broker.delivery.records import property_block_of
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.events.codec import Event, EventKind
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import parse_properties
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import encode_handles, handle_head
 
 _new_delivered = partial(tuple.__new__, Delivered)
 """Delivered from a tuple of its members, without a Python call a message."""

@@ -18,13 +18,13 @@ from broker.delivery.context import Context
 from broker.delivery.order_info import OFFSETS_MAX, OrderInfo, save_order_info
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.receiving import first_attempt
 from broker.delivery.retry_copies import retry_copy
 from broker.delivery.revive_log import pass_revive_log
-from broker.delivery.sources import kind_of
-from broker.events.codec import Event, EventKind
-from broker.record_writer import NewRecord
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import kind_of
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 

@@ -18,9 +18,9 @@ from typing import Final
 import msgspec
 
 from broker.timers.wheel_records import TIME_MAX
-from broker.topics.json_file import JsonFile
-from broker.topics.lax_json import JsonObject
 from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.json_file import JsonFile
+from trovemq_store.topics.lax_json import JsonObject
 
 ORDER_INFO_PATH: Final = "config/consumerOrderInfo.json"
 OFFSETS_MAX: Final = 63

@@ -16,8 +16,8 @@ from broker.delivery.grants import Batch, Grants
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
 from broker.delivery.records import properties_of
-from broker.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 
 
 def message_group_of(record: memoryview | None) -> str:

@@ -14,9 +14,9 @@ from typing import Final
 from broker.delivery.leases import Lease, LeaseHeap
 from broker.delivery.open_messages import LOOSE_MAX
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import HandleReader, SourceKind, handle_seed
-from broker.delivery.sources import RETRY_KINDS, source_topic
-from broker.topics.topics import TopicConfig
+from trovemq_store.events.receipt_handle import HandleReader, SourceKind, handle_seed
+from trovemq_store.events.sources import RETRY_KINDS, source_topic
+from trovemq_store.topics.topics import TopicConfig
 
 ATTEMPTS_KEPT_MAX: Final = 1_024
 LOOSE_PAIR_MAX: Final = 16_384

@@ -14,15 +14,15 @@ from broker.delivery.context import Context
 from broker.delivery.orderly import message_group_of
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.records import properties_of
-from broker.delivery.sources import RETRY_KINDS, RETRY_TOPIC_PROPERTY, kind_of, source_topic
 from broker.delivery.starting import start_offset
-from broker.events.codec import Event, EventKind
-from broker.queues import queue_ids
-from broker.topics.subscription_groups import SubscriptionGroup
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import RETRY_KINDS, RETRY_TOPIC_PROPERTY, kind_of, source_topic
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
 class Pairs:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from broker.delivery.leases import Lease
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
-from broker.events.codec import Event, EventKind
+from trovemq_store.events.codec import Event, EventKind
 
 
 class Acknowledgement(NamedTuple):

@@ -2,7 +2,7 @@
 received.
 
 `PriorityOrder` is what the receiving side asks. `PriorityQueues` answers it: below an offset `begin` from
-the tree `order` (broker/trees/order_tree.py) where the store has its trees, from there on from memory,
+the tree `order` (index/trees/order_tree.py) where the store has its trees, from there on from memory,
 eight bytes a message, in ten ascending arrays a queue. So memory holds what the tree does not have yet, and
 a start reads no record that the tree has. Without trees all is in memory, of the queues that somebody
 receives from.
@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.delivery.records import RecordReader, properties_of
-from broker.index.consume_queue import ConsumeQueue
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priorities_of, priority_of
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.files.files import StorageError
+from trovemq_store.index.consume_queue import ConsumeQueue
 
 CHUNK_MAX: Final = 256
 """Offsets that are read from the tree at once."""

@@ -35,9 +35,9 @@ from broker.delivery.priority_order import PriorityOrder
 from broker.delivery.queue_state import QueueState
 from broker.delivery.receiving import Taker
 from broker.delivery.records import properties_of
-from broker.events.codec import Event, EventKind
-from broker.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.events.codec import Event, EventKind
 
 _NONE: Final = -1
 _STEP: Final = 1 << 20

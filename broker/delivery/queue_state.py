@@ -32,8 +32,8 @@ from broker.delivery.by_priority import ByPriority
 from broker.delivery.leases import Lease
 from broker.delivery.open_messages import OpenMessages
 from broker.delivery.packed_leases import BLOCK_BITS, BLOCK_SIZE
-from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.sequence_set import SequenceSet
+from trovemq_store.events.receipt_handle import SourceKind
 
 
 class QueueState:

@@ -19,11 +19,11 @@ from broker.delivery.context import Context
 from broker.delivery.grants import Batch, Grants
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.records import properties_of, reconsume_times_of
-from broker.delivery.sources import RETRY_TOPIC_PROPERTY
-from broker.index.consume_queue import ConsumeQueue
-from broker.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
+from trovemq_store.index.consume_queue import ConsumeQueue
 
 UNITS_STEP: Final = 512
 

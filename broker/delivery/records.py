@@ -9,8 +9,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
@@ -21,6 +19,8 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_AT,
     header_shift,
 )
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE
 from trovemq_store.files.files import StorageError
 
 _SIZE_AND_PHYSICAL_OFFSET: Final = Struct(f">i{PHYSICAL_OFFSET_AT - 4}xq")

@@ -11,9 +11,9 @@ from broker.delivery.context import Context
 from broker.delivery.leases import Lease
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import SourceKind
-from broker.delivery.sources import kind_of
-from broker.events.codec import Event, EventKind
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import kind_of
 
 _SETTLED = (EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.RETRIED)
 

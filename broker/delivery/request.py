@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.filters.filter import TAKE_ALL, Filter
-from broker.topics.subscription_groups import SubscriptionGroup
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ANY_QUEUE = -1
 

@@ -13,12 +13,12 @@ from typing import Final
 from broker.delivery.context import Context
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
-from broker.events.codec import Event, EventKind
-from broker.index.consume_queue import ConsumeQueue
-from broker.queues import messages_from
-from broker.record_writer import NewRecord
-from broker.topics.names import RETRY_PREFIX
 from trovemq_proto.records.message import decode_stored
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.topics.names import RETRY_PREFIX
 
 _BATCH: Final = 64
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from broker.delivery.context import Context
-from broker.delivery.receipt_handle import SourceKind
-from broker.delivery.sources import source_topic
-from broker.record_writer import NewRecord
 from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.message import decode_stored
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import source_topic
 
 FIRST_POP_TIME_PROPERTY: Final = "1ST_POP_TIME"
 

@@ -18,14 +18,14 @@ from typing import Final
 
 import msgspec
 
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
 from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
-from broker.topics.names import RETRY_PREFIX
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message, java_hash
 from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from trovemq_store.topics.names import RETRY_PREFIX
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.delivery.context import Context
-from broker.delivery.receipt_handle import SourceKind
-from broker.queues import readable_units
+from trovemq_store.engine.queues import readable_units
+from trovemq_store.events.receipt_handle import SourceKind
 
 
 def start_offset(

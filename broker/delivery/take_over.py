@@ -18,13 +18,13 @@ from broker.delivery.leases import Lease
 from broker.delivery.order_info import OrderInfo, load_order_info
 from broker.delivery.pairs import Pairs
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.records import properties_of, reconsume_times_of
 from broker.delivery.retry_copies import retry_copy
 from broker.delivery.revive_log import CheckPoint, ReviveLog, pass_revive_log
-from broker.delivery.sources import RETRY_TOPIC_PROPERTY, kind_of
-from broker.events.codec import Event, EventKind
-from broker.message_store import MessageStore
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY, kind_of
 from trovemq_store.files.files import FileSystem
 
 

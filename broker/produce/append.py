@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from broker.deduplication import Deduplication
-from broker.message_store import AppendResult, MessageStore
 from broker.produce.group_commit import GroupCommit, Grown
-from broker.store_settings import StoreSettings
-from broker.topics.message_kinds import check_kinds
-from broker.topics.names import check_topic_name
-from broker.topics.topics import TopicConfig
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import BLANK_SIZE, RecordBatch, pack_host, validate_batch
 from trovemq_proto.records.priorities import check_priorities
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import Buffer
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.message_kinds import check_kinds
+from trovemq_store.topics.names import check_topic_name
+from trovemq_store.topics.topics import TopicConfig
 
 Durability = Literal["disk", "memory"]
 

@@ -22,13 +22,13 @@ from typing import Final
 
 import numpy as np
 
-from broker.message_store import AppendResult
 from broker.produce.append import Appender
 from broker.produce.choose_queue import QueueChooser
 from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
 QUIET_TURNS: Final = 4  # a call takes so many from its acceptance to here

@@ -22,10 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from broker.store_settings import FlushMode
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.files import StorageError
+from trovemq_store.settings import FlushMode
 
 PAGE_SIZE: Final = 4096
 GATHER_TURNS: Final = 16  # of the event loop
@@ -36,7 +36,7 @@ Resolve = Callable[[TroveError | None], None]
 
 
 class Flushable(Protocol):
-    """A captured sync: see broker.message_store.FlushWork."""
+    """A captured sync: see trovemq_store.engine.message_store.FlushWork."""
 
     end: int
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.store_settings import StoreSettings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
@@ -22,6 +21,7 @@ from trovemq_proto.records import (
 )
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6
+from trovemq_store.settings import StoreSettings
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1

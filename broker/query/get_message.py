@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.lacking import lacking_note
 from broker.query.located import queue_offset_of
 from broker.query.query_by_key import query_pages
-from broker.queues import find_queue
-from broker.steps import Steps, finished
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
@@ -30,6 +27,9 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_STORE_HOST_IPV6,
     born_shift,
 )
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import find_queue
+from trovemq_store.engine.steps import Steps, finished
 
 ID_SIZE_MAX: Final = 255
 

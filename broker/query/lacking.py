@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.message_store import MessageStore
+from trovemq_store.engine.message_store import MessageStore
 
 
 def lacking_note(store: MessageStore, topic: str, begin_ms: int) -> str:

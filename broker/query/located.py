@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.index.consume_queues import ConsumeQueues
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.layout import QUEUE_ID_AT, QUEUE_OFFSET_AT
+from trovemq_store.index.consume_queues import ConsumeQueues
 
 
 def queue_offset_of(

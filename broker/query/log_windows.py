@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queues import ConsumeQueues
-from broker.message_store import MessageStore
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.consume_queues import ConsumeQueues
 
 WINDOW_BYTES: Final = 1 << 18
 

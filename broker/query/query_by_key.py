@@ -22,18 +22,18 @@ from typing import Final
 
 import numpy as np
 
-from broker.index.key_index import KeyIndex
-from broker.message_store import MessageStore
 from broker.query.cursor import Cursor
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.located import queue_offset_of
 from broker.query.log_windows import matches, windows
-from broker.queues import queue_ids
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
 from trovemq_store.files.files import StorageError
+from trovemq_store.index.key_index import KeyIndex
 
 # Work is counted in steps along a chain, about a microsecond each; a page stops when it has done its share.
 WORK_MAX: Final = 5_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.message_store import MessageStore
-from broker.queues import queue_ids as queue_ids_of
-from broker.queues import queue_range
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids as queue_ids_of
+from trovemq_store.engine.queues import queue_range
 
 
 class QueueOffsets(NamedTuple):

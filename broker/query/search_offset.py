@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.index import time_search
-from broker.message_store import MessageStore
-from broker.queues import find_queue
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import find_queue
+from trovemq_store.index import time_search
 
 
 def search_offset(

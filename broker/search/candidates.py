@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.message_store import MessageStore
 from broker.query.located import queue_offset_of
 from broker.search.conditions import SearchQuery
 from broker.search.matching import answers
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
 NOTES_MAX: Final = 8

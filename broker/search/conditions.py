@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, TypeAlias
 
-from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from trovemq_proto.records.keys import key_word, keys_with_spaces
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 
 TIME_MAX: Final = (1 << 63) - 1
 VALUE_SIZE_MAX: Final = 32_767

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.search.conditions import AllOf, Condition, Has, SearchQuery
-from broker.trees.layout import KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import RecordFields, store_timestamp
 from trovemq_proto.records.layout import (
@@ -20,6 +19,7 @@ from trovemq_proto.records.layout import (
     VALUE_END,
 )
 from trovemq_proto.records.property_scan import PropertyScan, Slices
+from trovemq_store.index.trees.layout import KEY
 
 Mask: TypeAlias = NDArray[np.bool_]
 

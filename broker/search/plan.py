@@ -32,7 +32,8 @@ from broker.search.walks import (
     term_walk,
     terms_beginning,
 )
-from broker.trees.layout import (
+from trovemq_store.files.trees import key_after
+from trovemq_store.index.trees.layout import (
     OFFSET,
     PROPERTY,
     TERM,
@@ -43,7 +44,6 @@ from broker.trees.layout import (
     term_of,
     term_prefix,
 )
-from trovemq_store.files.trees import key_after
 
 COUNTED_MAX: Final = 256
 """Entries of one condition that are counted before the search begins."""

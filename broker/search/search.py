@@ -21,9 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from broker.message_store import MessageStore
 from broker.query.log_windows import WINDOW_BYTES, windows
-from broker.queues import queue_ids
 from broker.search.candidates import Found
 from broker.search.conditions import SearchQuery
 from broker.search.cursor import decode_cursor, encode_cursor
@@ -32,11 +30,13 @@ from broker.search.plan import Plan, Planner
 from broker.search.sifting import MISSES_MIN, SIFTED_MAX, may_answer
 from broker.search.time_bounds import within_time
 from broker.search.walks import END, Range, Ranks
-from broker.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, TopicEntry, property_key
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.trees import TreeReader
+from trovemq_store.index.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, TopicEntry, property_key
 
 # Work is counted in entries of the trees that are touched, about a microsecond each.
 WORK_MAX: Final = 5_000

@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.message_store import MessageStore
 from broker.search.conditions import SearchQuery
 from broker.search.matching import Mask, answering
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import RECORD_SIZE_MIN
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
 SIFTED_MAX: Final = 256

@@ -8,13 +8,13 @@ and one that is later than `end` by more than that none behind it. Which records
 
 from __future__ import annotations
 
-from broker.message_store import MessageStore
 from broker.search.conditions import SearchQuery
-from broker.store_reading import CLOCK_STEP_MAX_MS
-from broker.trees.layout import LOCATION, OFFSET
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.fields import read_fields, store_timestamp
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
 from trovemq_store.files.trees import TreeReader
+from trovemq_store.index.trees.layout import LOCATION, OFFSET
 
 _FINE: int = 1 << 16
 """Bytes of the log that are not divided any further."""

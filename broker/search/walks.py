@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.trees.layout import LOCATION, LOCATION_ENTRY, OFFSET, TERM
 from trovemq_store.files.trees import TreeReader, key_after
+from trovemq_store.index.trees.layout import LOCATION, LOCATION_ENTRY, OFFSET, TERM
 
 Ranks: TypeAlias = NDArray[np.int64]
 

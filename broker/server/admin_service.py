@@ -10,16 +10,16 @@ import grpc
 from broker.consume.long_poll import LongPolls
 from broker.consume.offsets import OffsetKeeper, ResetTarget
 from broker.held_log import TopicHold
-from broker.message_store import MessageStore
-from broker.queues import queue_ids, queue_range, topic_not_found
 from broker.server.traffic import Traffic
 from broker.topic_changes import TopicChanges
-from broker.topics.names import is_system_topic
-from broker.topics.topic_options import option_texts
-from broker.topics.topics import QUEUE_COUNT_DEFAULT, TopicConfig
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
+from trovemq_store.topics.names import is_system_topic
+from trovemq_store.topics.topic_options import option_texts
+from trovemq_store.topics.topics import QUEUE_COUNT_DEFAULT, TopicConfig
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 NO_OFFSET = -1

@@ -16,13 +16,13 @@ from broker.biography.timeline import TimelineEvent
 from broker.biography.verdicts import CONSUMED_REASONS, Members, Verdict
 from broker.consumer_model import ConsumerModel
 from broker.filters.filter import Filter, parse_filter
-from broker.message_store import MessageStore
 from broker.query.lacking import lacking_note
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

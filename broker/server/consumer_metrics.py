@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 from broker.server.metric_families import NodeFamilies, Samples, flag
 from broker.server.rocketmq.clients import Client
 from broker.server.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
-from broker.topics.names import RETRY_PREFIX, is_system_group, is_system_topic
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.topics.names import RETRY_PREFIX, is_system_group, is_system_topic
 
 GROUP_LABELS: Final = ("consumer_group", "topic", "is_retry", "is_system")
 PRODUCER_LABELS: Final = ("language", "version", "protocol_type")

@@ -6,7 +6,6 @@ from typing import Final, cast
 from urllib.parse import unquote
 
 from broker.consume.pull import PullRequest, PullResult
-from broker.message_store import AppendResult
 from broker.produce.append import Durability, put_status
 from broker.produce.outgoing import OutgoingMessage
 from broker.server.frames import write_fetch_reply
@@ -14,6 +13,7 @@ from trovemq_daemon.grpc_server import error_to_wire
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import pack_host
 from trovemq_proto.v1 import common_pb2, message_pb2
+from trovemq_store.engine.message_store import AppendResult
 
 _DURABILITY: Final = {"disk": common_pb2.DISK, "memory": common_pb2.MEMORY}
 

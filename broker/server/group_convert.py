@@ -7,12 +7,12 @@ from typing import Final
 from broker.consume.group_lag import QueueLag
 from broker.consume.offsets import ResetEntry, ResetTarget
 from broker.server.rocketmq.clients import Client
-from broker.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
-from broker.topics.subscription_groups import RETRY_MAX_DEFAULT, SubscriptionGroup
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2
+from trovemq_store.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
+from trovemq_store.topics.subscription_groups import RETRY_MAX_DEFAULT, SubscriptionGroup
 
 NO_OFFSET: Final = -1
 

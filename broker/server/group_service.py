@@ -15,11 +15,9 @@ from broker.consume.offsets import OffsetKeeper
 from broker.consumer_model import ConsumerModel
 from broker.filters.filter import Filter, parse_filter
 from broker.group_changes import GroupChanges
-from broker.message_store import MessageStore
 from broker.query.get_message import message_steps
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import WORK_MAX, query_pages
-from broker.queues import queue_ids
 from broker.server.group_convert import (
     group_of,
     lag_to_wire,
@@ -34,13 +32,15 @@ from broker.server.rocketmq.group_order import fifo_topics
 from broker.server.rocketmq.messages import message_of
 from broker.server.turns import Turns
 from broker.timers.recall_handle import encode_recall_handle
-from broker.topics.names import check_group_name, is_system_group, is_system_topic
-from broker.topics.subscription_groups import SubscriptionGroup
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2, group_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.topics.names import check_group_name, is_system_group, is_system_topic
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -16,7 +16,7 @@ from broker.consume.lag import consumer_lags
 from broker.server.consumer_metrics import GROUP_LABELS, ConsumerMetrics, group_values
 from broker.server.metric_families import NODE_LABELS, NodeFamilies, Samples, flag
 from broker.server.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
-from broker.topics.names import is_system_topic
+from trovemq_store.topics.names import is_system_topic
 
 TOPIC_LABELS: Final = ("topic", "message_type", "is_system")
 PERMISSION: Final = 6  # RocketMQ's read and write

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 import grpc
 import numpy as np
 
-from broker.message_store import MessageStore
 from broker.query.get_message import FoundMessages, IdentifierKind, get_message_at, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.lacking import lacking_note
@@ -24,6 +23,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import query_pb2, query_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 NOTES_MAX: Final = 64

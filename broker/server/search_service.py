@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 import grpc
 import numpy as np
 
-from broker.message_store import MessageStore
 from broker.query.lacking import lacking_note
 from broker.search.conditions import (
     DEPTH_MAX,
@@ -26,11 +25,12 @@ from broker.search.conditions import (
 from broker.search.search import SearchPage, SearchPart, search_page, search_pages
 from broker.server.traffic import Traffic
 from broker.server.turns import Turns
-from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import search_pb2, search_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 NOTES_MAX: Final = 64

@@ -13,9 +13,7 @@ from broker.consume.priority_counts import PriorityCounts
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
-from broker.deduplication import Deduplication
 from broker.delivery.priority_waiting import waiting_by_priority
-from broker.message_store import MessageStore
 from broker.produce.group_commit import GroupCommit
 from broker.retention_task import RetentionCounters
 from broker.server.query_service import QueryService
@@ -24,6 +22,8 @@ from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.search_service import SearchCounters
 from broker.server.store_service import StoreCounters
 from broker.server.traffic import Traffic
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
 
 GROUP_ENTRIES_MAX: Final = 10_000  # pairs of group and topic that one answer looks at
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Final
 
-from broker.backup.capture import Capture, capture_log, queue_steps
-from broker.backup.writer import BackupWriter
-from broker.message_store import MessageStore
 from broker.server.pace import REPORT_S, Pace
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto.v1 import store_pb2
+from trovemq_store.backup.capture import Capture, capture_log, queue_steps
+from trovemq_store.backup.writer import BackupWriter
+from trovemq_store.engine.message_store import MessageStore
 
 SLICE_S: Final = 0.05  # in a thread, at a stretch
 SLICE_BYTES: Final = 4 << 20

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from broker.message_store import MessageStore
-from broker.scrub.checked_store import ReadAhead
-from broker.scrub.findings import Finding, Findings
-from broker.scrub.live_store import IndexMappings, LiveScrub
 from broker.server.pace import REPORT_S, Pace
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import store_pb2
+from trovemq_store.check.checked_store import ReadAhead
+from trovemq_store.check.findings import Finding, Findings
+from trovemq_store.check.live_store import IndexMappings, LiveScrub
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
 SCRUB_STEP_BYTES: Final = 48 << 10  # of the log, in one step on the loop

@@ -16,10 +16,6 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from broker.backup.copying import storage_error
-from broker.backup.writer import BackupWriter, checked_target
-from broker.message_store import MessageStore
-from broker.scrub.findings import Finding
 from broker.server.pace import REPORT_S, Pace
 from broker.server.store_backup import BackupRun
 from broker.server.store_scrub import begin_scrub, scrub_reply, scrub_steps
@@ -28,6 +24,10 @@ from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import store_pb2, store_pb2_grpc
+from trovemq_store.backup.copying import storage_error
+from trovemq_store.backup.writer import BackupWriter, checked_target
+from trovemq_store.check.findings import Finding
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -1,6 +1,6 @@
 """Long work on the event loop, in turns.
 
-A look-up may read megabytes. It does so in steps (broker/steps.py) or in pages, each a few milliseconds of
+A look-up may read megabytes. It does so in steps (engine/steps.py) or in pages, each a few milliseconds of
 processor at most. All of them share one `Turns`: in each pass of the loop one piece of long work gets one
 turn, however many are under way. So a small request waits for one turn, and not for every look-up.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from typing import Final, TypeVar
 
-from broker.steps import Result, Steps
+from trovemq_store.engine.steps import Result, Steps
 
 TURN_S: Final = 0.005
 """A turn ends with the first step that ends after this."""

@@ -16,14 +16,14 @@ from typing import Final
 
 import numpy as np
 
-from broker.copy_failures import OF_THE_RECORD
-from broker.message_store import MessageStore
-from broker.record_writer import RecordWriter
 from broker.timers.calendar import Rows
 from broker.timers.copies import Target, delivered_copy
 from broker.timers.sources import WHEEL_SOURCE, Sources
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
+from trovemq_store.engine.copy_failures import OF_THE_RECORD
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.files.fault_points import fault_point
 
 TURN_BYTES_MAX: Final = 4 << 20

@@ -22,9 +22,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import ConsumeQueue
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP
 from broker.timers.calendar import Rows
 from broker.timers.rocketmq_files import (
     MAGIC_DEFAULT,
@@ -48,8 +45,11 @@ from broker.timers.rocketmq_files import (
 from broker.timers.sources import WHEEL_SOURCE, Sources, queue_of, source_of
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
+from trovemq_store.index.consume_queue import ConsumeQueue
 
 ROLL_WINDOW_MS: Final = 172_800_000
 """timerRollWindowSlot: what is further ahead gets a nearer slot, and is put into the wheel again there."""

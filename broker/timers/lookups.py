@@ -12,16 +12,16 @@ from typing import Final
 
 import numpy as np
 
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery
 from broker.query.query_by_key import query_pages
-from broker.queues import queue_ids
-from broker.steps import Steps
 from broker.timers.calendar import WAITS, slot_of
 from broker.timers.sources import queue_of, source_of
 from broker.timers.waiting_table import WaitingTable
 from broker.timers.wheel_records import WHEEL_TOPIC
 from trovemq_proto.records.layout import QUEUE_ID_AT, SCHEDULE_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.steps import Steps
 
 FOUND_MAX: Final = 1_000
 CANDIDATES_STEP: Final = 8

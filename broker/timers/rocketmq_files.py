@@ -53,11 +53,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.topics.json_file import JsonFile
-from broker.topics.lax_json import JsonObject, integer_member, object_member
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.json_file import JsonFile
+from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 
 CHECK_PATH: Final = "config/timercheck"
 LOG_DIRECTORY: Final = "timerlog"

@@ -8,9 +8,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import ConsumeQueue
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
 from broker.timers.wheel_records import (
     WHEEL_QUEUE_ID,
     WHEEL_TOPIC,
@@ -21,7 +18,10 @@ from broker.timers.wheel_records import (
 )
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
 from trovemq_store.files.files import StorageError
+from trovemq_store.index.consume_queue import ConsumeQueue
 
 WHEEL_SOURCE: Final = 0
 SCHEDULE_QUEUES_MAX: Final = 1_024

@@ -19,12 +19,6 @@ from typing import Final
 import numpy as np
 
 from broker.consumer_settings import ConsumerSettings
-from broker.deduplication import withdraw
-from broker.events.codec import Event, EventKind
-from broker.events.event_log import EventLog
-from broker.message_store import AppendResult, MessageStore
-from broker.record_writer import NewRecord, RecordWriter
-from broker.steps import Steps
 from broker.timers import hand_over
 from broker.timers.calendar import WAITS, Mask, Rows, slot_of
 from broker.timers.delivering import deliver
@@ -49,6 +43,12 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
+from trovemq_store.engine.deduplication import withdraw
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.engine.steps import Steps
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 

@@ -15,12 +15,12 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from broker.message_store import MessageStore
-from broker.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
 from broker.timers.calendar import ROW_DTYPE, WAITS, Calendar, Mask, Rows, slot_of
 from broker.timers.recalled import RecalledKeys
 from broker.timers.sources import Sources, queue_of
 from broker.timers.wheel_records import Waiting
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, UNREADABLE_UNIT_SIZE, readable_units
 
 _Row = tuple[int, int, int, int, int, int]
 

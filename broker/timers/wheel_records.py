@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from broker.record_writer import NewRecord
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, parse_properties
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.fields import read_fields
@@ -41,6 +40,7 @@ from trovemq_proto.records.layout import (
     host_bits,
 )
 from trovemq_proto.records.property_block import without
+from trovemq_store.engine.record_writer import NewRecord
 
 WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
 WHEEL_QUEUE_ID: Final = 0

@@ -18,19 +18,19 @@ from typing import Annotated, Final
 
 import typer
 
-from broker.backup.restore import restore
 from broker.rocketmq_keys import IGNORED_KEYS
-from broker.scrub.findings import Finding, Findings
 from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from broker.tools import dump, export, tree_dump
-from broker.tools.repair import repair
-from broker.tools.stopped_trees import stopped_trees
-from broker.tools.store_view import SIZES, LogScan, StoreView
 from broker.tools.tree_dump import TreeView
-from broker.tools.verify import verify
 from trovemq_daemon.settings import SettingsError, load_settings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.backup.restore import restore
+from trovemq_store.check.findings import Finding, Findings
+from trovemq_store.check.repair import repair
+from trovemq_store.check.stopped_trees import stopped_trees
+from trovemq_store.check.store_view import SIZES, LogScan, StoreView
+from trovemq_store.check.verify import verify
 from trovemq_store.files.files import StorageError
 
 EXIT_FINE: Final = 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.index.consume_queue import BLANK_SIZE
-from broker.log import checkpoint
-from broker.scrub import layouts
-from broker.tools.store_view import LogScan, StoreView
-from broker.topics.lax_json import JsonObject
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordState, check_record
+from trovemq_store.check import layouts
+from trovemq_store.check.store_view import LogScan, StoreView
+from trovemq_store.index.consume_queue import BLANK_SIZE
+from trovemq_store.log import checkpoint
+from trovemq_store.topics.lax_json import JsonObject
 
 UNITS_AT_ONCE: Final = 4096
 

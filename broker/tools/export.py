@@ -10,17 +10,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import BLANK_SIZE, UNIT_DTYPE
-from broker.projection import DispatchBatch
-from broker.scrub.layouts import QueueView
-from broker.scrub.queue_check import by_queue, unit_indexes, units_of
-from broker.tools.store_view import LogScan, StoreView
-from broker.topics.json_file import JsonFile
-from broker.topics.lax_json import JsonObject
-from broker.topics.offsets import OFFSETS_PATH
-from broker.topics.topics_file import TopicsFile
 from trovemq_proto.records import Message
+from trovemq_store.check.layouts import QueueView
+from trovemq_store.check.queue_check import by_queue, unit_indexes, units_of
+from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.index.consume_queue import BLANK_SIZE, UNIT_DTYPE
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.topics.json_file import JsonFile
+from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.offsets import OFFSETS_PATH
+from trovemq_store.topics.topics_file import TopicsFile
 
 BROKER_CONFIG_KEYS: Final = frozenset(
     {

@@ -16,16 +16,16 @@ from enum import StrEnum
 
 import numpy as np
 
-from broker.tools.store_view import StoreView
-from broker.topics.lax_json import JsonObject
-from broker.topics.topics import TopicTable
-from broker.trees.layout import LOCATION, LOCATION_ENTRY, OFFSET, TERM, UNIQUE_KEY, term_prefix
-from broker.trees.topic_numbers import TopicNumbers
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordState, check_record, decode_message
 from trovemq_proto.records.priorities import priority_of
+from trovemq_store.check.store_view import StoreView
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.trees import TreeReader, key_after
+from trovemq_store.index.trees.layout import LOCATION, LOCATION_ENTRY, OFFSET, TERM, UNIQUE_KEY, term_prefix
+from trovemq_store.index.trees.topic_numbers import TopicNumbers
+from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.topics import TopicTable
 
 
 class TreeView(StrEnum):

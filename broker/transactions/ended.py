@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.queues import messages_from, queue_ids
 from broker.transactions.records import GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID, HalfMessage
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
@@ -23,6 +21,8 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_COMMIT,
     SYS_FLAG_TRANSACTION_MASK,
 )
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import messages_from, queue_ids
 
 
 def find_ended(store: MessageStore, halves: Sequence[HalfMessage], *, checks_max: int) -> list[HalfMessage]:

@@ -27,7 +27,6 @@ from typing import Final
 
 import msgspec
 
-from broker.record_writer import NewRecord
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, Message
 from trovemq_proto.records.layout import (
     PROPERTY_CRC,
@@ -39,6 +38,7 @@ from trovemq_proto.records.layout import (
     SYS_FLAG_TRANSACTION_COMMIT,
     SYS_FLAG_TRANSACTION_MASK,
 )
+from trovemq_store.engine.record_writer import NewRecord
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

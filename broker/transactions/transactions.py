@@ -23,12 +23,6 @@ from typing import Final
 import msgspec
 
 from broker.consumer_settings import ConsumerSettings
-from broker.deduplication import withdraw
-from broker.events.codec import Event, EventKind
-from broker.events.event_log import EventLog
-from broker.message_store import AppendResult, MessageStore
-from broker.queues import messages_from
-from broker.record_writer import NewRecord, RecordWriter
 from broker.transactions.ended import find_ended
 from broker.transactions.open_halves import OpenHalves
 from broker.transactions.records import (
@@ -49,6 +43,12 @@ from broker.transactions.records import (
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
+from trovemq_store.engine.deduplication import withdraw
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.fault_points import fault_point
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"

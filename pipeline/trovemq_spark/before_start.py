@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from broker.log.segments import DIRECTORY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.storage import Place
+from trovemq_store.log.segments import DIRECTORY
 
 
 def check_arguments(values: Any) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from broker.topics.json_file import JsonFile
 from tests.durability.process_memory import memory_kib, restart_peak
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run
@@ -43,6 +42,7 @@ from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import admin_pb2, common_pb2, group_pb2, message_pb2, query_pb2, route_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.json_file import JsonFile
 
 MILLION: Final = 1_000_000
 GIB: Final = 1 << 30

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Final
 
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.record_writer import NewRecord
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.durability.engine_script import STEPS, WORKERS
 from tests.durability.tree_script import TreeScript, void
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000

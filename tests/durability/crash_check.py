@@ -11,12 +11,10 @@ import numpy as np
 
 from broker.consumer_model import ConsumerModel
 from broker.delivery.request import ReceiveRequest
-from broker.message_store import MessageStore
 from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
-from broker.store_settings import StoreSettings
 from tests.durability.crash_promises import Promises
 from tests.durability.crash_script import (
     AUDIT,
@@ -34,7 +32,9 @@ from tests.durability.crash_seam import Logged, LogImage
 from tests.support.engine import flush, read_queue
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 
 TURNS_MAX: Final = 1_000
 Queue = tuple[str, int]

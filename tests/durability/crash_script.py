@@ -18,16 +18,16 @@ import pytest
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord
-from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import OP_TOPIC
 from tests.durability.crash_promises import Delayed, Half, Plain, Promises
 from tests.durability.crash_seam import RecordingFileSystem
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, record
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 PLAIN, BILLS, LATER, DEALS = TOPICS = ("orders", "bills", "later", "deals")
 QUEUES: Final = 2

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.log.segments import DIRECTORY
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.message import decode_message
 from trovemq_store.files.files import Buffer, File, StorageError, WritableMap
 from trovemq_store.files.memory import MemoryFile, MemoryFileSystem
+from trovemq_store.log.segments import DIRECTORY
 
 Boundary = Callable[[str, str], None]
 

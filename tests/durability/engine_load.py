@@ -16,17 +16,17 @@ from typing import Final
 
 from broker.consumer_model import ConsumerModel
 from broker.delivery.request import ReceiveRequest
-from broker.log.retention import DiskUse, RetentionPolicy
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord
 from broker.retention_task import RetentionTask
 from broker.topic_changes import TopicChanges
-from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from tests.durability.engine_threads import EngineThreads, Reply
 from tests.durability.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from tests.support.engine import append, record
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, pack_host
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.log.retention import DiskUse, RetentionPolicy
+from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 PRODUCERS: Final = 4
 LEASE_MS: Final = 10_000

@@ -32,16 +32,16 @@ import msgspec
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
-from broker.log.commit_log import FlushWork
-from broker.message_store import MessageStore
-from broker.store_settings import FlushMode
 from tests.durability.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
 from tests.durability.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
 from tests.durability.oracle_check import StoreCheck
 from tests.support.engine import NOW_MS, SMALL
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.fault_points import armed
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log.commit_log import FlushWork
+from trovemq_store.settings import FlushMode
 
 KILLED: Final = 9
 """The exit code of a process that ended at a fault point."""

@@ -20,14 +20,14 @@ from typing import Final, NamedTuple
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.dead_letters import dead_letter_topic
-from broker.message_store import MessageStore
-from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 SETTINGS: Final = replace(
     SMALL,

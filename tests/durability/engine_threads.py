@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.consumer_model import ConsumerModel
-from broker.message_store import FlushWork, MessageStore
 from tests.durability.oracle import Ledger
+from trovemq_store.engine.message_store import FlushWork, MessageStore
 
 ASYNC_FLUSH_SHARE: Final = 0.05
 """Of the turns with async flush that begin a sync."""

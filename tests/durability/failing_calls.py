@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
-from broker.record_writer import NewRecord
-from broker.scrub.findings import Finding, Findings
-from broker.scrub.live_store import IndexMappings, LiveScrub
 from tests.support.engine import NOW_MS, append, flush, record
 from tests.support.retention import HOUR_MS, SETTINGS, Broker, bodies
 from tests.support.trials import Trials, strata
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.check.findings import Finding, Findings
+from trovemq_store.check.live_store import IndexMappings, LiveScrub
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem

@@ -22,15 +22,15 @@ from typing import Any, Final
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
-from broker.record_writer import NewRecord
 from broker.timers import rocketmq_files
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, flush, record
 from trovemq_proto.records.validate import validate_batch
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 SETTINGS: Final = replace(SMALL, commit_log_file_size=1 << 16, index_item_count=512, flush_mode="sync")
 CONSUMERS: Final = ConsumerSettings(new_group_start="begin", timer_log_file_size=52 * 64)

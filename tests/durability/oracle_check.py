@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.consumer_model import ConsumerModel
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from tests.durability.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
 from trovemq_proto.records import Message, decode_message
+from trovemq_store.engine.message_store import MessageStore
 
 OLD_KEYS_SAMPLE: Final = 40
 CATCH_UP_BYTES: Final = 1 << 20

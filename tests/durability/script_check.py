@@ -7,10 +7,8 @@ from collections import Counter, defaultdict
 
 from broker.delivery.dead_letters import dead_letter_topic
 from broker.delivery.request import ReceiveRequest
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.durability.consumer_script import HOUR_MS, ConsumerScript
 from tests.durability.engine_script import KEYS, PLAIN, QUEUES, STEPS, WORKERS, EngineScript, Ledger
@@ -19,7 +17,9 @@ from tests.support.engine import read_queue
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ROUNDS_MAX = 40
 

@@ -17,18 +17,18 @@ import pytest
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
-from broker.log.retention import ClosedSegment, DiskUse, RetentionPolicy, decide
-from broker.message_store import MessageStore
 from broker.query.search_offset import search_offset
-from broker.record_writer import NewRecord
 from broker.timers import rocketmq_files
-from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, record
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.retention import ClosedSegment, DiskUse, RetentionPolicy, decide
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS

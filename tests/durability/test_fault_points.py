@@ -18,8 +18,6 @@ from typing import Final
 
 import pytest
 
-from broker.message_store import MessageStore
-from broker.store_trim import trim_now
 from broker.timers import rocketmq_files
 from tests.durability.consumer_script import ConsumerScript
 from tests.durability.engine_script import SETTINGS, Ledger, StoppedError
@@ -28,6 +26,8 @@ from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, open_store, 
 from tests.support.trials import SOAK, Trials
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.fault_points import POINTS, armed
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem

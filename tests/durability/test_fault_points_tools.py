@@ -15,18 +15,18 @@ from typing import Final
 
 import pytest
 
-from broker.backup.capture import capture_log, queue_steps
-from broker.backup.manifest import MANIFEST_NAME
-from broker.backup.restore import restore
-from broker.backup.writer import BackupWriter
-from broker.message_store import MessageStore
-from broker.store_trim import trim_now
-from broker.tools.repair import repair
-from broker.tools.store_view import StoreView
 from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, flush, record, scan_bodies
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
+from trovemq_store.backup.capture import capture_log, queue_steps
+from trovemq_store.backup.manifest import MANIFEST_NAME
+from trovemq_store.backup.restore import restore
+from trovemq_store.backup.writer import BackupWriter
+from trovemq_store.check.repair import repair
+from trovemq_store.check.store_view import StoreView
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.fault_points import POINTS, armed
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.real import RealFileSystem

@@ -18,27 +18,15 @@ import msgspec
 import pytest
 from zlib_ng.zlib_ng import crc32
 
-from broker.backup.manifest import FileEntry, Manifest, load_manifest
 from broker.consumer_model import SNAPSHOT_PATH, ConsumersState
 from broker.delivery.order_info import ORDER_INFO_PATH, load_order_info
-from broker.delivery.receipt_handle import HandleReader, encode_handle, handle_head, handle_seed
 from broker.delivery.revive_log import ReviveLog
-from broker.events.codec import EVENT_DTYPE, decode_events
-from broker.events.snapshot import SnapshotFile
 from broker.filters.filter import FilterCache
-from broker.index.consume_queues import ConsumeQueues
-from broker.index.key_index import KeyIndex
-from broker.log import checkpoint, state
 from broker.query.cursor import Cursor
 from broker.query.key_query import KeyQuery
 from broker.timers.recall_handle import decode_recall_handle, encode_recall_handle
 from broker.timers.rocketmq_files import DelayOffsets, load_check, load_units
 from broker.timers.wheel_records import read_record, read_waiting
-from broker.topics import lax_json
-from broker.topics.deletions import TopicDeletions
-from broker.topics.offsets import ConsumerOffsets
-from broker.topics.subscription_groups import SubscriptionGroups
-from broker.topics.topics import TopicTable
 from tests.support.answers import Answers
 from tests.support.damage import TINY, Files, tiny_store
 from tests.support.engine import open_store, record, send
@@ -47,6 +35,18 @@ from trovemq._verify.ledger import LedgerReader
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import check_record, decode_message, parse_properties, scan_run, validate_batch
 from trovemq_proto.records.fields import read_fields
+from trovemq_store.backup.manifest import FileEntry, Manifest, load_manifest
+from trovemq_store.events.codec import EVENT_DTYPE, decode_events
+from trovemq_store.events.receipt_handle import HandleReader, encode_handle, handle_head, handle_seed
+from trovemq_store.events.snapshot import SnapshotFile
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.log import checkpoint, state
+from trovemq_store.topics import lax_json
+from trovemq_store.topics.deletions import TopicDeletions
+from trovemq_store.topics.offsets import ConsumerOffsets
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+from trovemq_store.topics.topics import TopicTable
 
 TOTAL: Final = 20_000
 USUAL: Final = 1_000

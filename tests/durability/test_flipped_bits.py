@@ -20,7 +20,6 @@ from typing import Final
 import pytest
 
 from broker.consumer_model import ConsumerModel
-from broker.message_store import MessageStore
 from tests.support.answers import Answers, Known, Verdict
 from tests.support.damage import (
     TINY,
@@ -39,6 +38,7 @@ from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import BODY_CRC_AT, PHYSICAL_OFFSET_AT, QUEUE_ID_AT
+from trovemq_store.engine.message_store import MessageStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -69,7 +69,7 @@ LIMITS: dict[str, Any] = {"clients_max": 40, "timers_max": 400, "transactions_ma
 def limited() -> Iterator[None]:
     """So few topics that the limit is reached; and a small timer wheel: RocketMQ's has 38 MB."""
     with (
-        patch("broker.topics.topics.TOPIC_COUNT_MAX", TOPIC_COUNT_MAX),
+        patch("trovemq_store.topics.topics.TOPIC_COUNT_MAX", TOPIC_COUNT_MAX),
         patch("broker.timers.rocketmq_files.WHEEL_SLOTS", 600),
     ):
         yield

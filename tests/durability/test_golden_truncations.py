@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.store_settings import StoreSettings
 from tests.support.damage import Files
 from tests.support.golden import GOLDEN_DIRECTORY, GOLDEN_NAMES, load_manifest, settings_of
 from tests.support.trials import Trials, strata
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.settings import StoreSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

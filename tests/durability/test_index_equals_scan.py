@@ -15,13 +15,13 @@ from typing import Final
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page, query_pages
-from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, append, flush, record
 from tests.support.trials import Trials
 from trovemq_proto.records.hashes import java_hash
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
 
 MESSAGES: Final = 5_000

@@ -19,9 +19,6 @@ from typing import Final
 import pytest
 
 from broker.consumer_model import ConsumerModel
-from broker.dispatch.dispatcher import Dispatcher
-from broker.log.commit_log import CommitLog
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.timers import rocketmq_files
@@ -41,8 +38,11 @@ from tests.durability.script_check import check_queues, scan
 from tests.support.engine import NOW_MS, flush, open_store, read_queue, send
 from tests.support.trials import SOAK, Trials, strata
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index.dispatcher import Dispatcher
+from trovemq_store.log.commit_log import CommitLog
 
 TOTAL: Final = 2_000
 USUAL: Final = 120

@@ -18,7 +18,7 @@ ONE_TEST = f"{RESTART}test_abort_names_the_process_while_the_store_is_open"
 BUGS = (
     Planted(
         "the log is not synced",
-        "broker/log/commit_log.py",
+        "store/trovemq_store/log/commit_log.py",
         "            segment.file.sync()\n",
         "",
         (f"{RESTART}test_a_power_cut_keeps_everything_that_was_acknowledged[9]",),
@@ -32,21 +32,21 @@ BUGS = (
     ),
     Planted(
         "a new segment's directory is not synced",
-        "broker/log/commit_log.py",
+        "store/trovemq_store/log/commit_log.py",
         "            self._files.sync_directory(DIRECTORY)\n",
         "",
         (f"{RESTART}test_a_power_cut_keeps_everything_that_was_acknowledged[12]",),
     ),
     Planted(
         "the key index is trusted after a crash",
-        "broker/index/key_index.py",
+        "store/trovemq_store/index/key_index.py",
         "            self._cut(trusted_position, store_timestamp_at)\n",
         "",
         (f"{AFTER_A_CRASH}test_items_of_records_that_a_power_cut_took_are_not_believed",),
     ),
     Planted(
         "what is behind the end is not zeroed",
-        "broker/store_opening.py",
+        "store/trovemq_store/engine/opening.py",
         "        return zero_behind(self._files, self._log, end)",
         "        return 0",
         (f"{RESTART}test_a_torn_record_at_the_end_is_cut_and_its_bytes_are_zeroed[50]",),
@@ -67,14 +67,14 @@ BUGS = (
     ),
     Planted(
         "state.json names what was not synced",
-        "broker/message_store.py",
+        "store/trovemq_store/engine/message_store.py",
         "        log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp\n",
         "        log_end, timestamp = self._log.end, self._flushed_timestamp\n",
         (f"{AFTER_A_CRASH}test_the_saved_state_names_nothing_that_no_sync_has_covered",),
     ),
     Planted(
         "state.json names index items that were not synced",
-        "broker/store_marks.py",
+        "store/trovemq_store/engine/store_checkpoint.py",
         "key_index_position=min(self._index_position, log_end)",
         "key_index_position=log_end",
         (f"{AFTER_A_CRASH}test_the_saved_state_names_nothing_of_the_index_that_was_not_synced",),
@@ -90,7 +90,7 @@ BUGS = (
     ),
     Planted(
         "what recovery found is not synced",
-        "broker/store_opening.py",
+        "store/trovemq_store/engine/opening.py",
         "        segment.file.sync()\n",
         "        pass\n",
         (f"{AFTER_A_CRASH}test_what_a_start_after_a_kill_found_survives_a_power_cut",),
@@ -111,7 +111,7 @@ BUGS = (
     ),
     Planted(
         "items that do not fit into an index file are dropped",
-        "broker/index/key_index.py",
+        "store/trovemq_store/index/key_index.py",
         "                done += file.put(hashes[done:], physical[done:], timestamps[done:])",
         "                file.put(hashes[done:], physical[done:], timestamps[done:])\n"
         "                done = len(hashes)",
@@ -119,7 +119,7 @@ BUGS = (
     ),
     Planted(
         "a queue offset is given twice",
-        "broker/message_store.py",
+        "store/trovemq_store/engine/message_store.py",
         "{(topic, queue_id): first + len(patched)}",
         "{(topic, queue_id): first + 1}",
         (f"{RESTART}test_a_batch_of_one_topic_lies_in_one_segment_after_a_restart",),
@@ -133,56 +133,56 @@ BUGS = (
     ),
     Planted(
         "consumer offsets are stored beyond the synced log",
-        "broker/topics/offsets.py",
+        "store/trovemq_store/topics/offsets.py",
         "        return offset if self.limit is None else min(offset, self.limit(topic, queue_id))",
         "        return offset",
         ("tests/unit/topics/test_offsets.py::test_what_is_stored_never_passes_the_synced_log",),
     ),
     Planted(
         "store times follow a clock that goes back",
-        "broker/message_store.py",
+        "store/trovemq_store/engine/message_store.py",
         "        return max(now_ms, self.last_store_timestamp)",
         "        return now_ms",
         (f"{ENGINE}test_append.py::test_the_three_orders_agree_and_times_never_go_back",),
     ),
     Planted(
         "files of old segments go newest first",
-        "broker/store_trim.py",
+        "store/trovemq_store/engine/trim.py",
         "            del self._removals[0]",
         "            del self._removals[0]\n            self._removals.reverse()",
         (f"{RETENTION}test_files_go_oldest_first_and_each_segment_leaves_before_the_next",),
     ),
     Planted(
         "an id counts as known for ever",
-        "broker/trees/unique_ids.py",
+        "store/trovemq_store/index/trees/unique_ids.py",
         "                    if known is not None and known.place.store_timestamp > now_ms - window_ms:\n",
         "                    if known is not None:\n",
         (f"{DEDUPLICATION}test_reading_a_longer_window_hides_nothing_that_is_known",),
     ),
     Planted(
         "ids leave the memory before the tree has them",
-        "broker/trees/store_trees.py",
+        "store/trovemq_store/index/trees/store_trees.py",
         "unique_ids.committed(position)",
         "unique_ids.committed(1 << 62)",
         (f"{DEDUPLICATION}test_an_id_that_came_while_a_step_ran_is_known",),
     ),
     Planted(
         "an id of a deleted topic counts",
-        "broker/trees/unique_ids.py",
+        "store/trovemq_store/index/trees/unique_ids.py",
         "                if offset is not None and offset >= alive_from and unique_id:\n",
         "                if offset is not None and unique_id:\n",
         (f"{DEDUPLICATION}test_an_id_of_a_deleted_topic_may_be_sent_again[False]",),
     ),
     Planted(
         "half of a transaction is visible",
-        "broker/index/consume_queues.py",
+        "store/trovemq_store/index/consume_queues.py",
         "        together = len({id(queue) for queue, _, _ in runs}) == len(runs)\n",
         "        together = False\n",
         ("tests/unit/atomic/test_atomic_commits.py::test_a_consume_queue_without_room_shows_no_half_of_it",),
     ),
     Planted(
         "a transaction that is not whole is not cut",
-        "broker/log/whole_runs.py",
+        "store/trovemq_store/log/whole_runs.py",
         "        if found.end == self._reader.position and ",
         "        if False and ",
         ("tests/durability/test_transaction_crashes.py::test_a_run_that_was_cut_off_at_any_byte_is_gone",),
@@ -207,7 +207,7 @@ BUGS = (
     ),
     Planted(
         "a producer's number that is just too old is stored",
-        "broker/trees/producers.py",
+        "store/trovemq_store/index/trees/producers.py",
         "            if sequence <= highest - DEPTH:\n",
         "            if sequence < highest - DEPTH:\n",
         (MODEL_WALK,),
@@ -244,7 +244,7 @@ BUGS = (
     ),
     Planted(
         "a new topic gets the number of the deleted one of its name",
-        "broker/trees/topic_numbers.py",
+        "store/trovemq_store/index/trees/topic_numbers.py",
         "TopicEntry(self._next, ",
         "TopicEntry(old.number if old else self._next, ",
         (
@@ -254,7 +254,7 @@ BUGS = (
     ),
     Planted(
         "a sweep takes messages that are there",
-        "broker/trees/sweeping.py",
+        "store/trovemq_store/index/trees/sweeping.py",
         "if offset >= below] if value",
         "if offset > below + 4_096] if value",
         (
@@ -274,14 +274,17 @@ def test_the_tests_find_it(bug: Planted, trials: Trials, planting: Planting) -> 
 
 def test_a_bug_that_no_longer_fits_the_code_is_an_error(planting: Planting) -> None:
     with pytest.raises(AssertionError, match="is stale"):
-        find(Planted("gone", "broker/message_store.py", "no such text", "", (ONE_TEST,)), planting)
+        find(
+            Planted("gone", "store/trovemq_store/engine/message_store.py", "no such text", "", (ONE_TEST,)),
+            planting,
+        )
 
 
 @pytest.mark.slow
 def test_a_bug_that_nothing_finds_is_an_error(planting: Planting) -> None:
     harmless = Planted(
         "harmless",
-        "broker/store_marks.py",
+        "store/trovemq_store/engine/store_checkpoint.py",
         "INDEX_FLUSH_EVERY: Final = 10\n",
         "INDEX_FLUSH_EVERY: Final = 11\n",
         (ONE_TEST,),

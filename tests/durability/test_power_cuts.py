@@ -19,12 +19,12 @@ from typing import Final
 
 import pytest
 
-from broker.store_settings import FlushMode
 from tests.durability.engine_process import Life
 from tests.durability.killed_engine import KilledEngine, Moment, kill
 from tests.durability.verified_daemon import SMALL_FILES, check, producers, wait_for_lines
 from tests.support.trials import SOAK, Trials
 from trovemq.testing import BrokerProcess
+from trovemq_store.settings import FlushMode
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 120)]
 

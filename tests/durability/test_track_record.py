@@ -20,14 +20,14 @@ DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 FAULTS = (
     Planted(
         "The disk failed within a write: the send was refused, and its message was there after a crash",
-        "broker/log/commit_log.py",
+        "store/trovemq_store/log/commit_log.py",
         "        if self._dirty_end > self.end:",
         "        if False:",
         (f"{AFTER_A_CRASH}test_of_a_batch_whose_write_failed_half_way_nothing_comes_back",),
     ),
     Planted(
         "Behind a damaged record all messages of the queue moved to other queue offsets",
-        "broker/index/consume_queue.py",
+        "store/trovemq_store/index/consume_queue.py",
         "            self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))",
         "            offset = self._end",
         (
@@ -37,49 +37,49 @@ FAULTS = (
     ),
     Planted(
         "A store whose commit log was gone (a disk that was not mounted) started empty",
-        "broker/store_opening.py",
+        "store/trovemq_store/engine/opening.py",
         "        if saved is not None and saved.log_end > 0 and not len(segments):",
         "        if False:",
         (f"{DAMAGE}test_a_store_whose_commit_log_is_gone_does_not_start_empty",),
     ),
     Planted(
         "Killed while it made a segment, the broker did not start again: a file of the log was too short",
-        "broker/log/segments.py",
+        "store/trovemq_store/log/segments.py",
         'NEW_PATH = f"{OWN_DIRECTORY}/new-segment"',
         'NEW_PATH = f"{DIRECTORY}/new-segment"',
         (f"{DAMAGE}test_no_short_file_can_be_left_in_the_commit_log",),
     ),
     Planted(
         "After a power cut, and a run without the key index, keys found messages that never were",
-        "broker/store_opening.py",
+        "store/trovemq_store/engine/opening.py",
         "        if saved is not None and not saved.key_index_closed:",
         "        if False:",
         (f"{DAMAGE}test_an_index_switched_off_after_a_power_cut_is_not_believed_later",),
     ),
     Planted(
         "A topic's deletion was refused by a full disk, and its messages were gone at the next start",
-        "broker/topics/topic_deletion.py",
+        "store/trovemq_store/topics/topic_deletion.py",
         "            self._deletions.save()\n",
         "",
         (f"{DAMAGE}test_a_deletion_that_the_disk_refuses_loses_nothing",),
     ),
     Planted(
         "The checkpoint named messages that the queues lacked: RocketMQ would not have read them again",
-        "broker/message_store.py",
+        "store/trovemq_store/engine/message_store.py",
         "        if not self._dispatcher.has_before(work.end):",
         "        if True:",
         (f"{DAMAGE}test_the_checkpoint_does_not_pass_what_the_queues_lack",),
     ),
     Planted(
         "A message that a power cut had robbed of a sector came back with zeros among its properties",
-        "broker/log/reader.py",
+        "store/trovemq_store/log/reader.py",
         "            if whole < len(records):",
         "            if False:",
         (f"{AFTER_A_CRASH}test_a_record_without_a_body_that_lost_a_sector_is_cut",),
     ),
     Planted(
         "Messages whose properties hold zeros were taken, and cut off at a start as if a sector were lost",
-        "broker/message_store.py",
+        "store/trovemq_store/engine/message_store.py",
         "        check_properties(patched)\n",
         "",
         (f"{DAMAGE}test_properties_that_look_like_a_lost_sector_are_refused",),
@@ -87,21 +87,21 @@ FAULTS = (
     Planted(
         "After a power cut the broker did not start: the disk had the name of a later segment, and not the "
         "one before it",
-        "broker/log/segments.py",
+        "store/trovemq_store/log/segments.py",
         "            if not follows and known_end is not None and",
         "            if False and",
         (f"{AFTER_A_CRASH}test_segments_whose_names_outlived_the_one_before_them_go",),
     ),
     Planted(
         "A start that failed left files open, and the next one in the same process failed by them",
-        "broker/store_opening.py",
+        "store/trovemq_store/engine/opening.py",
         "            on_failure.callback(projection.close_files)",
         "            pass",
         (f"{DAMAGE}test_a_store_that_cannot_be_opened_leaves_nothing_open",),
     ),
     Planted(
         "After a power cut, files of a deleted topic's queues came back under the new topic of that name",
-        "broker/index/consume_queue.py",
+        "store/trovemq_store/index/consume_queue.py",
         "            elif self._begins_below(base, deleted_below):",
         "            elif False:",
         (f"{DAMAGE}test_files_of_a_deleted_topic_that_come_back_do_not_mix_with_new_ones",),
@@ -153,7 +153,7 @@ FAULTS = (
     ),
     Planted(
         "Events piled up in memory without end while the disk was full",
-        "broker/events/event_log.py",
+        "store/trovemq_store/events/event_log.py",
         "        if len(self._pending) >= PENDING_MAX:",
         "        if False:",
         (f"{DELIVERY}test_events_piled_up_without_end_while_the_disk_was_full",),
@@ -170,14 +170,14 @@ FAULTS = (
     ),
     Planted(
         "Killed after all its records had expired, a store began at physical offset 0 again or did not start",
-        "broker/log/segments.py",
+        "store/trovemq_store/log/segments.py",
         "        while self._segments and self._segments[-1].start > offset:",
         "        while self._segments and self._segments[-1].start >= offset:",
         (f"{ENGINE}test_emptied_log.py::test_after_a_kill_an_emptied_stores_log_does_not_begin_at_0_again",),
     ),
     Planted(
         "`repair` gave up where a queue's file was cut behind units of expired records",
-        "broker/tools/repair.py",
+        "store/trovemq_store/check/repair.py",
         "        if sizes != {self._view.settings.consume_queue_file_size}:",
         "        if False:",
         (
@@ -194,7 +194,7 @@ FAULTS = (
     ),
     Planted(
         "Queues whose records had all expired began at 0 again: a start that made them anew was killed",
-        "broker/store_opening.py",
+        "store/trovemq_store/engine/opening.py",
         "            trusted = max(saved.consume_queue_position, self._log.min_offset)",
         "            trusted = saved.consume_queue_position",
         (f"{AFTER_A_CRASH}test_a_queue_of_expired_records_continues_its_offsets_when_rebuilt",),
@@ -209,7 +209,7 @@ FAULTS = (
     ),
     Planted(
         "A store whose last segment was gone went on without it, and gave its offsets to other messages",
-        "broker/store_opening.py",
+        "store/trovemq_store/engine/opening.py",
         "        if saved is not None and saved.log_end > segments.capacity_end:",
         "        if False:",
         (f"{DAMAGE}test_a_store_whose_last_segment_is_gone_does_not_reuse_its_offsets",),
@@ -224,7 +224,7 @@ FAULTS = (
     ),
     Planted(
         "A broker that could make no index file tried it some hundred times a second",
-        "broker/dispatch/dispatcher.py",
+        "store/trovemq_store/index/dispatcher.py",
         "        return bool(self.lagging()) and before != [",
         "        return bool(self.lagging()) or before != [",
         (
@@ -234,7 +234,7 @@ FAULTS = (
     ),
     Planted(
         "A message on a bad sector of a queue's file made every receive of its group fail",
-        "broker/queues.py",
+        "store/trovemq_store/engine/queues.py",
         "    except StorageError:\n        if count == 1:",
         "    except ZeroDivisionError:\n        if count == 1:",
         (
@@ -313,7 +313,7 @@ FAULTS = (
     ),
     Planted(
         "A flipped bit in an index file's count hid the keys of the whole file, and no scrub said where",
-        "broker/index/key_index.py",
+        "store/trovemq_store/index/key_index.py",
         "        for file in self._index_files[:-1]:\n            file.expect_full()\n",
         "",
         (
@@ -367,7 +367,7 @@ FAULTS = (
     ),
     Planted(
         "After a power cut a lost message at a segment's end stayed as damage, with later ones behind it",
-        "broker/log/tail.py",
+        "store/trovemq_store/log/tail.py",
         "    if not any(head) or any(magic and whole",
         "    if not any(head) or any(False and whole",
         ("tests/unit/engine/test_log_tail.py::test_the_first_bytes_of_a_lost_record_are_no_blank",),
@@ -390,7 +390,7 @@ FAULTS = (
     ),
     Planted(
         "Acknowledged records with forged marks of a transaction were cut off by the start after a kill",
-        "broker/log/whole_runs.py",
+        "store/trovemq_store/log/whole_runs.py",
         "        return read_mark(run.records, index, at, sealed=self._sealed)",
         "        return read_mark(run.records, index, at, sealed=False)",
         ("tests/unit/log/test_forged_marks.py::test_forged_transaction_marks_cut_off_acknowledged_messages",),
@@ -404,7 +404,7 @@ FAULTS = (
     ),
     Planted(
         "One record with an odd born host stopped retention, dead letters and the clean stop",
-        "broker/record_writer.py",
+        "store/trovemq_store/engine/record_writer.py",
         "            message.packed_born_host,",
         "            pack_host(message.born_host),",
         (

@@ -14,13 +14,13 @@ from typing import Final
 
 import pytest
 
-from broker.message_store import MessageStore
 from tests.durability.test_flipped_bits import Case, case, check_consumers, check_projection, check_refusal
 from tests.support.answers import SAME, Answers, Known
 from tests.support.damage import TINY, Files, contents_of, killed, reported_in_log, scrub, try_open
 from tests.support.engine import NOW_MS, append, flush, record
 from tests.support.trials import Trials, strata
 from trovemq_proto.records.fields import read_fields
+from trovemq_store.engine.message_store import MessageStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,13 +8,13 @@ from typing import Final
 
 import pytest
 
-from broker.message_store import MessageStore
 from tests.durability.engine_script import QUEUES, Ledger
 from tests.durability.tree_script import ONCE, PAIRS, TreeScript
 from tests.support.engine import read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
+from trovemq_store.engine.message_store import MessageStore
 
 LOT: Final = 16
 

@@ -6,20 +6,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from broker.append_result import AppendResult
 from broker.atomic.atomic_commits import AtomicCommits
 from broker.atomic.ends import Committed
-from broker.deduplication import Deduplication
 from broker.delivery.prepared import Acknowledgement
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.trees.layout import DIRECTORY, FORMAT_KEY, META, NUMBER
-from broker.trees.store_trees import TREE_NAMES
 from tests.durability.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run
 from tests.support.engine import record, validated
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.trees import TreeChange
+from trovemq_store.index.trees.layout import DIRECTORY, FORMAT_KEY, META, NUMBER
+from trovemq_store.index.trees.store_trees import TREE_NAMES
 
 ONCE: Final = "once"
 """Deduplicated; each message has a unique key and its producer's number."""

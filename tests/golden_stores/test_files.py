@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.message_store import MessageStore
-from broker.store_opening import LOCK_PATH
-from broker.store_settings import StoreSettings
 from tests.support.golden import CLEAN_NAMES, GOLDEN_NAMES, load_manifest, settings_of, unpack
 from trovemq_proto.records import RecordBatch, decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.opening import LOCK_PATH
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
 
 NOW_MS = 1_800_000_000_000
 

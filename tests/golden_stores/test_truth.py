@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.message_store import MessageStore
 from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page, query_pages
@@ -22,6 +21,7 @@ from broker.query.search_offset import search_offset
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, decode_offset_msg_id
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 
 NOW_MS = 1_800_000_000_000

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from broker.events.codec import EVENTS_TOPIC
 from tests.support.command_line import run_here
 from tests.support.fork_server import popen, run
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, unpack
 from trovemq.testing import BrokerProcess
+from trovemq_store.events.codec import EVENTS_TOPIC
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.backup.restore import restore
 from tests.support.broker_process import error_of, running_broker
 from tests.support.rocketmq_client import RawClient, create_topics
 from trovemq_proto.records import decode_message
@@ -25,6 +24,7 @@ from trovemq_proto.v1 import (
     store_pb2,
     store_pb2_grpc,
 )
+from trovemq_store.backup.restore import restore
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.consumer_settings import ConsumerSettings
-from broker.message_store import MessageStore
-from broker.store_settings import StoreSettings
 from tests.support.engine import read_queue
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
 
 SETTINGS: Final = StoreSettings(
     commit_log_file_size=1 << 20,

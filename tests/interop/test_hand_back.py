@@ -15,10 +15,7 @@ import pytest
 
 from broker.consumer_model import ConsumerModel
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord
 from broker.timers.timers import WHEEL_TOPIC
-from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import HALF_TOPIC, OP_TOPIC
 from tests.interop.ours import (
     BROKER_CONFIG,
@@ -35,7 +32,10 @@ from tests.interop.probe import Seen, run_probe
 from tests.support.engine import append, record
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from broker.log.reader import Damage
 from trovemq_proto.records import Message, blank_record, encode_record
 from trovemq_spark import storage
 from trovemq_spark.archive.readers import arrow_dataset
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
+from trovemq_store.log.reader import Damage
 
 SEGMENT_SIZE: Final = 1 << 14
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.topics.deletions import TopicDeletions
 from tests.pipeline.archive_logs import (
     SEGMENT_SIZE,
     GrowingLog,
@@ -48,6 +47,7 @@ from trovemq_spark.jobs.archive import ArchiveArguments, run, run_here
 from trovemq_spark.storage import Place
 from trovemq_spark.table.schema import column_names
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.deletions import TopicDeletions
 
 pytestmark = pytest.mark.slow
 

@@ -34,7 +34,6 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from broker.topics.deletions import TopicDeletions
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from tests.support.log_files import LogFiles, Row, plan, read, rows_of
 from tests.support.pipeline_size import PIPELINE_LONG
@@ -42,6 +41,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
 from trovemq_spark.table.schema import ALL_COLUMNS, arrow_schema, column_names, spark_schema
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.deletions import TopicDeletions
 
 pytestmark = pytest.mark.slow
 EPOCH = datetime.fromtimestamp(0, UTC)

@@ -27,11 +27,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.record_writer import NewRecord
 from tests.support.delivery import Engine
 from tests.support.own_store import write_store
 from trovemq.testing import free_port
 from trovemq_spark import cli, session
+from trovemq_store.engine.record_writer import NewRecord
 
 pytestmark = pytest.mark.slow
 

@@ -10,15 +10,15 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
-from broker.message_store import MessageStore
 from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
-from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, encode_offset_msg_id
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 
 SAME: Final = "same"
 ABSENT: Final = "absent"

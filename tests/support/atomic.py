@@ -13,12 +13,12 @@ from broker.consumer_settings import ConsumerSettings
 from broker.delivery.prepared import Acknowledgement
 from broker.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
 from broker.filters.filter import TAKE_ALL
-from broker.message_store import MessageStore
-from broker.store_settings import StoreSettings
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, read_queue, record, send, with_crc_property
 from trovemq_proto.records import Message, RecordBatch, validate_batch
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 TOPICS: Final = ("feed", "orders", "bills")
 GROUP: Final = "workers"

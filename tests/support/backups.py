@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.backup.capture import capture_log, queue_steps
-from broker.backup.restore import restore
-from broker.backup.writer import BackupWriter, checked_target
-from broker.message_store import MessageStore
 from broker.tools.__main__ import _check_restored
 from tests.support.engine import NOW_MS, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.backup.capture import capture_log, queue_steps
+from trovemq_store.backup.restore import restore
+from trovemq_store.backup.writer import BackupWriter, checked_target
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 
 Between = Callable[[], None]

@@ -12,19 +12,19 @@ from typing import Final, cast
 
 import numpy as np
 
-from broker.log.segments import file_name
-from broker.message_store import MessageStore
-from broker.scrub.findings import Finding, Findings
-from broker.scrub.live_store import IndexMappings, LiveScrub
-from broker.store_settings import StoreSettings
-from broker.tools.repair import Repaired, repair_files
-from broker.tools.store_view import StoreView
 from tests.support.engine import NOW_MS, SMALL, append, record
 from tests.support.retention import STEPS, WORKERS, Broker
 from trovemq_proto.errors import TroveError
+from trovemq_store.check.findings import Finding, Findings
+from trovemq_store.check.live_store import IndexMappings, LiveScrub
+from trovemq_store.check.repair import Repaired, repair_files
+from trovemq_store.check.store_view import StoreView
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem, _Content
 from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.log.segments import file_name
+from trovemq_store.settings import StoreSettings
 
 TINY: Final = replace(
     SMALL,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.scrub import layouts
-from broker.scrub.layouts import IndexView
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory
+from trovemq_store.check import layouts
+from trovemq_store.check.layouts import IndexView
 
 SLOTS: Final = 100
 ITEMS: Final = 400

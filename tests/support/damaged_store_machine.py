@@ -16,20 +16,20 @@ from typing import Final, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from broker.log import checkpoint, state
-from broker.log.segments import DIRECTORY, file_name
-from broker.message_store import MessageStore
-from broker.tools.repair import repair_files
-from broker.tools.store_view import StoreView
 from tests.support.damage import Files, contents_of, reported_in_log, scrub, try_open
 from tests.support.indexed_store_machine import DATA, HARMS, WINDOWS, IndexedStoreMachine
 from tests.support.numbered_steps import ID_KINDS, NUMBER_STEPS, PRODUCERS
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent
 from tests.support.transaction_steps import IDS, LEASE_MS
 from trovemq_proto.errors import TroveError
+from trovemq_store.check.repair import repair_files
+from trovemq_store.check.store_view import StoreView
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 from trovemq_store.files.memory_trees import TreeContent
 from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.log import checkpoint, state
+from trovemq_store.log.segments import DIRECTORY, file_name
 
 KEY_INDEX_NOTE: Final = "trovemq/key-index.json"
 TABLES: Final = (state.PATH, "config/topics.json", "config/consumerOffset.json")

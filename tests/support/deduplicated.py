@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from broker.append_result import AppendResult
-from broker.deduplication import Deduplication
-from broker.message_store import MessageStore
-from broker.store_settings import StoreSettings
-from broker.trees.unique_ids import Place
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, sent_record
 from trovemq_proto.records.validate import validate_batch
+from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.settings import StoreSettings
 
 SETTINGS: Final = replace(SMALL_SYNC, tree_index_enable=True)
 WINDOW: Final = "10s"

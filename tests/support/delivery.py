@@ -9,15 +9,15 @@ from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
 from broker.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
 from broker.delivery.snapshotting import DeliveryState
-from broker.events.event_log import EventLog
 from broker.filters.filter import TAKE_ALL, Filter
-from broker.message_store import MessageStore
-from broker.record_writer import RecordWriter
-from broker.store_settings import StoreSettings
-from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.records import Message, decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 
 LEASE_MS = 10_000
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, consume_queue_file_size=20 * 4_096)

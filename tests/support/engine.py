@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.message_store import AppendResult, MessageStore
-from broker.store_settings import StoreSettings
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
@@ -21,7 +19,9 @@ from trovemq_proto.records.layout import (
 from trovemq_proto.records.message import Message, decode_message
 from trovemq_proto.records.record_crc import has_record_crc
 from trovemq_proto.records.validate import validate_batch
+from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import FileSystem
+from trovemq_store.settings import StoreSettings
 
 NOW_MS = 1_700_000_000_000
 BORN_HOST = bytes([10, 0, 0, 2, 0, 0, 0xC3, 0xCB])

@@ -48,12 +48,12 @@ PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
     "nameserver": ("nameserver.app", *DAEMON),
     "trovemq.cli": ("trovemq.cli.app", "trovemq.client"),
     "broker.tools": (
-        "broker.backup.restore",
-        "broker.message_store",
-        "broker.tools.repair",
-        "broker.tools.stopped_trees",
+        "trovemq_store.backup.restore",
+        "trovemq_store.engine.message_store",
+        "trovemq_store.check.repair",
+        "trovemq_store.check.stopped_trees",
         "broker.tools.tree_dump",
-        "broker.tools.verify",
+        "trovemq_store.check.verify",
     ),
     "tests.pipeline.archive_kill": (
         "tests.pipeline.archive_logs",

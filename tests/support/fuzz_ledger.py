@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from broker.message_store import MessageStore
 from broker.server.frames import AppendFrame
-from broker.topics.names import is_system_topic
 from tests.support.services_here import Outcome
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import message_pb2
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.names import is_system_topic
 
 NATIVE: Final = "trovemq.v1."
 MESSAGING: Final = "trovemq.rocketmq.v2.MessagingService."

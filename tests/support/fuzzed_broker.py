@@ -19,10 +19,8 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from broker.message_store import MessageStore
 from broker.services import open_consumer_model
 from broker.settings import BrokerSettings
-from broker.trees.store_trees import TREE_NAMES
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
 from tests.support.fuzzing import MessageMaker, Values, request_bytes
 from tests.support.rocketmq_parts import message, receive_request
@@ -32,7 +30,9 @@ from trovemq_proto import errors
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import admin_pb2, group_pb2, query_pb2
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
+from trovemq_store.index.trees.store_trees import TREE_NAMES
 
 __all__ = ["ADMIN", "MESSAGING", "NATIVE", "FuzzedBroker", "check_outcome"]
 

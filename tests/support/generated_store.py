@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.message_store import MessageStore
-from broker.store_settings import StoreSettings
-from broker.store_trim import trim_now
 from deploy.demo import flights
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
 
 QUEUES: Final = 4
 ROLLING: Final = replace(

@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import Any, Final
 
-from broker.store_settings import StoreSettings
+from trovemq_store.settings import StoreSettings
 
 GOLDEN_DIRECTORY: Final = Path(__file__).parents[1] / "golden"
 GOLDEN_NAMES: Final = ("collide", "crashed", "ipv6", "rollover", "small")

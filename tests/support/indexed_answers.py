@@ -17,19 +17,19 @@ from broker.atomic.atomic_commits import AtomicCommits
 from broker.atomic.ends import StoredMessage
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
-from broker.deduplication import Deduplication
 from broker.delivery.priority_order import PriorityQueues
 from broker.delivery.records import RecordReader
 from broker.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
 from broker.search.search import search_page
-from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
-from broker.trees.store_trees import StoreTrees
-from broker.trees.unique_ids import Place
 from tests.support.searching import answered
 from tests.support.store_answers import QUEUES, TOPICS, Sent
 from tests.support.store_machine import StoreMachine
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.priorities import PRIORITY_COUNT
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
+from trovemq_store.index.trees.store_trees import StoreTrees
+from trovemq_store.index.trees.unique_ids import Place
 
 CONDITIONS: Final[tuple[Condition, ...]] = (
     Has(KEY, b"all"),

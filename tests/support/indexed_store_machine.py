@@ -12,9 +12,6 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from broker.trees.layout import FORMAT_KEY, META, NUMBER
-from broker.trees.store_trees import TREE_NAMES
-from broker.trees.unique_ids import Place
 from tests.support.deduplicated import places_of, step
 from tests.support.indexed_answers import Options, place_of
 from tests.support.numbered_steps import NumberedSteps
@@ -23,6 +20,9 @@ from tests.support.store_machine import encoded
 from tests.support.transaction_steps import IDS
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.trees import TreeChange
+from trovemq_store.index.trees.layout import FORMAT_KEY, META, NUMBER
+from trovemq_store.index.trees.store_trees import TREE_NAMES
+from trovemq_store.index.trees.unique_ids import Place
 
 DIRECTORY: Final = "trovemq/trees"
 DATA: Final = f"{DIRECTORY}/data.mdb"

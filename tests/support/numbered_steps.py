@@ -1,6 +1,6 @@
 """Steps of the store's machine: producers that number their messages, with gaps, replays and what comes late.
 
-What a number is worth is said by the list of messages (broker/trees/producers.py has the table). Where all
+What a number is worth is said by the list of messages (index/trees/producers.py has the table). Where all
 of it can be known, the answer must be exactly that; where it rests on a message that is damaged or that
 retention removed, the trees may know it or not, and what may never be is looked for all the same.
 """
@@ -15,10 +15,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from broker.append_result import AppendResult
-from broker.trees.producer_sequences import DEPTH
-from broker.trees.producers import Gap
-from broker.trees.unique_ids import Place
 from tests.support.deduplicated import places_of
 from tests.support.engine import BORN_HOST, validated
 from tests.support.store_answers import QUEUES, TOPICS, Sent
@@ -26,6 +22,10 @@ from tests.support.store_machine import encoded
 from tests.support.transaction_steps import TransactionSteps
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.index.trees.producer_sequences import DEPTH
+from trovemq_store.index.trees.producers import Gap
+from trovemq_store.index.trees.unique_ids import Place
 
 PRODUCERS: Final = ("p", "q")
 NUMBER_STEPS: Final = (1, 1, 1, 2, 4, 0, -1, -5, DEPTH, 1 - DEPTH, -DEPTH, -DEPTH)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from broker.append_result import AppendResult
-from broker.deduplication import Deduplication
-from broker.message_store import MessageStore
-from broker.trees.unique_ids import Place
 from tests.support import deduplicated
 from tests.support.deduplicated import SETTINGS, TOPIC, append_records
 from tests.support.engine import NOW_MS, flush, sent_record
+from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
+from trovemq_store.index.trees.unique_ids import Place
 
 PRODUCERS_MAX = 3
 DEPTH = 6

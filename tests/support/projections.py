@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from broker.projection import DispatchBatch
 from tests.support.engine import record
 from trovemq_proto.records import RecordBatch, RecordState, patch_batch, scan_run
 from trovemq_proto.records.batch import Buffer
 from trovemq_store.files.files import FileSystem
+from trovemq_store.log.projection import DispatchBatch
 
 STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91])
 

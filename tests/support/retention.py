@@ -10,17 +10,17 @@ from typing import Final
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.log.retention import DiskUse, RetentionPolicy
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord
 from broker.retention_task import RetentionTask
-from broker.store_settings import StoreSettings
 from broker.topic_changes import TopicChanges
-from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.files import FileSystem
+from trovemq_store.log.retention import DiskUse, RetentionPolicy
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 SETTINGS: Final = replace(
     SMALL, commit_log_file_size=32_768, body_size_max=16_384, index_item_count=64, flush_mode="sync"

@@ -16,13 +16,11 @@ from broker.consume.pull import PullSettings
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
-from broker.events.event_log import EventLog
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
-from broker.record_writer import RecordWriter
 from broker.server.rocketmq.acknowledging import Acknowledger, AckParts
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.ending import Ender, EndParts
@@ -31,15 +29,17 @@ from broker.server.rocketmq.pulling import Puller, PullParts
 from broker.server.rocketmq.receiving import ReceiveParts, Receiver
 from broker.server.rocketmq.sending import Sender, SendParts
 from broker.server.traffic import Traffic
-from broker.store_settings import StoreSettings
 from broker.timers.timers import Timers
-from broker.topics.subscription_groups import SubscriptionGroups
 from broker.transactions.transactions import Transactions
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 BROKER = "broker-a"
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=1 << 19)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from broker.tools.store_view import LogScan, StoreView
 from tests.support.engine import NOW_MS, SMALL, append, open_store, own_properties, record
 from trovemq_proto.records import Message, RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_COMPRESSED
@@ -19,6 +18,7 @@ from trovemq_spark.archive.parquet_files import FileLayout, ParquetFile
 from trovemq_spark.jobs.search import SearchArguments
 from trovemq_spark.search.pieces import answers
 from trovemq_spark.search.question import Question
+from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.files.real import RealFileSystem
 
 # Pairs of equal Java hashes: the key index cannot tell them apart.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.message_store import MessageStore
 from broker.search.conditions import Condition, Has, SearchQuery
 from broker.search.search import SearchPage, search_page
-from broker.trees.layout import KEY, PROPERTY, TAG
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_MASK, SYS_FLAG_TRANSACTION_ROLLBACK
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG
 
 
 def expected(store: MessageStore, query: SearchQuery) -> list[int]:

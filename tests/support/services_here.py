@@ -25,7 +25,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
-from broker.message_store import MessageStore
 from broker.rocketmq_services import RocketmqServices
 from broker.server.admin_service import AdminService
 from broker.server.traffic import Traffic
@@ -56,6 +55,7 @@ from trovemq_proto.v1 import (
     store_pb2_grpc,
     transaction_pb2,
 )
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
 
 ADVERTISED = Address("10.0.0.1", 8_081)

@@ -13,19 +13,19 @@ from typing import Final
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from broker.message_store import MessageStore
 from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
-from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT, PROPERTY_PRIORITY
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 
 TOPICS: Final = ("orders", "bills")
 TAGS: Final = ("", "Aa", "BB")  # the hashes of the last two are equal

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from broker.message_store import AppendResult, MessageStore
-from broker.store_trim import trim_now
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.store_answers import GROUPS, QUEUES, TAGS, TOPICS, Sent, StoreAnswers
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.record_writer import NewRecord
-from broker.topics.retry_policy import RetryPolicy
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import Engine
 from tests.support.own_store import write_store
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.topics.retry_policy import RetryPolicy
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 HOUR_MS: Final = 3_600_000
 LONG_MS: Final = 12 * HOUR_MS

@@ -18,8 +18,6 @@ from hypothesis.stateful import invariant, rule
 from broker.delivery.prepared import Acknowledgement
 from broker.delivery.request import ReceiveRequest
 from broker.delivery.standing import Stand
-from broker.topics.subscription_groups import SubscriptionGroup
-from broker.trees.unique_ids import Place
 from tests.support.engine import record, validated
 from tests.support.indexed_answers import IndexedAnswers, QueuePlace, Transaction, place_of
 from tests.support.store_answers import QUEUES, TAGS, TOPICS, Sent
@@ -29,6 +27,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.records.hosts import pack_host
 from trovemq_store.files.memory import SECTOR_SIZE
+from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 IDS: Final = 6
 WORKERS: Final = SubscriptionGroup("workers", retry_max=1_000)

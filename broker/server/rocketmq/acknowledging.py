@@ -13,7 +13,6 @@ from typing import Final
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
-from broker.message_store import MessageStore
 from broker.produce.group_commit import GroupCommit
 from broker.server.rocketmq.messages import duration_ms
 from broker.server.rocketmq.resources import group_name, topic_to_read
@@ -22,6 +21,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.message_store import MessageStore
 
 ENTRIES_MAX: Final = 4_096  # of one AckMessage
 

@@ -23,7 +23,6 @@ from typing import Final
 
 import msgspec
 
-from broker.message_store import MessageStore
 from broker.query.get_message import FoundMessages, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
@@ -42,6 +41,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.message import decode_stored
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.engine.message_store import MessageStore
 
 _LEVELS: Final[dict[int, LogLevel]] = {
     admin_pb2.ChangeLogLevelRequest.TRACE: "debug",

@@ -30,10 +30,10 @@ from google.protobuf.duration_pb2 import Duration
 from broker.server.rocketmq.clients import ClientDescription, Subscription
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import METADATA_VALUE_SIZE_MAX, Context, ProtocolError, metadata_value
-from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 SETTINGS_SIZE_MAX: Final = 262_144
 TOPICS_MAX: Final = 1_024  # of one client, produced or subscribed

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.message_store import AppendResult, MessageStore
 from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
 from broker.server.rocketmq.resources import message_types, topic_to_send
@@ -18,6 +17,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.files import StorageError
 
 RESOLUTIONS: Final = (v2.TRANSACTION_RESOLUTION_UNSPECIFIED, v2.COMMIT, v2.ROLLBACK)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from broker.topics.topics import TopicTable
 from trovemq_daemon.logging import get_logger
+from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from trovemq_store.topics.topics import TopicTable
 
 FIFO: Final = "FIFO"
 WARNED_MAX: Final = 10_000

@@ -10,8 +10,6 @@ from broker.consume.group_lag import GroupLags, QueueLag
 from broker.consume.offsets import OffsetKeeper, ResetTarget
 from broker.delivery.request import QueueProgress
 from broker.filters.filter import Filter, parse_filter
-from broker.message_store import MessageStore
-from broker.queues import find_queue, queue_ids, queue_range
 from broker.server.rocketmq.client_settings import duration
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.messages import timestamp_ms
@@ -22,6 +20,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import admin_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import find_queue, queue_ids, queue_range
 
 TOPICS_MAX: Final = 1_024  # of one answer
 

@@ -21,8 +21,6 @@ from broker.consume.pull import TAGS_MAX, PullRequest, PullResult
 from broker.consume.pull import Puller as QueuePuller
 from broker.consumer_settings import ConsumerSettings
 from broker.filters.filter import Filter
-from broker.message_store import MessageStore
-from broker.queues import queue_range
 from broker.server.rocketmq.messages import duration_ms, message_of, timestamp_ms
 from broker.server.rocketmq.receiving import (
     ANSWER_BEFORE_S,
@@ -34,12 +32,14 @@ from broker.server.rocketmq.receiving import (
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
 from broker.server.traffic import Traffic
-from broker.topics.subscription_groups import SubscriptionGroups
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, parse_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_range
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 PULL_COUNT_DEFAULT: Final = 32
 PULL_COUNT_MAX: Final = 1_024

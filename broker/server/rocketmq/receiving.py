@@ -24,8 +24,6 @@ from broker.delivery.delivery import Delivery
 from broker.delivery.giving_back import give_back
 from broker.delivery.request import Delivered, ReceiveRequest
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.message_store import MessageStore
-from broker.queues import queue_ids
 from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
 from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.messages import duration_ms, received
@@ -38,11 +36,13 @@ from broker.server.rocketmq.status import (
     metadata_value,
 )
 from broker.server.traffic import Traffic
-from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 
 POLLING_MIN_S: Final = 5.0
 POLLING_MAX_S: Final = 20.0

@@ -19,8 +19,12 @@ from functools import lru_cache
 from typing import Final
 
 from broker.server.rocketmq.status import ProtocolError
-from broker.topics.message_kinds import accepted_kinds
-from broker.topics.names import (
+from trovemq_daemon.addresses import Address
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.topics.message_kinds import accepted_kinds
+from trovemq_store.topics.names import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     check_topic_name,
@@ -28,11 +32,7 @@ from broker.topics.names import (
     is_system_group,
     is_system_topic,
 )
-from broker.topics.topics import TopicConfig
-from trovemq_daemon.addresses import Address
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
-from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.topics.topics import TopicConfig
 
 INTERNAL_TOPIC_SIZE_MAX: Final = 255
 NAMESPACE_SIZE_MAX: Final = 127

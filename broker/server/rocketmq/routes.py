@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.message_store import MessageStore
-from broker.queues import queue_ids
 from broker.server.rocketmq.resources import (
     check_endpoints,
     endpoints_of,
@@ -29,13 +27,15 @@ from broker.server.rocketmq.resources import (
     topic_to_read,
 )
 from broker.server.rocketmq.status import OK_STATUS, Context
-from broker.topics.subscription_groups import SubscriptionGroup
-from broker.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 from trovemq_daemon.addresses import Address
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
+from trovemq_store.topics.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 MASTER_ID: Final = 0
 ANY_QUEUE: Final = -1

@@ -11,12 +11,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from broker.message_store import AppendResult, MessageStore
 from broker.produce.append import Appender
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingMessage
-from broker.record_writer import NewRecord
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, timestamp_ms
 from broker.server.rocketmq.resources import message_types, topic_to_send
@@ -25,8 +23,6 @@ from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, stat
 from broker.server.traffic import Traffic
 from broker.timers.recall_handle import encode_recall_handle
 from broker.timers.timers import Timers
-from broker.topics.message_kinds import check_kind
-from broker.topics.topics import TopicConfig
 from broker.transactions.transactions import Transactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -34,7 +30,11 @@ from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.files import StorageError
+from trovemq_store.topics.message_kinds import check_kind
+from trovemq_store.topics.topics import TopicConfig
 
 SEND_MESSAGES_MAX: Final = 1_024
 _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)

@@ -24,7 +24,6 @@ from broker.consume.pull import Puller as QueuePuller
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
-from broker.message_store import MessageStore
 from broker.produce.append import Appender
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import GroupCommit
@@ -47,11 +46,12 @@ from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
 from broker.server.traffic import Traffic
 from broker.server.turns import Turns
 from broker.timers.timers import Timers
-from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from broker.transactions.transactions import OpenTransaction, Transactions
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 
 MESSAGING_SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 ADMIN_SERVICE: Final = "apache.rocketmq.v2.Admin"

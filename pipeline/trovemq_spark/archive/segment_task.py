@@ -16,8 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.log.reader import Damage
-from broker.log.segments import Segment
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
@@ -31,6 +29,8 @@ from trovemq_spark.log.segments import LogDirectory, SegmentFile, open_deletions
 from trovemq_spark.storage import Place
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import arrow_schema
+from trovemq_store.log.reader import Damage
+from trovemq_store.log.segments import Segment
 
 PERMISSIVE: Final = "permissive"
 FAILFAST: Final = "failfast"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.log import checkpoint
-from broker.topics import lax_json
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import as_file_system
 from trovemq_spark.audit.store import AuditedStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.sealed_json import check_seal
+from trovemq_store.log import checkpoint
+from trovemq_store.topics import lax_json
 
 CONFIG_DIRECTORY: Final = "config"
 OWN_DIRECTORY: Final = "trovemq"

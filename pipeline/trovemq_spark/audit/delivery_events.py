@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.events import codec
-from broker.events.codec import EVENTS_TOPIC, EventKind
-from broker.log.reader import Damage
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
 from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_store.events import codec
+from trovemq_store.events.codec import EVENTS_TOPIC, EventKind
+from trovemq_store.log.reader import Damage
 
 EVENT_DTYPE: Final = np.dtype(
     [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.scrub.findings import Finding as ScrubFinding
-from broker.scrub.findings import Findings
 from trovemq_spark.job import Finding
+from trovemq_store.check.findings import Finding as ScrubFinding
+from trovemq_store.check.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Found:
 
 class FoundList(Findings):
     """Collects what one task finds: all is counted, the first 1,000 are kept. It passes for the Findings of
-    broker.scrub, whose checks do not know kinds: `kind` is that of whatever is added next."""
+    trovemq_store.check, whose checks do not know kinds: `kind` is that of whatever is added next."""
 
     def __init__(self, kind: str = "") -> None:
         super().__init__(self._keep)

@@ -15,15 +15,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.events.codec import EventKind
-from broker.topics.offsets import OFFSETS_PATH, ConsumerOffsets
 from trovemq_proto.errors import TroveError
 from trovemq_spark.audit.delivery_events import SETTLED, Subscription, events_of_segment, joined
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import as_file_system
 from trovemq_spark.audit.store import AuditedStore
 from trovemq_spark.tasks import Runner
+from trovemq_store.events.codec import EventKind
 from trovemq_store.files.files import StorageError
+from trovemq_store.topics.offsets import OFFSETS_PATH, ConsumerOffsets
 
 FIRST_OFFSETS_MAX: Final = 10
 _WINDOW_MAX: Final = 1 << 24

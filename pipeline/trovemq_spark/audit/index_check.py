@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from broker.scrub import layouts
-from broker.scrub.index_chains import ChainCheck
-from broker.scrub.layouts import IndexView
 from trovemq_proto.records import RECORD_SIZE_MIN, RecordState, check_record, scan_run
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.item_check import open_view
 from trovemq_spark.audit.store import AuditedStore, IndexFacts
+from trovemq_store.check import layouts
+from trovemq_store.check.index_chains import ChainCheck
+from trovemq_store.check.layouts import IndexView
 from trovemq_store.files.files import StorageError
 
 _UNKNOWN = IndexFacts("", 0, 0, 0, 0)

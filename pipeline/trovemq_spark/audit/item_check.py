@@ -1,6 +1,6 @@
 """Index items of one segment's records: every key of every record has its item, every item its record.
 
-The rules are those of broker.scrub.index_check; there they are applied in one pass over the whole log, here
+The rules are those of check.index_check; there they are applied in one pass over the whole log, here
 to one segment at a time: of each index file the items that name an offset of the segment are compared.
 """
 
@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.projection import DispatchBatch
-from broker.scrub import layouts
-from broker.scrub.findings import EACH_MAX
-from broker.scrub.index_check import mix
-from broker.scrub.layouts import IndexView
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.store import AuditedStore, IndexFacts
 from trovemq_spark.log.segments import SegmentFile
+from trovemq_store.check import layouts
+from trovemq_store.check.findings import EACH_MAX
+from trovemq_store.check.index_check import mix
+from trovemq_store.check.layouts import IndexView
+from trovemq_store.log.projection import DispatchBatch
 
 Int64s = NDArray[np.int64]
 _SECONDS_MAX: Final = (1 << 31) - 1

@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_SIZE
-from broker.scrub.findings import EACH_MAX
-from broker.scrub.layouts import Records
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.segment_check import RUN_DTYPE, unit_text
 from trovemq_spark.audit.store import AuditedStore, QueueFacts, QueueKey, QueueReader
+from trovemq_store.check.findings import EACH_MAX
+from trovemq_store.check.layouts import Records
+from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_SIZE
 
 Int64s = NDArray[np.int64]
 _UNITS_AT_ONCE: Final = 65_536

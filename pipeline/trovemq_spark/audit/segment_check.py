@@ -12,18 +12,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.log.reader import Damage
-from broker.log.segments import DIRECTORY as LOG_DIRECTORY
-from broker.log.segments import Segment
-from broker.projection import DispatchBatch
-from broker.scrub.findings import EACH_MAX
-from broker.scrub.layouts import Records
-from broker.scrub.queue_check import by_queue, units_of
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.item_check import ItemCheck, ItemCounts
 from trovemq_spark.audit.store import AuditedStore, QueueKey, QueueReader
 from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import SegmentFile
+from trovemq_store.check.findings import EACH_MAX
+from trovemq_store.check.layouts import Records
+from trovemq_store.check.queue_check import by_queue, units_of
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.reader import Damage
+from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
+from trovemq_store.log.segments import Segment
 
 Int64s = NDArray[np.int64]
 RUN_DTYPE: Final = np.dtype([("first", "i8"), ("end", "i8"), ("physical", "i8"), ("last", "i8")])

@@ -1,6 +1,6 @@
 """A stopped store as the audit's tasks see it: what is known of it before its log is read.
 
-Everything here pickles; a task opens the files that it needs. Rules as of broker.scrub and broker.tools: the
+Everything here pickles; a task opens the files that it needs. Rules as of trovemq_store.check: the
 end of a queue is its first unwritten unit, sizes come from the store's own state or from its files.
 """
 
@@ -14,21 +14,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE
-from broker.log import state
-from broker.log.segments import DIRECTORY as LOG_DIRECTORY
-from broker.scrub.layouts import Records
-from broker.store_opening import ABORT_PATH, LOCK_PATH
-from broker.tools.store_view import infer_sizes
-from broker.topics.deletions import DELETIONS_PATH, TopicDeletions
-from broker.topics.json_file import JsonFile
 from trovemq_proto.errors import TroveError
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import PlaceFiles, as_file_system, as_read_only
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.storage import Place
+from trovemq_store.check.layouts import Records
+from trovemq_store.check.store_view import infer_sizes
+from trovemq_store.engine.opening import ABORT_PATH, LOCK_PATH
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.log import state
+from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
+from trovemq_store.topics.deletions import DELETIONS_PATH, TopicDeletions
+from trovemq_store.topics.json_file import JsonFile
 
 QueueKey = tuple[str, int]
 Int64s = NDArray[np.int64]

@@ -16,9 +16,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.log.reader import Damage
-from broker.scrub.findings import EACH_MAX
-from broker.topics.names import is_system_topic
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch
 from trovemq_proto.records.layout import PROPERTY_UNIQ_KEY
@@ -28,6 +25,9 @@ from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.store import AuditedStore
 from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import SegmentFile
+from trovemq_store.check.findings import EACH_MAX
+from trovemq_store.log.reader import Damage
+from trovemq_store.topics.names import is_system_topic
 
 Uint64s = NDArray[np.uint64]
 BUCKETS: Final = 64

@@ -11,9 +11,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.log.segments import DIRECTORY as LOG_DIRECTORY
-from broker.log.segments import file_name
-from broker.scrub.layouts import INDEX_DIRECTORY
 from trovemq_spark.audit.config_check import check_small_files
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.groups import known_groups, unacknowledged
@@ -33,6 +30,9 @@ from trovemq_spark.audit.unique_keys import find_twice, keys_of_segment
 from trovemq_spark.job import Report
 from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.tasks import Runner
+from trovemq_store.check.layouts import INDEX_DIRECTORY
+from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
+from trovemq_store.log.segments import file_name
 
 CHECKS: Final = ("log", "queues", "index", "uniqueKeys", "groups", "files")
 

@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.events.codec import EventKind
 from trovemq_spark.audit.delivery_events import EVENT_DTYPE
 from trovemq_spark.jobs.trace_times import (
     COPIES_DTYPE,
@@ -32,6 +31,7 @@ from trovemq_spark.jobs.trace_times import (
     histogram,
     merged,
 )
+from trovemq_store.events.codec import EventKind
 
 BORN_TO_STORED: Final = "bornToStored"
 STORED_TO_DELIVERED: Final = "storedToDelivered"

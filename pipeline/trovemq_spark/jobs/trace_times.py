@@ -19,17 +19,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.delivery.receipt_handle import SourceKind
-from broker.delivery.sources import kind_of
-from broker.events.codec import EventKind
-from broker.log.reader import Damage
-from broker.topics.deletions import TopicDeletions
-from broker.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_DEAD_TOPIC
 from trovemq_spark.audit.delivery_events import EVENT_DTYPE, events_of_segment
 from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_store.events.codec import EventKind
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import kind_of
+from trovemq_store.log.reader import Damage
+from trovemq_store.topics.deletions import TopicDeletions
+from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 
 HISTOGRAM_DTYPE: Final = np.dtype([("value", "i8"), ("count", "i8")])
 MESSAGE_DTYPE: Final = np.dtype([("offset", "i8"), ("born", "i8"), ("stored", "i8")])

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.log.reader import Damage
-from broker.log.segments import Segment
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import scan_run
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import LogDirectory, SegmentFile
+from trovemq_store.log.reader import Damage
+from trovemq_store.log.segments import Segment
 
 Int64s = NDArray[np.int64]
 

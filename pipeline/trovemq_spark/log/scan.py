@@ -1,9 +1,9 @@
 """One segment's records, run by run, with what is damaged between them: the read path of every job.
 
-The rules are the broker's own (broker.log.tail): behind a bad place reading goes on at the next record that
+The rules are the broker's own (store.log.tail): behind a bad place reading goes on at the next record that
 names its own position, and never in the middle of a record whose lengths are right. In the last segment, at
 or behind the known end, the first bad place is the end of the log; where it lies within an atomic transaction
-(broker.log.whole_runs), of which a broker has written the first records only, the log ends before that.
+(store.log.whole_runs), of which a broker has written the first records only, the log ends before that.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from broker.log.reader import Damage
-from broker.log.segments import Segment
-from broker.log.tail import find_record, search_from
 from trovemq_proto.records import RecordBatch, RecordState, scan_run
 from trovemq_proto.records.run_mark import RunMark, read_mark
 from trovemq_spark.log.segments import LogDirectory
+from trovemq_store.log.reader import Damage
+from trovemq_store.log.segments import Segment
+from trovemq_store.log.tail import find_record, search_from
 
 RUN_BYTES_MAX: Final = 1 << 22
 _CACHE_LINE: Final = 64

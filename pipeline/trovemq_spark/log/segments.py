@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from broker.log import state
-from broker.log.segments import DIRECTORY, Segment
-from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BLANK_SIZE
 from trovemq_spark.storage import Place
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFile, ReadOnlyFileSystem
+from trovemq_store.log import state
+from trovemq_store.log.segments import DIRECTORY, Segment
+from trovemq_store.topics.deletions import TopicDeletions
 
 _NAME: Final = re.compile(r"[0-9]{20}")
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from trovemq_spark.rebuild.files import read_range
 from trovemq_spark.storage import Place
+from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
 
 ENTRY_DTYPE: Final = np.dtype([("hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 OFFSET_DTYPE: Final = np.dtype("<i8")

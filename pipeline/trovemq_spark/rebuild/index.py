@@ -1,4 +1,4 @@
-"""The key index's files, each made by itself. The files' form: broker.index.index_file.
+"""The key index's files, each made by itself. The files' form: trovemq_store.index.index_file.
 
 The only state that goes through all of an index is how many entries there are: how many each block has says
 which entries stand in which file. Within a file an item points to the one before it in its slot, which one
@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.index_file import HEADER_SIZE, ITEM_DTYPE, ITEM_SIZE, SLOT_SIZE, file_size
-from broker.index.key_index import DIRECTORY
 from trovemq_spark.rebuild.blocks import Entries, EntryRange
 from trovemq_spark.rebuild.files import write_pieces
 from trovemq_spark.storage import Place
+from trovemq_store.index.index_file import HEADER_SIZE, ITEM_DTYPE, ITEM_SIZE, SLOT_SIZE, file_size
+from trovemq_store.index.key_index import DIRECTORY
 
 _HEADER: Final = Struct(">qqqqii")
 _SECONDS_MAX: Final = (1 << 31) - 1

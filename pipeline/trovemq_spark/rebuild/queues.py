@@ -1,4 +1,4 @@
-"""The files of one consume queue, made from its pieces of all segments. Form: broker.index.consume_queue.
+"""The files of one consume queue, made from its pieces of all segments. Form: index.consume_queue.
 
 Pieces are taken in log order, and cut into stretches of queue offsets that follow one another. Then a stretch
 
@@ -20,13 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from broker.index.consume_queue import BLANK_UNIT, ROOT_DIRECTORY, UNIT_SIZE
-from broker.index.consume_queues import GAP_UNITS_MAX
-from broker.log.segments import file_name
 from trovemq_spark.job import FINDINGS_MAX
 from trovemq_spark.rebuild.blocks import Piece, Units
 from trovemq_spark.rebuild.files import write_pieces
 from trovemq_spark.storage import Place
+from trovemq_store.index.consume_queue import BLANK_UNIT, ROOT_DIRECTORY, UNIT_SIZE
+from trovemq_store.index.consume_queues import GAP_UNITS_MAX
+from trovemq_store.log.segments import file_name
 
 LOOK_AHEAD: Final = 256
 """So many stretches behind a gap are looked at for what would fill it."""

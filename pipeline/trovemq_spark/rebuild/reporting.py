@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
-from broker.log.segments import DIRECTORY as LOG_DIRECTORY
-from broker.log.segments import file_name
 from trovemq_spark.job import Finding, Report
 from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.rebuild.queues import QueueResult
 from trovemq_spark.rebuild.runs import SegmentRuns
 from trovemq_spark.storage import Place
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
+from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
+from trovemq_store.log.segments import file_name
 
 _LISTED_MAX: Final = 20
 

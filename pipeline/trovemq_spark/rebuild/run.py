@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from broker.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
-from broker.index.key_index import DIRECTORY as INDEX_DIRECTORY
-from broker.log.segments import DIRECTORY as LOG_DIRECTORY
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.job import Report
@@ -22,6 +19,9 @@ from trovemq_spark.rebuild.sizes import FileSizes
 from trovemq_spark.rebuild.workspace import Workspace, open_workspace
 from trovemq_spark.storage import Place
 from trovemq_spark.tasks import Runner
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY as QUEUE_DIRECTORY
+from trovemq_store.index.key_index import DIRECTORY as INDEX_DIRECTORY
+from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
 
 Parts = Literal["both", "consumequeue", "index"]
 JOB: Final = "rebuild"

@@ -14,9 +14,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
-from broker.log.reader import Damage
-from broker.topics.deletions import TopicDeletions
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
 from trovemq_spark.log.parts import LogPart
@@ -34,6 +31,9 @@ from trovemq_spark.rebuild.blocks import (
 )
 from trovemq_spark.rebuild.files import write_pieces
 from trovemq_spark.storage import Place
+from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.log.reader import Damage
+from trovemq_store.topics.deletions import TopicDeletions
 
 _UNIT_BYTES: Final = np.dtype((np.void, UNIT_SIZE))
 

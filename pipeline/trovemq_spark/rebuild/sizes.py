@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.index.consume_queue import UNIT_SIZE
-from broker.log.segments import DIRECTORY
-from broker.store_settings import StoreSettings
-from broker.tools.store_view import infer_sizes
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.storage import Place
+from trovemq_store.check.store_view import infer_sizes
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.index.consume_queue import UNIT_SIZE
+from trovemq_store.log.segments import DIRECTORY
+from trovemq_store.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """By their names in broker.store_settings; 0 where the caller does not know."""
+    """By their names in trovemq_store.settings; 0 where the caller does not know."""
 
     consume_queue_file_size: int = 0
     index_slot_count: int = 0

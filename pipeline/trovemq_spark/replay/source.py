@@ -9,11 +9,11 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from broker.topics.names import SYSTEM_PREFIX, SYSTEM_TOPICS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.replay.ledger import SourceQueue
 from trovemq_spark.replay.messages import COLUMNS
+from trovemq_store.topics.names import SYSTEM_PREFIX, SYSTEM_TOPICS
 
 NARROW: Final = ("topic", "brokerName", "queueId", "queueOffset", "keys", "storeTimestamp")
 """What a preview reads."""

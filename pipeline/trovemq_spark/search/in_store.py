@@ -8,8 +8,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from broker.index.consume_queue import ROOT_DIRECTORY as QUEUES_DIRECTORY
-from broker.log.segments import Segment
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, RecordState, decode_offset_msg_id, scan_run
 from trovemq_spark.log.scan import ScanBounds, unfinished_from
@@ -19,6 +17,8 @@ from trovemq_spark.search.question import Question, damage_row
 from trovemq_spark.search.store_index import Candidates, candidates
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY as QUEUES_DIRECTORY
+from trovemq_store.log.segments import Segment
 
 _ALL: Final = 1 << 63
 _RECORDS_AT_ONCE: Final = 256

@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.index.key_index import synced_end
-from broker.log import checkpoint
-from broker.scrub import layouts
-from broker.scrub.layouts import IndexView
-from broker.tools.store_view import infer_sizes
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import index_hash
 from trovemq_proto.records.keys import key_word
+from trovemq_store.check import layouts
+from trovemq_store.check.layouts import IndexView
+from trovemq_store.check.store_view import infer_sizes
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.read_only import ReadOnlyFileSystem
+from trovemq_store.index.key_index import synced_end
+from trovemq_store.log import checkpoint
 
 ABORT_PATH: Final = "abort"
 _NOTE_PATH: Final = "trovemq/key-index.json"
@@ -77,7 +77,7 @@ def _views(files: ReadOnlyFileSystem, log_begin: int) -> list[IndexView]:
 
 
 def _check_note(files: ReadOnlyFileSystem, paths: list[str], log_begin: int) -> None:
-    """Our broker notes which files there are (broker/index/key_index.py)."""
+    """Our broker notes which files there are (store/trovemq_store/index/key_index.py)."""
     if not files.exists(_NOTE_PATH):
         return
     noted = json.loads(files.read_bytes(_NOTE_PATH)).get("files", {})

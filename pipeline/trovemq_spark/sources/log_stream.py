@@ -28,8 +28,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker.log.reader import Damage
-from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.log.parts import first_record_at, first_stored_at, log_end, plan_parts, walk
@@ -47,6 +45,8 @@ from trovemq_spark.sources.log_conditions import asked_conditions
 from trovemq_spark.sources.offsets import EARLIEST_MARK
 from trovemq_spark.sources.options import LOG, SourceOptions
 from trovemq_spark.sources.rows import columns_of_schema
+from trovemq_store.log.reader import Damage
+from trovemq_store.topics.deletions import TopicDeletions
 
 _OFFSET: Final = "physicalOffset"
 _MS_PER_SECOND: Final = 1000

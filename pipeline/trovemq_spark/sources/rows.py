@@ -21,8 +21,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from broker.log.reader import Damage
-from broker.topics.deletions import TopicDeletions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, RecordState
@@ -34,6 +32,8 @@ from trovemq_spark.sources.options import BATCH_BYTES_MAX, SourceOptions
 from trovemq_spark.table.bodies import INFLATED_BYTES_MAX, InflatedPart, inflated_parts
 from trovemq_spark.table.columns import arrow_batch
 from trovemq_spark.table.schema import ALL_COLUMNS, DAMAGE_COLUMN, arrow_schema, spark_schema
+from trovemq_store.log.reader import Damage
+from trovemq_store.topics.deletions import TopicDeletions
 
 LOGGER: Final = logging.getLogger("trovemq_spark.sources")
 assert 2 * INFLATED_BYTES_MAX <= BATCH_BYTES_MAX, "stored and inflated bodies fill a batch together"

@@ -12,12 +12,12 @@ from broker.atomic.atomic_limits import AtomicLimits
 from broker.atomic.ends import ENDS_TOPIC, TransactionEnds
 from broker.atomic.open_transactions import OpenTransactions
 from broker.delivery.prepared import Acknowledgement
-from broker.events.codec import EVENTS_TOPIC
-from broker.transaction_run import MESSAGES_MAX, TransactionRun
 from tests.support.atomic import GROUP, SEGMENT, AtomicStore, batch_of, body_of
 from tests.support.engine import flush, read_queue, send, sent_record, validated
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.engine.transaction_run import MESSAGES_MAX, TransactionRun
+from trovemq_store.events.codec import EVENTS_TOPIC
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.memory import MemoryFileSystem
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.backup.manifest import STORE_NAME
-from broker.message_store import MessageStore
 from tests.support.backups import back_up, fill
 from tests.support.engine import NOW_MS, flush, open_store
+from trovemq_store.backup.manifest import STORE_NAME
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 
 

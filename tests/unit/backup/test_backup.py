@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.backup.capture import capture_log, queue_steps
-from broker.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, load_manifest
-from broker.backup.restore import restore
-from broker.backup.writer import BackupWriter, checked_target
-from broker.message_store import MessageStore
-from broker.store_trim import trim_now
 from broker.tools.__main__ import _check_restored
 from tests.support.backups import back_up, fill, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, scan_bodies, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.backup.capture import capture_log, queue_steps
+from trovemq_store.backup.manifest import MANIFEST_NAME, STORE_NAME, FileEntry, load_manifest
+from trovemq_store.backup.restore import restore
+from trovemq_store.backup.writer import BackupWriter, checked_target
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.real import RealFileSystem
 
 

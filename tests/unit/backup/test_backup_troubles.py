@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from broker.backup import capture as capture_module
-from broker.backup import copying
-from broker.backup.capture import capture_log, queue_steps
-from broker.backup.manifest import MANIFEST_NAME, STORE_NAME, load_manifest
-from broker.backup.restore import SUFFIX, restore
-from broker.backup.writer import BackupWriter, checked_target
-from broker.message_store import MessageStore
 from broker.tools.__main__ import _check_restored
 from tests.support.backups import back_up, queues, refuse_restore, restored
 from tests.support.engine import NOW_MS
 from trovemq_proto.errors import TroveError
+from trovemq_store.backup import capture as capture_module
+from trovemq_store.backup import copying
+from trovemq_store.backup.capture import capture_log, queue_steps
+from trovemq_store.backup.manifest import MANIFEST_NAME, STORE_NAME, load_manifest
+from trovemq_store.backup.restore import SUFFIX, restore
+from trovemq_store.backup.writer import BackupWriter, checked_target
+from trovemq_store.engine.message_store import MessageStore
 
 
 def test_where_no_hard_links_can_be_made_files_are_copied(

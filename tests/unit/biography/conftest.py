@@ -15,13 +15,13 @@ from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.message_store import AppendResult, MessageStore
-from broker.record_writer import NewRecord
-from broker.store_settings import StoreSettings
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import BORN_HOST, NOW_MS, flush, send
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 SETTINGS = ConsumerSettings(new_group_start="begin", transaction_check_max=2)
 Result = TypeVar("Result")

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.delivery.request import Delivered
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 from .conftest import Member, World
 

@@ -8,11 +8,11 @@ import pytest
 
 from broker.biography.copies import CopyRole, Location
 from broker.filters.filter import parse_filter
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import NOW_MS
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 from .conftest import Member, World, orderly, reasons, with_limits
 

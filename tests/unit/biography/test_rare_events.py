@@ -7,10 +7,10 @@ from typing import Any
 from broker.biography.copies import Copy, CopyRole, Life, copy_of, lives_of
 from broker.biography.history import Place, scan_events
 from broker.biography.timeline import GroupEvents, Happening
-from broker.events.codec import EVENTS_TOPIC, Event, EventKind
-from broker.record_writer import NewRecord
 from tests.support.engine import NOW_MS, record
 from trovemq_proto.records import decode_stored
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.codec import EVENTS_TOPIC, Event, EventKind
 
 from .conftest import Member, World, orderly, run
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from broker.consume.dead_letters import DeadLetters
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord, RecordWriter
 from tests.support.engine import NOW_MS, open_store, own_properties, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import Message
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
 
 DEAD = "%DLQ%billing"

@@ -14,10 +14,10 @@ from broker.consume import group_lag
 from broker.consume.group_lag import GroupLags, Position, QueueLag, Work, queue_lag
 from broker.delivery.request import QueueProgress
 from broker.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.message_store import MessageStore
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 PAID = parse_filter("tag", "paid || sent")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from broker.consume.group_standing import GroupStanding, group_standings
 from broker.delivery.request import Delivered
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ORDERLY = SubscriptionGroup("workers", orderly=True)
 

@@ -9,12 +9,12 @@ from broker.consume.lag import consumer_lags
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.message_store import MessageStore
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_take_over_of_wheel import store_of_rocketmq
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 SETTINGS = ConsumerSettings(new_group_start="begin", timer_log_file_size=1_000)
 STORE_SETTINGS = replace(ROOMY, flush_mode="async")

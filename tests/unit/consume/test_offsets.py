@@ -9,13 +9,13 @@ from collections.abc import Mapping
 import pytest
 
 from broker.consume.offsets import OffsetKeeper, ResetEntry, ResetTarget
-from broker.message_store import MessageStore
 from broker.query.search_offset import search_offset
-from broker.topics.offsets import ConsumerOffsets
 from tests.support.engine import NOW_MS, flush, open_store, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.offsets import ConsumerOffsets
 
 
 class Bench:

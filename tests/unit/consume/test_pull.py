@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.consume.pull import Puller, PullRequest, PullResult, PullSettings
-from broker.index.consume_queue import UNIT_DTYPE
-from broker.message_store import MessageStore
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.consume_queue import UNIT_DTYPE
 
 
 def puller(store: MessageStore) -> Puller:

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from broker.delivery.carrying import CARRIED_TOPIC
-from broker.record_writer import NewRecord
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import flush
 from tests.unit.delivery.test_delivery_troubles import full_disk
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 RETRY = "%RETRY%workers_orders"
 

@@ -8,17 +8,17 @@ import pytest
 
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
-from broker.delivery.sources import kind_of
 from broker.delivery.take_over import take_over
 from broker.filters.filter import parse_filter
-from broker.record_writer import NewRecord
 from broker.timers.wheel_records import WHEEL_TOPIC
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.unit.delivery.test_take_over import revive_record
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.sources import kind_of
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 CLASSIC = "%RETRY%workers"
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.events import event_log
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
+from trovemq_store.events import event_log
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
 @contextmanager

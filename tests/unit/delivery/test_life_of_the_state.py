@@ -8,11 +8,11 @@ import pytest
 
 from broker.delivery.carrying import CARRIED_TOPIC
 from broker.timers.wheel_records import WHEEL_TOPIC
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import flush
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from broker.delivery.leases import Lease
 from broker.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
 from broker.delivery.pair import Pair
 from broker.delivery.queue_state import QueueState
-from broker.delivery.receipt_handle import SourceKind
 from broker.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS, Engine, bodies
 from tests.support.engine import NOW_MS, send
@@ -28,6 +27,7 @@ from tests.support.trials import SOAK
 from tests.unit.delivery.test_delivery_model import DeliveryMachine
 from tests.unit.delivery.test_priority_model import PriorityMachine
 from trovemq_proto.errors import TroveError
+from trovemq_store.events.receipt_handle import SourceKind
 
 MANY = 1_000_000
 STEP = 50_000 if SOAK else 25_000

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery import priority_order
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
 from trovemq_proto.records import decode_message
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 SMALL_FILES = replace(ROOMY, commit_log_file_size=1 << 16, consume_queue_file_size=400)
 GROUPS = ("one", "two")

@@ -10,11 +10,11 @@ import pytest
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery import priority_order
 from broker.filters.filter import parse_filter
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, attempts, bodies
 from tests.support.engine import flush, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 BASE = ConsumerSettings(new_group_start="begin")
 

@@ -7,12 +7,12 @@ import pytest
 from broker.delivery import delivery as delivery_module
 from broker.delivery import pair as pair_module
 from broker.filters.filter import parse_filter
-from broker.index.consume_queue import BLANK_UNIT
-from broker.record_writer import NewRecord
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.index.consume_queue import BLANK_UNIT
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 POP_RETRY = "%RETRY%workers_orders"
 POP_RETRY_V2 = "%RETRY%workers+orders"

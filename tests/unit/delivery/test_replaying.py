@@ -9,14 +9,14 @@ import pytest
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import DeliveryState
-from broker.events.codec import Event, EventKind
 from broker.filters.filter import parse_filter
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord
 from broker.timers.wheel_records import WHEEL_TOPIC
-from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import HALF_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
 def with_messages(count: int) -> Engine:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker.copy_failures import KNOWN_MAX, CopyFailures
-from broker.delivery.receipt_handle import SourceKind
-from broker.delivery.sources import source_topic
-from broker.topics.retry_policy import RetryPolicy
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import encode_record
+from trovemq_store.engine.copy_failures import KNOWN_MAX, CopyFailures
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import source_topic
+from trovemq_store.topics.retry_policy import RetryPolicy
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ORDERLY = SubscriptionGroup(
     "workers", orderly=True, retry_policy=RetryPolicy("customized", (1_000,)), retry_max=0

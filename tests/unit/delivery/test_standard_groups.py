@@ -9,9 +9,9 @@ import pytest
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import RECEIVE_READS_MAX
 from broker.filters.filter import parse_filter
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto.errors import TroveError
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivery
 from broker.delivery.request import ReceiveRequest
 from broker.delivery.take_over import take_over
-from broker.events.event_log import EventLog
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord, RecordWriter
 from broker.timers.wheel_records import WHEEL_TOPIC
-from broker.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
 

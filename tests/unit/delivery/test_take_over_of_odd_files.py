@@ -7,11 +7,11 @@ import json
 import pytest
 
 from broker.delivery.take_over import take_over
-from broker.record_writer import NewRecord
 from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import Engine, attempts, bodies
 from tests.unit.delivery.test_take_over import REVIVE_TOPIC, revive_record
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from dataclasses import replace
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord, RecordWriter
 from broker.timers.wheel_records import WHEEL_TOPIC, delayed_record
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.unit.timers.rocketmq import RocketMqTimers
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 SETTINGS = ConsumerSettings(new_group_start="begin", timer_log_file_size=1_000)
 STORE_SETTINGS = replace(ROOMY, flush_mode="async")

@@ -9,7 +9,6 @@ import pytest
 from broker.consumer_settings import ConsumerSettings
 from broker.filters.filter import parse_filter
 from broker.timers.wheel_records import WHEEL_TOPIC
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker
@@ -17,6 +16,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 COUNT = 30
 UNIT_SIZE = 20

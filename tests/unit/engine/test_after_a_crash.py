@@ -8,9 +8,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from broker.log import state
-from broker.message_store import MessageStore
-from broker.store_trim import trim_now
 from tests.support.engine import (
     NOW_MS,
     SMALL,
@@ -23,8 +20,11 @@ from tests.support.engine import (
     send,
 )
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log import state
 
 FIRST = "commitlog/00000000000000000000"
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from broker.log.commit_log import AppendStatus
 from tests.support.engine import (
     NOW_MS,
     SMALL,
@@ -25,6 +24,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.message import decode_message
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.commit_log import AppendStatus
 
 
 def test_the_three_orders_agree_and_times_never_go_back() -> None:

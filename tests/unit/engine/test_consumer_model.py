@@ -9,9 +9,9 @@ import pytest
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue, send
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20)
 

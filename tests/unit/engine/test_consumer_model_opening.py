@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from broker.consumer_model import SNAPSHOT_PATH, ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.delivery import Delivered, ReceiveRequest
-from broker.message_store import MessageStore
 from tests.support.engine import NOW_MS, open_store, send
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 INVISIBLE_MS = 30_000

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from broker.consume.pull import Puller, PullRequest, PullSettings
-from broker.log import checkpoint
-from broker.message_store import AppendResult, MessageStore
 from broker.query.get_message import get_message_at
 from broker.query.search_offset import search_offset
 from tests.support.engine import (
@@ -28,9 +26,11 @@ from tests.support.engine import (
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
+from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log import checkpoint
 
 
 def filled(files: MemoryFileSystem, count: int = 40, queues: int = 2) -> list[AppendResult]:

@@ -8,14 +8,14 @@ from typing import Final
 
 import pytest
 
-from broker.early_removal import PATH, EarlyRemoval, Removed
-from broker.log.retention import RetentionPolicy
 from broker.query.get_message import get_message
 from broker.query.lacking import lacking_note
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, Broker
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.early_removal import PATH, EarlyRemoval, Removed
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.retention import RetentionPolicy
 
 KEEPING: Final = replace(AT_ONCE, forcible_enable=False)
 

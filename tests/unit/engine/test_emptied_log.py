@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.message_store import MessageStore
-from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, read_queue, record, send
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
 
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.message_store import MessageStore
 from tests.support.engine import NOW_MS, SMALL_SYNC, append, read_queue, record, scan_bodies
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem

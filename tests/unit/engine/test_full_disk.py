@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from broker.log.segments import KEPT_PATH
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord, RecordWriter
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, scan_bodies, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.guarded import RESERVE_COUNT, GuardedFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.segments import KEPT_PATH
 
 SETTINGS = replace(SMALL, commit_log_file_size=32_768)
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from broker.held_log import held_log, is_own_topic
-from broker.log.retention import DiskUse
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.retention import AT_ONCE, HOUR_MS, PRESSED, WORKERS, Broker
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.retention import DiskUse
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 SEGMENT = 32_768
 DAY_MS = 24 * HOUR_MS

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.log import state
-from broker.message_store import MessageStore
 from broker.recovery_log import LINES_MAX, log_recovery
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log import state
 
 SEGMENT = SMALL.commit_log_file_size
 

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from broker.log import state
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery
 from broker.query.query_by_key import query_page
-from broker.queues import messages_from
-from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log import state
 
 
 def foreign(files: MemoryFileSystem) -> MemoryFileSystem:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.queues import messages_from
-from broker.record_writer import NewRecord, RecordWriter
 from tests.support.engine import BORN_HOST, NOW_MS, open_store, own_properties, read_queue, send
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
 
 

@@ -14,14 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.consume.pull import Puller, PullRequest, PullSettings
-from broker.log.retention import DiskUse
-from broker.message_store import MessageStore
 from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.query.search_offset import search_offset
-from broker.store_trim import trim_now
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, scan_bodies
 from tests.support.retention import (
     AT_ONCE,
@@ -36,10 +32,14 @@ from tests.support.retention import (
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log.retention import DiskUse
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 OLD_STORE = replace(SMALL, index_item_count=128)
 Restart = Callable[[Broker], Broker]

@@ -22,11 +22,9 @@ from broker.delivery.request import ReceiveRequest
 from broker.filters.filter import parse_filter
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
-from broker.record_writer import NewRecord
 from broker.search.conditions import SearchQuery
 from broker.search.search import search_page
 from broker.server.rocketmq.messages import message_of
-from broker.topics.subscription_groups import SubscriptionGroup
 from broker.transactions.records import HALF_TOPIC
 from tests.support.engine import validated, with_crc_property
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker
@@ -35,7 +33,9 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, RecordBatch, decode_received, decode_stored, encode_record
 from trovemq_proto.records.layout import RESERVED_PROPERTIES
 from trovemq_proto.records.validate import BORN_TIMESTAMP_MAX
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 TREES: Final = replace(SETTINGS, tree_index_enable=True)
 NAMES: Final = (*sorted(RESERVED_PROPERTIES - {"UNIQ_KEY"}), "a", "b", "é", "TAGS", "KEYS")

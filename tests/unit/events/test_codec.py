@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.events.codec import EVENT_DTYPE, EVENTS_MAX, Event, EventKind, decode_events, encode_events
+from trovemq_store.events.codec import EVENT_DTYPE, EVENTS_MAX, Event, EventKind, decode_events, encode_events
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 UINT32 = st.integers(0, 2**32 - 1)

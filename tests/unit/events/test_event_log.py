@@ -7,13 +7,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from broker.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, EventKind
-from broker.events.event_log import EVENTS_QUEUE_ID, EventLog
-from broker.events.snapshot import SnapshotFile
-from broker.record_writer import NewRecord, RecordWriter
 from tests.support.engine import NOW_MS, SMALL, open_store
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.codec import EVENTS_MAX, EVENTS_TOPIC, Event, EventKind
+from trovemq_store.events.event_log import EVENTS_QUEUE_ID, EventLog
+from trovemq_store.events.snapshot import SnapshotFile
 from trovemq_store.files.memory import MemoryFileSystem
 
 ROOMY = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=1 << 20, body_size_max=1 << 19)

@@ -11,11 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.index.consume_queue import BLANK_SIZE, UNIT_DTYPE, UNIT_SIZE
-from broker.index.consume_queues import ConsumeQueues
-from broker.index.open_files import OpenFiles
-from broker.projection import DispatchBatch
-from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
@@ -25,6 +20,11 @@ from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index.consume_queue import BLANK_SIZE, UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.settings import StoreSettings
 
 SETTINGS = StoreSettings(consume_queue_file_size=5 * UNIT_SIZE)
 TOPICS = ("orders", "%RETRY%g")

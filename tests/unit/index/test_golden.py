@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.index.consume_queues import ConsumeQueues
-from broker.index.index_file import HEADER_SIZE
-from broker.index.key_index import KeyIndex
-from broker.index.time_search import search_offset
 from tests.support.golden import GOLDEN_NAMES, load_manifest, settings_of, unpack
 from tests.support.projections import golden_log, tree
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.index_file import HEADER_SIZE
+from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.index.time_search import search_offset
 
 
 def _names(root: Path) -> list[str]:

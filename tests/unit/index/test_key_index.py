@@ -12,10 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.index.index_file import IndexFile, create_index_file, file_size
-from broker.index.key_index import KeyIndex
-from broker.projection import DispatchBatch
-from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
@@ -23,6 +19,10 @@ from trovemq_proto.records import RecordBatch, index_hash
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.index_file import IndexFile, create_index_file, file_size
+from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.settings import StoreSettings
 
 SLOTS, ITEMS = 7, 12
 SETTINGS = StoreSettings(index_slot_count=SLOTS, index_item_count=ITEMS)

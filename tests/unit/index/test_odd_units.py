@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.index import consume_queues, index_file
-from broker.index.consume_queue import BLANK_SIZE, UNIT_SIZE, ConsumeQueue
-from broker.index.consume_queues import ConsumeQueues
-from broker.index.index_file import create_index_file
-from broker.index.key_index import KeyIndex
-from broker.index.open_files import OpenFiles
-from broker.index.time_search import search_offset
-from broker.store_settings import StoreSettings
-from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.projections import batch_of, stored, tree
 from tests.unit.index.test_key_index import ITEMS, SLOTS, Names, opened
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index import consume_queues, index_file
+from trovemq_store.index.consume_queue import BLANK_SIZE, UNIT_SIZE, ConsumeQueue
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.index_file import create_index_file
+from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.index.time_search import search_offset
+from trovemq_store.settings import StoreSettings
 
 SETTINGS = StoreSettings(consume_queue_file_size=5 * UNIT_SIZE)
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.index import consume_queue
-from broker.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE
-from broker.index.consume_queues import ConsumeQueues
-from broker.store_settings import StoreSettings
-from broker.topics.topics import NewTopic
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index import consume_queue
+from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.topics import NewTopic
 
 SETTINGS = StoreSettings(consume_queue_file_size=300 * UNIT_SIZE)
 PATH = f"{ROOT_DIRECTORY}/orders/0/{0:020d}"

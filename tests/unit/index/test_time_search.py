@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
-from broker.index.consume_queues import ConsumeQueues
-from broker.index.time_search import search_offset
-from broker.projection import DispatchBatch
-from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored
 from trovemq_proto.records import RecordBatch
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.time_search import search_offset
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.settings import StoreSettings
 
 SETTINGS = StoreSettings(consume_queue_file_size=4 * UNIT_SIZE)
 

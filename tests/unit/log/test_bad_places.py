@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.log import damage_counts, segment_age, state
-from broker.log.damage_counts import DamageCounts
-from broker.log.reader import Damage
-from broker.message_store import MessageStore
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.layout import MAGIC_BLANK
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log import damage_counts, segment_age, state
+from trovemq_store.log.damage_counts import DamageCounts
+from trovemq_store.log.reader import Damage
 
 LOG = f"commitlog/{0:020d}"
 

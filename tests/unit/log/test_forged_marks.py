@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from broker.log import state
-from broker.message_store import MessageStore
 from tests.support.atomic import SEGMENT, AtomicStore, batch_of
 from tests.support.engine import BORN_HOST, NOW_MS, flush, open_store, read_queue, record
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.run_mark import seal_of
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.sealed_json import seal
+from trovemq_store.log import state
 
 COUNT = 5
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.retention import (
+from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.retention import (
     HOUR_MS,
     ClosedSegment,
     Decision,
@@ -19,9 +21,7 @@ from broker.log.retention import (
     is_disk_full,
     parse_hours,
 )
-from broker.log.segment_age import closed_segments, last_store_timestamp
-from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
-from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.segment_age import closed_segments, last_store_timestamp
 
 SIZE = 100
 POLICY = RetentionPolicy(forcible_enable=True)

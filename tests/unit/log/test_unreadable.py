@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from broker.consume.pull import Puller, PullRequest, PullSettings
-from broker.log import checkpoint
-from broker.log.commit_log import CommitLog
-from broker.log.recovery import foreign_scan_start
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
-from broker.queues import messages_from
-from broker.scrub.layouts import index_paths, read_index
-from broker.scrub.layouts import read_queue as read_layout_queue
 from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.check.layouts import index_paths, read_index
+from trovemq_store.check.layouts import read_queue as read_layout_queue
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import messages_from
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log import checkpoint
+from trovemq_store.log.commit_log import CommitLog
+from trovemq_store.log.recovery import foreign_scan_start
 
 SETTINGS = replace(SMALL, commit_log_file_size=65_536, consume_queue_file_size=20_000)
 SEGMENT = "commitlog/00000000000000000000"

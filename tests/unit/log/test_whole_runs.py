@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from broker.log.reader import LogReader
-from broker.log.whole_runs import WholeRuns
-from broker.record_writer import NewRecord, RecordWriter
 from tests.support.atomic import SEGMENT, AtomicStore, batch_of
 from tests.support.engine import flush, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.run_mark import check_transaction_id, marked_records, read_mark
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.log.reader import LogReader
+from trovemq_store.log.whole_runs import WholeRuns
 
 PATH = f"commitlog/{0:020d}"
 MESSAGES = [("orders", n % 2, b"m%d" % n * 20) for n in range(5)]

@@ -8,11 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.segments import DIRECTORY as LOG_DIRECTORY
-from broker.scrub.findings import Finding, Findings
-from broker.store_opening import ABORT_PATH
-from broker.tools.store_view import StoreView
-from broker.tools.verify import verify
 from tests.support.golden import GOLDEN_NAMES, unpack
 from tests.support.own_store import own_store
 from tests.support.store_faults import FAULTS, OWN_FAULTS, DamagedStore
@@ -20,6 +15,11 @@ from trovemq_proto.errors import TroveError
 from trovemq_spark.job import NoProgress, Report
 from trovemq_spark.jobs.audit import AuditArguments, audit
 from trovemq_spark.tasks import OneProcess
+from trovemq_store.check.findings import Finding, Findings
+from trovemq_store.check.store_view import StoreView
+from trovemq_store.check.verify import verify
+from trovemq_store.engine.opening import ABORT_PATH
+from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
 
 
 def audited(root: Path) -> Report:

@@ -6,12 +6,12 @@ from mmap import mmap
 
 import pytest
 
-from broker.log.segments import Segment
-from broker.log.tail import find_record
 from trovemq_proto.records import encode_record
 from trovemq_spark.log import scan
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
 from trovemq_store.files.read_only import ReadOnlyFile
+from trovemq_store.log.segments import Segment
+from trovemq_store.log.tail import find_record
 
 
 def test_a_record_that_was_seen_half_written_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

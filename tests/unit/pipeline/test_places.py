@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.reader import Damage
 from tests.support.golden import load_manifest, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.log.scan import RUN_BYTES_MAX, Run, ScanBounds, scan_segment
 from trovemq_spark.log.segments import Gap, LogDirectory
 from trovemq_spark.storage import Place
+from trovemq_store.log.reader import Damage
 
 
 def scanned(log: LogDirectory, run_bytes_max: int = RUN_BYTES_MAX) -> tuple[list[int], list[Damage]]:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.index.consume_queue import BLANK_UNIT, UNIT_DTYPE
-from broker.tools.repair import repair
-from broker.tools.store_view import StoreView
 from tests.support.generated_store import ROLLING, delete_topic, trim, write_random_store
 from tests.support.rebuilt import files_of, index_contents, rebuild_here
 from trovemq_spark.log.segments import LogDirectory
+from trovemq_store.check.repair import repair
+from trovemq_store.check.store_view import StoreView
+from trovemq_store.index.consume_queue import BLANK_UNIT, UNIT_DTYPE
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.index.consume_queues import GAP_UNITS_MAX, ConsumeQueues
-from broker.index.key_index import KeyIndex
-from broker.projection import DispatchBatch
 from tests.support.engine import NOW_MS, SMALL
 from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.projections import stored, tree
@@ -25,6 +22,9 @@ from trovemq_spark.job import Report
 from trovemq_spark.rebuild.index import file_names, plan_files
 from trovemq_spark.spark_tasks import deal
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.consume_queues import GAP_UNITS_MAX, ConsumeQueues
+from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.log.projection import DispatchBatch
 
 SIZES = replace(SMALL, consume_queue_file_size=400, index_slot_count=5, index_item_count=7)
 SEGMENT_SIZE = 4096

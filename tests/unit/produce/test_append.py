@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.produce.append import Appender, AppendSettings, put_status
 from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
-from broker.store_settings import StoreSettings
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, open_store, read_queue, with_crc_property
 from tests.support.engine import record as plain_record
 from trovemq_proto import errors
 from trovemq_proto.errors import ERRORS, TroveError
 from trovemq_proto.v1 import common_pb2
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import Buffer, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 
 
 class Bench:

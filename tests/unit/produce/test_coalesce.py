@@ -10,20 +10,20 @@ from itertools import count
 
 import pytest
 
-from broker.message_store import AppendResult, FlushWork, MessageStore
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.choose_queue import TOPICS_MAX, QueueChooser
 from broker.produce.coalesce import GATHER_TURNS_MAX, QUIET_TURNS, Coalescer, SendOutcome
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
-from broker.store_settings import FlushMode
-from broker.trees.producers import Gap
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
+from trovemq_store.engine.message_store import AppendResult, FlushWork, MessageStore
 from trovemq_store.files.files import Buffer
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees.producers import Gap
+from trovemq_store.settings import FlushMode
 
 
 class SlowStore:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.query import log_windows, query_by_key
 from broker.query.cursor import Cursor
 from broker.query.get_message import get_message
@@ -18,6 +17,7 @@ from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import BODY_AT
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 

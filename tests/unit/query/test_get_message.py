@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.query.get_message import IdentifierKind, get_message, get_message_at
 from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import encode_offset_msg_id, pack_host
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 

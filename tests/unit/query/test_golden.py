@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.query.get_message import IdentifierKind, get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
@@ -19,6 +18,7 @@ from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings
 from tests.support.trials import SOAK
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 
 NOW_MS = 1_800_000_000_000

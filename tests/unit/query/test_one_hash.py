@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 from broker.consume.pull import Puller, PullRequest, PullSettings
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import REQUEST_WORK_MAX, WORK_MAX, query_pages
 from tests.support.engine import SMALL, append, open_store, record
 from tests.support.one_hash import texts_of_one_hash
 from tests.support.trials import SOAK
 from trovemq_proto.records import java_hash
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 COUNT = 100_000 if SOAK else 2_000

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.index.index_file import IndexFile
-from broker.message_store import MessageStore
 from broker.query import query_by_key
 from broker.query.cursor import Cursor
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
@@ -22,10 +20,12 @@ from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message, index_hash, java_hash
 from trovemq_proto.records.layout import BODY_AT
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index.index_file import IndexFile
 
 TOPICS = ("AaTopic", "BBTopic")
 WORDS = ("Aa", "BB", "k1")

@@ -6,9 +6,9 @@ import functools
 
 import pytest
 
-from broker.message_store import MessageStore
 from tests.support.answers import Answers
 from tests.support.damage import TINY, Files, flipped, scrub, tiny_store, try_open
+from trovemq_store.engine.message_store import MessageStore
 
 COUNT_AT = 36
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.message_store import MessageStore
-from broker.scrub.checked_store import ReadAhead
-from broker.scrub.findings import Finding, Findings
-from broker.scrub.live_store import IndexMappings, LiveScrub
-from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from trovemq_proto.records.layout import BODY_CRC_AT
+from trovemq_store.check.checked_store import ReadAhead
+from trovemq_store.check.findings import Finding, Findings
+from trovemq_store.check.live_store import IndexMappings, LiveScrub
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem

@@ -10,12 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.index.consume_queue import UNIT_SIZE
-from broker.scrub import log_walk, queue_check
-from broker.scrub.findings import EACH_MAX, REPORTED_MAX, Finding, Findings
-from broker.scrub.layouts import read_queue
-from broker.scrub.live_store import IndexMappings, LiveQueue
-from broker.store_trim import trim_now
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, record, send
 from tests.unit.scrub.test_live_scrub import (
     ITEMS_AT,
@@ -29,8 +23,14 @@ from tests.unit.scrub.test_live_scrub import (
     scrub,
 )
 from tests.unit.tools.test_tools import verify
+from trovemq_store.check import log_walk, queue_check
+from trovemq_store.check.findings import EACH_MAX, REPORTED_MAX, Finding, Findings
+from trovemq_store.check.layouts import read_queue
+from trovemq_store.check.live_store import IndexMappings, LiveQueue
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index.consume_queue import UNIT_SIZE
 
 SEGMENT = SMALL.commit_log_file_size
 

@@ -13,17 +13,17 @@ from typing import Final
 import pandas as pd
 import pytest
 
-from broker.message_store import MessageStore
 from broker.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
 from broker.search.search import search_pages
-from broker.store_settings import StoreSettings
-from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from deploy.demo.flights import FLIGHT_COUNT, FlightMessage, flight_messages, flight_rows
 from tests.support.engine import BORN_HOST, NOW_MS, flush
 from tests.support.trials import SOAK
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.encode import encode_record
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
+from trovemq_store.settings import StoreSettings
 
 ROWS: Final = FLIGHT_COUNT if SOAK else 40_000
 QUERIES: Final = 500 if SOAK else 200

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from broker.search.conditions import CONDITIONS_MAX, EVERYTHING, AllOf, AnyOf, Condition, Has, SearchQuery
 from broker.search.matching import answering, answers
-from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from tests.support.engine import NOW_MS, record
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import STORE_TIMESTAMP_AT, SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_proto.records.property_scan import PropertyScan
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 
 WORDS = st.sampled_from(["a", "ab", "a\x00", "a\x00\x00", "\x00", "\x00a", "abc", "é", "", "x" * 300])
 MESSAGES = st.lists(st.tuples(st.lists(WORDS, max_size=3), WORDS, WORDS, WORDS), min_size=1, max_size=12)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message_store import MessageStore
 from broker.search import plan, search, walks
 from broker.search.conditions import (
     CONDITIONS_MAX,
@@ -25,8 +24,6 @@ from broker.search.conditions import (
     SearchQuery,
 )
 from broker.search.search import search_page, search_pages
-from broker.store_trim import trim_now
-from broker.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from tests.support.engine import (
     BORN_HOST,
     NOW_MS,
@@ -42,8 +39,11 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 
 SETTINGS = replace(SMALL, tree_index_enable=True)
 STEMS = ["N14", "N142", "N142AB", "é", "éa", "k" * 349, "k" * 350 + "a", "k" * 351, "k" * 400, "x\x01y", "x"]

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.search import time_bounds
 from broker.search.conditions import Has, SearchQuery
 from broker.search.search import search_page
 from broker.search.time_bounds import within_time
-from broker.store_reading import CLOCK_STEP_MAX_MS
-from broker.trees.layout import KEY, LOCATION
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees.layout import KEY, LOCATION
 
 SETTINGS = replace(SMALL, tree_index_enable=True, commit_log_file_size=1 << 20)
 STEP_MS = CLOCK_STEP_MAX_MS // 2

@@ -23,9 +23,9 @@ from broker.search.walks import (
     term_walk,
     terms_beginning,
 )
-from broker.trees.layout import KEY, OFFSET, TERM, TERM_END, term_prefix
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.trees import TreeChange
+from trovemq_store.index.trees.layout import KEY, OFFSET, TERM, TERM_END, term_prefix
 
 HEAD = term_prefix(1, KEY)
 OFFSETS = st.integers(0, 60)

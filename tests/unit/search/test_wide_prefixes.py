@@ -12,18 +12,18 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from broker.message_store import MessageStore
 from broker.search import candidates, plan
 from broker.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
 from broker.search.search import search_page
 from broker.search.sifting import may_answer
-from broker.store_settings import StoreSettings
-from broker.trees.layout import KEY, OFFSET, TAG, TERM, TERM_END, UNIQUE_KEY
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.trees import TreeChange
+from trovemq_store.index.trees.layout import KEY, OFFSET, TAG, TERM, TERM_END, UNIQUE_KEY
+from trovemq_store.settings import StoreSettings
 
 COUNT = 400
 SETTINGS = replace(SMALL, tree_index_enable=True, commit_log_file_size=1 << 20)

@@ -10,16 +10,16 @@ import pytest
 
 from broker import consumer_tasks
 from broker.delivery.request import Delivered, ReceiveRequest
-from broker.record_writer import NewRecord
 from broker.server.rocketmq.clients import ClientDescription
 from broker.settings import BrokerSettings
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS, send
 from tests.support.metrics_bench import Bench
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 pytestmark = pytest.mark.asyncio
 LEASE_MS = 10_000

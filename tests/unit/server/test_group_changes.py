@@ -11,16 +11,16 @@ from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.group_changes import GroupChanges
 from broker.topic_changes import TopicChanges
-from broker.topics.retry_policy import DEFAULT_RETRY_POLICY
-from broker.topics.subscription_groups import (
-    SUBSCRIPTION_GROUPS_PATH,
-    SubscriptionGroup,
-    SubscriptionGroups,
-)
 from tests.support.engine import NOW_MS, open_store
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.retry_policy import DEFAULT_RETRY_POLICY
+from trovemq_store.topics.subscription_groups import (
+    SUBSCRIPTION_GROUPS_PATH,
+    SubscriptionGroup,
+    SubscriptionGroups,
+)
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,15 +14,12 @@ from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import ReceiveRequest
 from broker.group_changes import GroupChanges
 from broker.query.search_offset import search_offset
-from broker.record_writer import NewRecord
 from broker.server.group_service import GroupService, GroupServiceParts
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.turns import Turns
 from broker.timers.recall_handle import decode_recall_handle
 from broker.topic_changes import TopicChanges
-from broker.topics.offsets import ConsumerOffsets
-from broker.topics.subscription_groups import SubscriptionGroups
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -30,7 +27,10 @@ from trovemq_proto.records import decode_message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_proto.v1 import group_pb2 as pb
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.offsets import ConsumerOffsets
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 CONTEXT = cast(Any, None)
 DEAD = "%DLQ%billing"

@@ -19,8 +19,6 @@ from blockbuster import BlockBusterFunction, BlockingError
 from broker.consume.offsets import ResetTarget
 from broker.consume.pull import PullRequest
 from broker.delivery.request import ReceiveRequest
-from broker.log.retention import DiskUse
-from broker.message_store import MessageStore
 from broker.produce.outgoing import OutgoingMessage
 from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
@@ -29,7 +27,9 @@ from broker.services import StoreServices
 from broker.settings import BrokerSettings
 from tests.support.engine import NOW_MS, record, with_crc_property
 from trovemq_daemon.addresses import parse_address
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log.retention import DiskUse
 
 WRITES = ("fsync", "fdatasync", "posix_fallocate", "ftruncate", "truncate", "open", "rename", "mkdir")
 LOOKS_AND_REMOVALS = ("stat", "statvfs", "listdir", "unlink", "rmdir")

@@ -8,9 +8,9 @@ import pytest
 
 from broker.delivery.request import ReceiveRequest
 from broker.filters.filter import TAKE_ALL
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import flush, send
 from tests.support.metrics_bench import Bench
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 STORED = "trovemq_priority_messages_total"
 WAITING = "trovemq_priority_waiting_messages"

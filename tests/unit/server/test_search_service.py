@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.search import search
 from broker.server.search_service import SearchService
 from broker.server.traffic import Traffic
@@ -18,6 +17,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.v1 import search_pb2
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
 
 pytestmark = pytest.mark.asyncio

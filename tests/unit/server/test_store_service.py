@@ -114,7 +114,7 @@ async def test_a_backup_that_fails_is_removed(
         raise OSError(number, "no")
 
     async with serving(tmp_path) as service:
-        monkeypatch.setattr("broker.backup.writer.link_file", failing)
+        monkeypatch.setattr("trovemq_store.backup.writer.link_file", failing)
         request = store_pb2.BackupRequest(directory=str(tmp_path / "backup"))
         with pytest.raises(TroveError, match="the backup failed") as caught:
             async for _ in service.Backup(request, CONTEXT):

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.topic_changes import TopicChanges
-from broker.topics.topics import TopicTable
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.topics import TopicTable
 
 pytestmark = pytest.mark.asyncio
 

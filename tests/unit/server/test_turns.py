@@ -10,8 +10,8 @@ import pytest
 
 from broker.server import turns as turns_module
 from broker.server.turns import Turns
-from broker.steps import Steps
 from tests.support import fake_loop
+from trovemq_store.engine.steps import Steps
 
 
 @pytest.fixture(autouse=True)

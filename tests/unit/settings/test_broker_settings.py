@@ -15,13 +15,13 @@ import pytest
 
 from broker import settings as settings_module
 from broker.consumer_settings import ConsumerSettings
-from broker.log.retention import RetentionPolicy
 from broker.rocketmq_keys import IGNORED_KEYS
 from broker.settings import BrokerSettings
-from broker.store_settings import StoreSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.settings import Loaded, load_settings, settings_of
+from trovemq_store.log.retention import RetentionPolicy
+from trovemq_store.settings import StoreSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 MANIFESTS = sorted((ROOT / "tests" / "golden").glob("*.manifest.json.gz"))

@@ -9,15 +9,15 @@ from typing import Final
 
 import pytest
 
-from broker.log.state import PATH
-from broker.message_store import MessageStore
 from broker.settings import BrokerSettings
-from broker.store_settings import StoreSettings
-from broker.tools.store_view import SIZES, with_sizes_of_store
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_daemon.settings import load_settings
 from trovemq_proto.errors import TroveError
+from trovemq_store.check.store_view import SIZES, with_sizes_of_store
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.log.state import PATH
+from trovemq_store.settings import StoreSettings
 
 DEFAULTS: Final = StoreSettings()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.store_opening import take_lock
+from trovemq_store.engine.opening import take_lock
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem

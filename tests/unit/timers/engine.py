@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from broker.consumer_settings import ConsumerSettings
-from broker.events.event_log import EventLog
-from broker.message_store import AppendResult, MessageStore
-from broker.record_writer import NewRecord, RecordWriter
-from broker.store_settings import StoreSettings
 from broker.timers.timers import Timers, TimersState
 from tests.support.engine import NOW_MS, SMALL, open_store, read_queue
 from trovemq_proto.records import Message
+from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 
 SETTINGS = ConsumerSettings(timer_batch_max=8)
 ROOMY = replace(SMALL, commit_log_file_size=1 << 17)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from broker.message_store import MessageStore
-from broker.topics import lax_json
 from trovemq_proto.records import decode_message
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
+from trovemq_store.topics import lax_json
 
 SLOTS = 1_209_600
 WINDOW_MS = 172_800_000

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.record_writer import NewRecord
 from broker.timers import hand_over, rocketmq_files
 from broker.timers.rocketmq_files import (
     DelayOffsets,
@@ -28,6 +27,7 @@ from tests.support.golden import load_manifest, settings_of, unpack
 from tests.unit.timers import rocketmq
 from tests.unit.timers.engine import SETTINGS, Broker
 from tests.unit.timers.rocketmq import RocketMqTimers, levels_left
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.events.codec import Event, EventKind
-from broker.record_writer import NewRecord
 from broker.timers import delivering, rocketmq_files, timers
 from broker.timers.calendar import ROW_DTYPE, WAITS, Calendar
 from broker.timers.copies import delivered_copy
@@ -27,6 +25,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 

@@ -10,11 +10,11 @@ import pytest
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.consumer_tasks import TimerTask
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, read_queue
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
 
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from broker.record_writer import NewRecord
-from broker.steps import finished
 from broker.timers import lookups
 from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
 from broker.timers.wheel_records import wheel_out_ms
@@ -17,6 +15,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import CRC_PROPERTY_SIZE
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
 
 

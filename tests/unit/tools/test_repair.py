@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.message_store import MessageStore
-from broker.store_opening import ABORT_PATH
-from broker.store_trim import trim_now
-from broker.tools import repair as repair_module
 from broker.tools.__main__ import app
-from broker.tools.store_view import StoreView
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.support.golden import GOLDEN_NAMES, unpack
+from trovemq_store.check import repair as repair_module
+from trovemq_store.check.store_view import StoreView
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.opening import ABORT_PATH
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.real import RealFileSystem
 
 

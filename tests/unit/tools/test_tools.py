@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.message_store import MessageStore
-from broker.store_opening import LOCK_PATH
 from broker.tools.__main__ import app
 from broker.tools.export import BROKER_CONFIG_KEYS
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
 from trovemq_proto.records import RecordBatch
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.opening import LOCK_PATH
 from trovemq_store.files.real import RealFileSystem
 
 MANIFEST_PARTS = (

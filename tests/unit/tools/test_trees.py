@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from broker.message_store import MessageStore
-from broker.trees.layout import DIRECTORY, KEY, LOCATION, META, TAG, TERM
-from broker.trees.store_trees import TREE_NAMES
 from tests.support.backups import back_up
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.unit.tools.test_tools import run, verify
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.files.trees import TreeChange, Trees
+from trovemq_store.index.trees.layout import DIRECTORY, KEY, LOCATION, META, TAG, TERM
+from trovemq_store.index.trees.store_trees import TREE_NAMES
 
 SETTINGS = replace(SMALL, tree_index_enable=True)
 PRODUCER = "ID:host-35655-1608131234567-1:1:1:1:"

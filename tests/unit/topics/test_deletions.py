@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from broker.topics import deletions
-from broker.topics.deletions import DELETIONS_PATH, TopicDeletions
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics import deletions
+from trovemq_store.topics.deletions import DELETIONS_PATH, TopicDeletions
 
 
 @dataclass

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message_store import MessageStore
-from broker.topics.json_file import JsonFile
 from tests.support.engine import NOW_MS, SMALL, open_store, scan_bodies, send
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.json_file import JsonFile
 
 PATH = "config/x.json"
 BACKUP = "config/x.json.bak"

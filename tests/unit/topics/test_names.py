@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.topics.names import (
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.topics.names import (
     GROUP_NAME_SIZE_MAX,
     SYSTEM_TOPICS,
     TOPIC_NAME_SIZE_MAX,
@@ -14,8 +16,6 @@ from broker.topics.names import (
     check_topic_name,
     is_system_topic,
 )
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 
 LEGAL = st.text("%|abcXYZ019_-", min_size=1, max_size=TOPIC_NAME_SIZE_MAX)
 

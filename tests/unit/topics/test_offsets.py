@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.topics import offsets
-from broker.topics.offsets import OFFSET_MAX, OFFSETS_PATH, ConsumerOffsets
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics import offsets
+from trovemq_store.topics.offsets import OFFSET_MAX, OFFSETS_PATH, ConsumerOffsets
 
 ROCKETMQ_FILE = b"""{
 	"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1795263986242},

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.topics import subscription_groups
-from broker.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
-from broker.topics.subscription_groups import (
+from tests.support import golden
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics import subscription_groups
+from trovemq_store.topics.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
+from trovemq_store.topics.subscription_groups import (
     SUBSCRIPTION_GROUPS_PATH,
     SubscriptionGroup,
     SubscriptionGroups,
     check_user_group_name,
 )
-from tests.support import golden
-from trovemq_proto.errors import TroveError
-from trovemq_store.files.faulty import FaultyFileSystem, fail_always
-from trovemq_store.files.memory import MemoryFileSystem
 
 NOW_MS = 1_700_000_000_000
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.topics import topic_journal, topics_file
-from broker.topics.lax_json import JsonObject, render
-from broker.topics.topic_journal import PATH, TopicJournal
-from broker.topics.topics import MESSAGE_TYPES, NewTopic, TopicTable
-from broker.topics.topics_file import TOPICS_PATH
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics import topic_journal, topics_file
+from trovemq_store.topics.lax_json import JsonObject, render
+from trovemq_store.topics.topic_journal import PATH, TopicJournal
+from trovemq_store.topics.topics import MESSAGE_TYPES, NewTopic, TopicTable
+from trovemq_store.topics.topics_file import TOPICS_PATH
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from broker.topics.topic_options import TopicOptions, options_of, with_options
-from broker.topics.topics import TopicTable
-from broker.topics.topics_file import TOPICS_PATH
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.topic_options import TopicOptions, options_of, with_options
+from trovemq_store.topics.topics import TopicTable
+from trovemq_store.topics.topics_file import TOPICS_PATH
 
 
 def test_options_are_kept_as_attributes_of_the_topic_and_read_back() -> None:

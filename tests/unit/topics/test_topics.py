@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.topics import topics
-from broker.topics.topics import MESSAGE_TYPES, TopicConfig, TopicTable
-from broker.topics.topics_file import TOPICS_PATH
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics import topics
+from trovemq_store.topics.topics import MESSAGE_TYPES, TopicConfig, TopicTable
+from trovemq_store.topics.topics_file import TOPICS_PATH
 
 ROCKETMQ_FILE = b"""{
 	"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1795264009788},

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.consumer_settings import ConsumerSettings
-from broker.events.event_log import EventLog
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord, RecordWriter
 from broker.transactions.records import GIVEN_UP_TOPIC
 from broker.transactions.transactions import Transactions, TransactionsState
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.memory import MemoryFileSystem
 
 OPEN, COMMITTED, ROLLED_BACK, GIVEN_UP = "open", "committed", "rolled back", "given up"

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from broker.consumer_settings import ConsumerSettings
-from broker.record_writer import NewRecord, RecordWriter
-from broker.store_settings import StoreSettings
 from broker.transactions.open_halves import ENDED_KEPT_MAX, OpenHalves
 from broker.transactions.records import (
     GIVEN_UP_TOPIC,
@@ -25,6 +23,8 @@ from tests.unit.transactions.test_transactions import NO_INDEX, Broker, message
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.settings import StoreSettings
 
 BOTH = pytest.mark.parametrize("settings", [SMALL, NO_INDEX], ids=["index", "no index"])
 

@@ -8,11 +8,6 @@ from pathlib import Path
 import pytest
 
 from broker.consumer_settings import ConsumerSettings
-from broker.events.event_log import EventLog
-from broker.events.snapshot import SnapshotFile
-from broker.message_store import MessageStore
-from broker.record_writer import NewRecord, RecordWriter
-from broker.store_settings import StoreSettings
 from broker.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from broker.transactions.transactions import (
     CHECKS_PER_TURN_MAX,
@@ -24,8 +19,13 @@ from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, o
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import NewRecord, RecordWriter
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.events.snapshot import SnapshotFile
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
 
 SETTINGS = ConsumerSettings(
     transaction_timeout_ms=6_000,

@@ -12,15 +12,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.deduplication import Deduplication
-from broker.message_store import MessageStore
-from broker.store_settings import StoreSettings
 from broker.timers.wheel_records import delayed_record, delete_marker
 from broker.transactions.records import commit_record, half_record, moved_record
-from broker.trees import unique_ids
-from broker.trees.layout import UNIQUE_ID
-from broker.trees.unique_ids import Place
-from broker.trees.unique_keys import ids_of, stored_id
 from tests.support.deduplicated import (
     ENDS,
     SETTINGS,
@@ -37,9 +30,16 @@ from tests.support.deduplicated import (
 from tests.support.engine import NOW_MS, append, flush, open_store, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees import unique_ids
+from trovemq_store.index.trees.layout import UNIQUE_ID
+from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.index.trees.unique_keys import ids_of, stored_id
+from trovemq_store.settings import StoreSettings
 
 IDS = [f"id-{number}" for number in range(8)] + ["x" * 255, "x" * 300, "x" * 299 + "y"]
 
@@ -250,7 +250,7 @@ def test_topics_have_ids_of_their_own() -> None:
 
 def _waiting(store: MessageStore, kind: str) -> Any:
     """Writes a message of id `a` as the broker lets it wait; returns what is appended."""
-    from broker.record_writer import NewRecord, RecordWriter
+    from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 
     writer = RecordWriter(store, lambda: None)
     new = NewRecord(TOPIC, 1, b"body", {"UNIQ_KEY": "a"}, born_timestamp=NOW_MS)
@@ -280,8 +280,8 @@ def test_a_waiting_message_is_judged_by_the_topic_its_producer_named(kind: str, 
 
 
 def test_copies_that_the_broker_makes_move_no_place() -> None:
-    from broker.record_writer import NewRecord, RecordWriter
     from trovemq_proto.records import decode_message
+    from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 
     files = MemoryFileSystem()
     store, deduplication = opened(files, "1h")

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from broker.message_store import MessageStore
-from broker.trees.layout import META, ORDER, PROPERTY_FROM, RETIRED, TERM, TOPICS, UNIQUE_ID
 from tests.support.deduplicated import step
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, send
 from trovemq_proto.records.priorities import PRIORITY_DEFAULT
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees.layout import META, ORDER, PROPERTY_FROM, RETIRED, TERM, TOPICS, UNIQUE_ID
 
 SETTINGS = replace(SMALL_SYNC, tree_index_enable=True)
 TOPIC = "orders"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.deduplication import Deduplication
-from broker.message_store import MessageStore
-from broker.store_trim import trim_now
-from broker.trees import producer_entries, producers
-from broker.trees.layout import PRODUCER, SEQUENCE
-from broker.trees.producers import Gap
 from tests.support.deduplicated import TOPIC, WINDOW_MS, places_of, step
 from tests.support.engine import NOW_MS, append, flush, sent_record
 from tests.support.numbered_store import DEPTH, Message, numbers, opened, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees import producer_entries, producers
+from trovemq_store.index.trees.layout import PRODUCER, SEQUENCE
+from trovemq_store.index.trees.producers import Gap
 
 
 def refusal(deduplication: Deduplication, store: MessageStore, *messages: Message) -> ErrorSpec:

@@ -10,17 +10,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.append_result import AppendResult
-from broker.trees import producer_entries, producers
-from broker.trees.layout import PRODUCER, SEQUENCE
-from broker.trees.producers import Gap
-from broker.trees.unique_ids import Place
 from tests.support.deduplicated import ENDS, TOPIC, WINDOW_MS, ended, places_of, step, sweep_a_little
 from tests.support.engine import NOW_MS, flush
 from tests.support.numbered_store import DEPTH, PRODUCERS_MAX, Message, Stored, in_log, opened, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees import producer_entries, producers
+from trovemq_store.index.trees.layout import PRODUCER, SEQUENCE
+from trovemq_store.index.trees.producers import Gap
+from trovemq_store.index.trees.unique_ids import Place
 
 
 class Model:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.trees import rows
-from broker.trees.rows import Matrix, Rows, first_of_equal, order_of, take_rows
+from trovemq_store.index.trees import rows
+from trovemq_store.index.trees.rows import Matrix, Rows, first_of_equal, order_of, take_rows
 
 LISTS = st.integers(1, 40).flatmap(
     lambda size: st.lists(

@@ -13,10 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message_store import MessageStore
-from broker.store_trim import trim_now
-from broker.trees import tree_index
-from broker.trees.layout import (
+from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, send
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
+from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
+from trovemq_store.files.trees import TreeChange
+from trovemq_store.index.trees import tree_index
+from trovemq_store.index.trees.layout import (
     DIRECTORY,
     FORMAT_KEY,
     KEY,
@@ -35,14 +42,7 @@ from broker.trees.layout import (
     term_of,
     term_prefix,
 )
-from broker.trees.store_trees import ASIDE, BY_PRIORITY, OPEN_MARK
-from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, send
-from trovemq_proto.errors import TroveError
-from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
-from trovemq_store.files.files import FileSystem, StorageError
-from trovemq_store.files.memory import MemoryFileSystem
-from trovemq_store.files.real import RealFileSystem
-from trovemq_store.files.trees import TreeChange
+from trovemq_store.index.trees.store_trees import ASIDE, BY_PRIORITY, OPEN_MARK
 
 SETTINGS = replace(SMALL, tree_index_enable=True)
 Terms = set[tuple[str, int, str, bytes, int]]
@@ -307,7 +307,7 @@ def test_a_page_that_makes_lmdb_abort_is_found_after_starts_that_aborted(
 ) -> None:
     filled(files, 400).close(NOW_MS)
     if starts == 3:
-        monkeypatch.setattr("broker.trees.store_trees.QUICKLY_CHECKED_BYTES", 0)
+        monkeypatch.setattr("trovemq_store.index.trees.store_trees.QUICKLY_CHECKED_BYTES", 0)
     with (tmp_path / DIRECTORY / "data.mdb").open("r+b") as file:
         file.seek(2 * 4096)
         file.write(bytes(4096 * 40))

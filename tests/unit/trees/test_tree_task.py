@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.tree_task import POLL_S, TreeTask
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.fake_loop import run
 from tests.support.metrics_bench import Bench
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem

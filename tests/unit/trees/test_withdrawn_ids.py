@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.append_result import AppendResult
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
-from broker.record_writer import NewRecord
 from tests.support.deduplicated import TOPIC, opened, send, step
 from tests.support.engine import NOW_MS, flush, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
 
 ID = "order-42"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from broker.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.status import code_of
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import ROOMY, Parts, message
@@ -23,6 +22,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 
 async def received_by(parts: Parts, count: int = 1, topic: str = "orders", **fields: Any) -> list[str]:

@@ -6,11 +6,11 @@ import pytest
 
 from broker.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.group_order import GroupOrder, fifo_topics
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.logs import logged
 from tests.support.rocketmq_parts import Parts, message
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 FROM_BEGIN = ConsumerSettings(new_group_start="begin")
 UNORDERED = ConsumerSettings(new_group_start="begin", fifo_group_orderly=False)

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from broker.message_store import MessageStore
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from broker.search.conditions import AllOf, AnyOf, Has, SearchQuery
 from broker.search.search import search_page
 from broker.server.rocketmq.messages import outgoing
-from broker.trees.layout import KEY
 from tests.support.engine import SMALL, open_store, send
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.keys import key_sizes, key_word, keys_with_spaces
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.index.trees.layout import KEY
 
 SENT = (
     ["order 42"],

@@ -10,7 +10,6 @@ import pytest
 from broker.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.clients import ClientDescription
 from broker.server.rocketmq.status import code_of
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message, receive_request
@@ -18,6 +17,7 @@ from tests.support.rpc_context import RpcContext
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 FROM_BEGIN = ConsumerSettings(new_group_start="begin")
 

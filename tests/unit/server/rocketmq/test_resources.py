@@ -15,10 +15,10 @@ from broker.server.rocketmq.resources import (
     topic_to_send,
 )
 from broker.server.rocketmq.status import code_of
-from broker.topics.topics import MESSAGE_TYPES, TopicConfig
 from trovemq_daemon.addresses import Address
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.topics.topics import MESSAGE_TYPES, TopicConfig
 
 SYSTEM_TOPICS = (
     "rmq_sys_anything",

@@ -8,10 +8,10 @@ from itertools import count
 import pytest
 
 from broker.consumer_settings import ConsumerSettings
-from broker.topics.subscription_groups import SubscriptionGroup
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import Parts, message
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 FROM_BEGIN = ConsumerSettings(new_group_start="begin")
 _NUMBERS = count()

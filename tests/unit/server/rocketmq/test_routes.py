@@ -9,8 +9,6 @@ import pytest
 
 from broker.server.rocketmq.routes import RouteParts, Routes
 from broker.server.rocketmq.status import code_of
-from broker.topics.subscription_groups import SubscriptionGroup
-from broker.topics.topics import MESSAGE_TYPES
 from tests.support.engine import open_store, send
 from tests.support.rpc_context import RpcContext
 from trovemq_daemon.addresses import Address
@@ -19,6 +17,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
+from trovemq_store.topics.topics import MESSAGE_TYPES
 
 CAME_BY = v2.Endpoints(scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="broker.example", port=9_081)])
 CONTEXT: Any = RpcContext()

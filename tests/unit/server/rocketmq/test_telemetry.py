@@ -16,7 +16,6 @@ from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.status import reader
 from broker.server.rocketmq.telemetry import OUTBOX_MAX, Telemetry, TelemetryParts
-from broker.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 from tests.support.fake_loop import run
 from tests.support.rpc_context import Aborted, RpcContext
 from trovemq_proto import errors
@@ -28,6 +27,7 @@ from trovemq_proto.rocketmq.v2.service_pb2 import (
     ThreadStackTrace,
     VerifyMessageResult,
 )
+from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
 
 NOW_MS = 1_700_000_000_000
 GROUPS = {

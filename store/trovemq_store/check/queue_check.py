@@ -1,0 +1,209 @@
+"""Consume queues against the log: every record of a queue has its unit, and every unit has its record.
+
+Invariant: of each queue the units below `next` (and at or behind `first`) have been compared.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_store.check.checked_store import CheckedStore, QueueUnits
+from trovemq_store.check.findings import EACH_MAX, Findings
+from trovemq_store.check.layouts import Records
+from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.log.projection import DispatchBatch
+
+_TRANSACTION_MASK: Final = 0xC
+_TRANSACTION_COMMIT: Final = 0x8
+_UNITS_AT_ONCE: Final = 16_384
+_QUEUES_AT_ONCE: Final = 32
+DAMAGES_MAX: Final = 65_536
+"""So many damaged places are kept, to tell the units of their records."""
+
+Int64s = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the log says of one queue: its messages [first, end), compared up to `next`."""
+
+    first: int
+    end: int
+    next: int
+
+
+def unit_indexes(run: DispatchBatch) -> Int64s:
+    """The records of a run that get a consume-queue unit: neither prepared nor rolled back nor deleted."""
+    kind = run.records.sys_flags & _TRANSACTION_MASK
+    wanted = (kind == 0) | (kind == _TRANSACTION_COMMIT)
+    return np.flatnonzero(wanted if run.alive is None else wanted & run.alive)
+
+
+def units_of(run: DispatchBatch) -> Records:
+    """The unit that each record of a run should have (also of those that get none)."""
+    units = np.empty(len(run.records), UNIT_DTYPE)
+    units["physical_offset"] = run.physical_offset + run.records.positions
+    units["size"] = run.records.sizes
+    units["tags_code"] = run.records.tags_codes()
+    return units
+
+
+def by_queue(run: DispatchBatch) -> Iterator[tuple[tuple[str, int], Int64s]]:
+    """((topic, queue id), indexes of its records that get a unit, in log order) for each queue of a run."""
+    wanted = np.zeros(len(run.records), np.bool_)
+    wanted[unit_indexes(run)] = True
+    for topic, indexes in run.records.topic_groups():
+        mine = indexes[wanted[indexes]]
+        queue_ids = run.records.queue_ids[mine]
+        for queue_id in np.unique(queue_ids).tolist():
+            yield (topic, queue_id), mine[queue_ids == queue_id]
+
+
+class QueueCheck:
+    """Feed it every run and damage of the log, in order, then finish(). The iterators are steps.
+
+    begun_at: where a live store's log ended when the check began; topics deleted behind were deleted since.
+    """
+
+    def __init__(self, store: CheckedStore, findings: Findings, begun_at: int = 0) -> None:
+        self._store = store
+        self._begun_at = begun_at
+        self._findings = findings
+        self._seen: dict[tuple[str, int], _Seen] = {}
+        self._damage_begins: list[int] = []
+        self._damage_ends: list[int] = []
+        self.unit_count = 0
+
+    def damage(self, begin: int, end: int) -> None:
+        """Nothing is known of the records of [begin, end): they may have units."""
+        if len(self._damage_begins) < DAMAGES_MAX:
+            self._damage_begins.append(begin)
+            self._damage_ends.append(end)
+
+    def run(self, run: DispatchBatch) -> Iterator[None]:
+        expected = units_of(run)
+        for number, (key, indexes) in enumerate(by_queue(run)):
+            self._compare(key, run.records.queue_offsets[indexes], expected[indexes])
+            if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
+                yield
+
+    def _floor(self, topic: str) -> int:
+        """Units of records below may be there, and need not."""
+        return max(self._store.min_offset, self._store.deleted_below(topic))
+
+    def _compare(self, key: tuple[str, int], offsets: Int64s, expected: Records) -> None:
+        kept = expected["physical_offset"] >= self._floor(key[0])  # trimmed or deleted meanwhile
+        if not kept.all():
+            offsets, expected = offsets[kept], expected[kept]
+        if not len(offsets):
+            return
+        seen = self._seen.get(key)
+        if seen is None:
+            first = int(offsets[0])
+            seen = self._seen[key] = _Seen(first, first, first)
+        seen.first = min(seen.first, int(offsets.min()))
+        seen.end = max(seen.end, int(offsets.max()) + 1)
+        queue = self._store.queue(*key)
+        if queue is None:
+            return
+        within = offsets < queue.end
+        offsets, expected = offsets[within], expected[within]
+        if not len(offsets):
+            return
+        self._check_gaps(queue, seen, offsets)
+        actual = queue.at(offsets)
+        for i in np.flatnonzero(actual != expected).tolist():
+            path, at = queue.place(int(offsets[i]))
+            what = f"unit {offsets[i]} is {_text(actual[i])}, the log says {_text(expected[i])}"
+            self._findings.add(path, at, what)
+        self.unit_count += len(offsets)
+
+    def _check_gaps(self, queue: QueueUnits, seen: _Seen, offsets: Int64s) -> None:
+        """Units between those of the records: only records that are damaged may have left some."""
+        ends = np.maximum.accumulate(np.r_[seen.next, offsets + 1])
+        for i in np.flatnonzero(offsets > ends[:-1]).tolist():
+            for begin in range(int(ends[i]), int(offsets[i]), _UNITS_AT_ONCE):
+                units = queue.units(begin, min(begin + _UNITS_AT_ONCE, int(offsets[i])))
+                self._check_outside(queue, begin, units, None)
+        seen.next = int(ends[-1])
+
+    # --- the end ------------------------------------------------------------------------------------
+    def finish(self, end: int) -> Iterator[None]:
+        """After the last run; `end` is where the checked part of the log ends."""
+        for key, seen in list(self._seen.items()):
+            self._check_missing(key, seen)
+            yield
+        for key in self._store.queue_keys():
+            queue = self._store.queue(*key)
+            if queue is not None:
+                yield from self._check_surplus(queue, self._seen.get(key), end)
+
+    def _check_missing(self, key: tuple[str, int], seen: _Seen) -> None:
+        topic, queue_id = key
+        queue = self._store.queue(topic, queue_id)
+        queue_end = 0 if queue is None else queue.end
+        if queue_end >= seen.end or (self._store.live and self._deleted_since(topic)):
+            return
+        if queue is None:
+            path, at = f"{ROOT_DIRECTORY}/{topic}/{queue_id}", seen.first * UNIT_SIZE
+        else:
+            path, at = queue.place(queue_end)
+        what = f"units {max(queue_end, seen.first)} to {seen.end - 1} are missing"
+        self._findings.add(path, at, what, note=not self._store.clean)
+
+    def _deleted_since(self, topic: str) -> bool:
+        return self._store.deleted_below(topic) > self._begun_at
+
+    def _check_surplus(self, queue: QueueUnits, seen: _Seen | None, end: int) -> Iterator[None]:
+        """Units that stand for no record of the present log: before the first and behind the last one."""
+        if self._store.live and self._deleted_since(queue.topic):
+            return
+        first, last = (seen.first, seen.next) if seen is not None else (queue.end, queue.end)
+        for begin, stop in ((queue.first, min(first, queue.end)), (last, queue.end)):
+            for chunk in range(begin, stop, _UNITS_AT_ONCE):
+                if chunk < queue.first:
+                    continue  # its file was removed meanwhile
+                units = queue.units(chunk, min(chunk + _UNITS_AT_ONCE, stop))
+                self._check_outside(queue, chunk, units, end)
+                yield
+                if self._store.live and len(units) and int(units["physical_offset"][0]) >= end:
+                    break  # they were added meanwhile
+
+    def _check_outside(self, queue: QueueUnits, first: int, units: Records, end: int | None) -> None:
+        """Blanks, units of a trimmed log, of damaged records and of deleted topics may be there; others may
+        not, but in a live store behind `end`."""
+        physical = units["physical_offset"].astype(np.int64)
+        surplus = (units["size"] != BLANK_SIZE) & (physical >= self._floor(queue.topic))
+        if self._store.live and end is not None:
+            surplus &= physical < end
+        found = [i for i in np.flatnonzero(surplus).tolist() if not self._is_damaged(int(physical[i]))]
+        for i in found[:EACH_MAX]:
+            behind = end is not None and int(physical[i]) >= end
+            path, at = queue.place(first + i)
+            what = "lies behind the log's end" if behind else "belongs to no record"
+            note = behind and not self._store.clean
+            self._findings.add(path, at, f"unit {first + i}, {_text(units[i])}, {what}", note=note)
+        if len(found) > EACH_MAX:
+            path, at = queue.place(first + found[EACH_MAX])
+            what = f"{len(found) - EACH_MAX} more units from here on belong to no record"
+            note = not self._store.clean and end is not None and int(physical[found[EACH_MAX]]) >= end
+            self._findings.add(path, at, what, note=note)
+
+    def _is_damaged(self, physical_offset: int) -> bool:
+        at = bisect_right(self._damage_begins, physical_offset) - 1
+        return at >= 0 and physical_offset < self._damage_ends[at]
+
+
+def with_alive(store: CheckedStore, run: DispatchBatch) -> DispatchBatch:
+    """The run with its records of deleted topics marked, as they are at this moment."""
+    return replace(run, alive=store.alive_mask(run.records, run.physical_offset))
+
+
+def _text(unit: np.void) -> str:
+    return f"({unit['physical_offset']}, {unit['size']} bytes, tags code {unit['tags_code']})"

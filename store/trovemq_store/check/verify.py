@@ -1,0 +1,108 @@
+"""The whole store against itself: every record, every consume-queue unit, every item of the indexes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trovemq_proto.errors import TroveError
+from trovemq_store.check.findings import Findings
+from trovemq_store.check.stopped_store import StoppedStore, log_steps, open_index
+from trovemq_store.check.store_check import StoreCheck
+from trovemq_store.check.store_view import LogScan, StoreView
+from trovemq_store.check.trees_check import check_trees
+from trovemq_store.files.files import StorageError
+from trovemq_store.log import checkpoint
+from trovemq_store.topics.offsets import ConsumerOffsets
+from trovemq_store.topics.topics import TopicTable
+
+_OWN_FILES: Final = {"checkpoint", "lock", "abort"}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What recovery would find in the store."""
+
+    clean: bool
+    log_begin: int
+    log_end: int
+    records: int
+    records_of_deleted_topics: int
+    bytes_cut: int
+    damaged_bytes: int
+    last_store_timestamp: int
+    queues: int
+    findings: int
+    notes: int
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "shutdown": "clean" if self.clean else "killed",
+            "commitLogMinOffset": self.log_begin,
+            "commitLogMaxOffset": self.log_end,
+            "records": self.records,
+            "recordsOfDeletedTopics": self.records_of_deleted_topics,
+            "bytesCut": self.bytes_cut,
+            "damagedBytes": self.damaged_bytes,
+            "lastStoreTimestamp": self.last_store_timestamp,
+            "queues": self.queues,
+            "findings": self.findings,
+            "notes": self.notes,
+        }
+
+
+def verify(view: StoreView, findings: Findings) -> Summary:
+    """Reads everything once. Findings are what recovery cannot put right, notes what it does."""
+    scan = LogScan()
+    check = StoreCheck(StoppedStore(view), open_index(view, findings), findings)
+    for _ in check.steps(log_steps(view, scan)):
+        pass
+    for _ in check.finish(scan.end):
+        pass
+    bytes_cut = view.bytes_behind(scan.end)
+    _report_log(view, scan, bytes_cut, findings)
+    _check_files(view, findings)
+    check_trees(view, findings)
+    return Summary(
+        clean=view.clean,
+        log_begin=view.log.min_offset,
+        log_end=scan.end,
+        records=check.progress.records,
+        records_of_deleted_topics=check.progress.dead_records,
+        bytes_cut=bytes_cut,
+        damaged_bytes=check.progress.damaged_bytes,
+        last_store_timestamp=scan.last_store_timestamp,
+        queues=len(view.queues),
+        findings=findings.finding_count,
+        notes=findings.note_count,
+    )
+
+
+def _report_log(view: StoreView, scan: LogScan, bytes_cut: int, findings: Findings) -> None:
+    if bytes_cut:
+        path, offset = view.log_place(scan.end)
+        what = f"the log ends at {scan.end}; {bytes_cut} bytes behind it are not zero"
+        findings.add(path, offset, what, note=not view.clean or view.state is None)
+    last = checkpoint.load(view.files)
+    for name, timestamp, at in (
+        ("physicMsgTimestamp", last.physic_msg_timestamp, 0),
+        ("logicsMsgTimestamp", last.logics_msg_timestamp, 8),
+    ):
+        if timestamp > scan.last_store_timestamp and view.log.segments.capacity_end:
+            what = f"{name} {timestamp} is later than the last record, {scan.last_store_timestamp}"
+            findings.add(checkpoint.PATH, at, what, note=not view.clean)
+
+
+def _check_files(view: StoreView, findings: Findings) -> None:
+    """The tables can be read, and queue files have the size of the settings."""
+    for load in (TopicTable.load, ConsumerOffsets.load):
+        try:
+            load(view.files)
+        except (TroveError, StorageError) as error:
+            findings.add("config", 0, str(error))
+    size = view.settings.consume_queue_file_size
+    for path in view.files.walk("consumequeue"):
+        if view.files.file_size(path) not in (0, size):
+            findings.add(
+                path, 0, f"has {view.files.file_size(path)} bytes, mappedFileSizeConsumeQueue is {size}"
+            )

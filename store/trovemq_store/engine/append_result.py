@@ -1,0 +1,138 @@
+"""What became of an append."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto.records.ids import encode_offset_msg_id
+from trovemq_store.index.trees.producers import Gap
+from trovemq_store.index.trees.unique_ids import Place
+from trovemq_store.log.commit_log import AppendStatus
+
+_NO_PLACES: Final[Mapping[int, Place]] = {}
+_NO_GAPS: Final[Mapping[int, Gap]] = {}
+
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where a batch now stands: contiguous from physical_offset; record i has first_queue_offset + i.
+
+    Of a batch with `duplicates` (index in the batch -> where the message was stored before; rising) these
+    were left out: everything else tells of the others, which are numbered without them. Where all of it were
+    duplicates, physical_offset, first_queue_offset and store_timestamp are those of the first one's original.
+    `synced_at`: how far the log must be synced for the originals to be on disk. `gaps` (index in the batch,
+    rising): the numbers that the producer of the message left out just before it.
+    """
+
+    status: AppendStatus
+    physical_offset: int
+    bytes_written: int
+    store_timestamp: int
+    first_queue_offset: int
+    record_count: int
+    store_host: bytes
+    positions: NDArray[np.int64]
+    duplicates: Mapping[int, Place] = field(default_factory=lambda: _NO_PLACES)
+    synced_at: int = 0
+    gaps: Mapping[int, Gap] = field(default_factory=lambda: _NO_GAPS)
+
+    @property
+    def end(self) -> int:
+        """The log must be synced up to here for the batch to be durable."""
+        return (
+            max(self.physical_offset + self.bytes_written, self.synced_at)
+            if self.record_count
+            else self.synced_at
+        )
+
+    @property
+    def message_count(self) -> int:
+        """Of the batch, duplicates among them."""
+        return self.record_count + len(self.duplicates)
+
+    def queue_offset(self, index: int) -> int:
+        """Of message `index` of the batch."""
+        known = self.duplicates.get(index)
+        if known is not None:
+            return known.queue_offset
+        return self.first_queue_offset + index - bisect_left(tuple(self.duplicates), index)
+
+    def part(self, first: int, count: int) -> AppendResult:
+        """What became of messages first .. first + count - 1 of the batch."""
+        end = first + count
+        before, known = _shares(self.duplicates, (0, first, end))
+        (gaps,) = _shares(self.gaps, (first, end))
+        return self._part(first, count, len(before), known, gaps)
+
+    def parts(self, counts: Iterable[int]) -> Iterator[AppendResult]:
+        """What became of each send of so many messages, of which the batch was put together."""
+        ends = list(accumulate(counts, initial=0))
+        shares = zip(pairwise(ends), _shares(self.duplicates, ends), _shares(self.gaps, ends), strict=True)
+        before = 0
+        for (first, end), known, gaps in shares:
+            yield self._part(first, end - first, before, known, gaps)
+            before += len(known)
+
+    def _part(
+        self, first: int, count: int, before: int, known: Mapping[int, Place], gaps: Mapping[int, Gap]
+    ) -> AppendResult:
+        """`before`: how many duplicates lie before it; `known`: those in it."""
+        kept = count - len(known)
+        if not kept:
+            return only_duplicates(known, self.synced_at, self.store_host)
+        begin = first - before
+        start = int(self.positions[begin])
+        behind = begin + kept
+        end = int(self.positions[behind]) if behind < self.record_count else self.bytes_written
+        return replace(
+            self,
+            physical_offset=self.physical_offset + start,
+            bytes_written=end - start,
+            first_queue_offset=self.first_queue_offset + begin,
+            record_count=kept,
+            positions=self.positions[begin:behind] - start,
+            duplicates=known,
+            synced_at=self.synced_at if known else 0,
+            gaps=gaps,
+        )
+
+    def offset_msg_ids(self) -> list[str]:
+        """One offsetMsgId a record."""
+        return [
+            encode_offset_msg_id(self.store_host, self.physical_offset + int(position))
+            for position in self.positions
+        ]
+
+
+def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int, _Row]]:
+    """The rows of ends[0] .. ends[1] - 1, of ends[1] .. ends[2] - 1, …, each counted from its first one."""
+    indexes = tuple(rows)
+    for first, end in pairwise(ends):
+        own = indexes[bisect_left(indexes, first) : bisect_left(indexes, end)]
+        yield {index - first: rows[index] for index in own}
+
+
+def only_duplicates(duplicates: Mapping[int, Place], synced_at: int, store_host: bytes) -> AppendResult:
+    """Nothing was appended: message 0, 1, … of the batch had been stored before."""
+    first = duplicates[0]
+    return AppendResult(
+        AppendStatus.PUT_OK,
+        first.physical_offset,
+        0,
+        first.store_timestamp,
+        first.queue_offset,
+        0,
+        store_host,
+        np.empty(0, np.int64),
+        duplicates,
+        synced_at,
+    )

@@ -1,0 +1,299 @@
+"""Idempotent produce: a message whose unique id its topic stored within the window is not stored again.
+
+What is judged is a producer's own send, by the topic that the producer named (topic option `deduplicate`).
+The duplicate is answered with the place of the original; it uses up no queue offset. Messages that wait
+elsewhere (half and delayed ones) are judged by once(); one that is withdrawn there (rolled back, given up,
+recalled) leaves its id free again. Where a producer numbers its messages, a number that
+it has sent within the window is a duplicate too, and numbers that did not come are counted
+(trees/producers.py).
+
+Invariants
+- An id is looked up, stored and remembered in one step that nothing can interrupt: of two sends of one id,
+  whatever their connections, one is stored.
+- Of a batch that is refused nothing is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.hosts import pack_host
+from trovemq_store.engine.append_result import AppendResult, only_duplicates
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import StorageError
+from trovemq_store.index.trees.producer_sequences import SEQUENCE_MAX, Numbered, check_producer_id, numbers_of
+from trovemq_store.index.trees.producers import Gap, Judged
+from trovemq_store.index.trees.store_trees import StoreTrees
+from trovemq_store.index.trees.unique_ids import Known, Place
+from trovemq_store.index.trees.unique_keys import ids_of
+
+OnDuplicate = Callable[[str, bytes], None]
+"""Told of each duplicate: the topic and the id."""
+OnGap = Callable[[str, Gap], None]
+"""Told of numbers that a producer has left out, by topic."""
+
+
+class Deduplication:
+    """One a store; used from the engine's thread."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        on_duplicate: OnDuplicate = lambda _topic, _id: None,
+        on_gap: OnGap = lambda _topic, _gap: None,
+    ) -> None:
+        self._store: Final = store
+        self._on_duplicate = on_duplicate
+        self._on_gap = on_gap
+        self._store_host: Final = pack_host(store.settings.store_host)
+        self._current_from = store.recovery.end
+        self.duplicates: Counter[str] = Counter()
+        """Messages that were not stored again, by topic."""
+        self.missing: Counter[str] = Counter()
+        """Numbers that producers had left out when a higher one came, by topic."""
+        self.filled: Counter[str] = Counter()
+        """Messages that came after a higher number of their producer, by topic."""
+
+    def append(
+        self,
+        data: bytearray,
+        batch: RecordBatch,
+        *,
+        topic: str,
+        queue_id: int,
+        now_ms: int,
+        born_host: bytes | None,
+    ) -> AppendResult:
+        """MessageStore.append() for a producer's own send.
+
+        TroveError as there, and INDEX_DISABLED, OS_PAGE_CACHE_BUSY; then nothing was stored.
+        """
+        window_ms = self._store.topics.options(topic).deduplicate_ms
+        if not window_ms:
+            return self._store.append(
+                data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
+            )
+        trees = self._judge(topic, len(batch))
+        ids, numbered = ids_of(batch), numbers_of(batch)
+        judged = self._judged(trees, topic, window_ms, ids, numbered, now_ms)
+        kept = list(range(len(ids)))
+        if judged.known or judged.repeats:
+            kept = [index for index in kept if index not in judged.known and index not in judged.repeats]
+            if not kept:
+                return self._answered(topic, ids, judged, None)
+            data = bytearray(b"".join(batch.select(kept)))
+            batch = RecordBatch.split(data, topic=topic)
+        result = self._store.append(
+            data, batch, topic=topic, queue_id=queue_id, now_ms=now_ms, born_host=born_host
+        )
+        fault_point("deduplication.after_append")
+        stored = [ids[index] for index in kept] if len(kept) < len(ids) else ids
+        offsets = (result.physical_offset + result.positions).tolist()
+        trees.unique_ids.remember(topic, stored, offsets, result.end)
+        if numbered:
+            self._remember_numbers(trees, topic, numbered, dict(zip(kept, offsets, strict=True)), result)
+            self._tell_gaps(topic, judged)
+            result = replace(result, gaps=dict(sorted(judged.gaps.items())))
+        if len(kept) == len(ids):
+            return result
+        return self._answered(topic, ids, judged, (result, _places(result, queue_id, kept)))
+
+    def once(
+        self, topic: str, unique_id: bytes, now_ms: int, write: Callable[[], AppendResult]
+    ) -> AppendResult:
+        """write() stores one message of that topic and id somewhere; it is not called for a duplicate."""
+        window_ms = self._store.topics.options(topic).deduplicate_ms
+        if not window_ms or not unique_id:
+            return write()
+        trees = self._judge(topic, 1)
+        known = self._known(trees, topic, window_ms, [unique_id], now_ms)
+        if known:
+            return self._answered(topic, [unique_id], Judged({0: known[unique_id]}), None)
+        result = write()
+        trees.unique_ids.remember(topic, [unique_id], [result.physical_offset], result.end)
+        return result
+
+    def known(self, topic: str, ids: list[bytes], now_ms: int) -> Mapping[bytes, Known]:
+        """Those ids of the topic that may not be stored again now. Raises as append()."""
+        window_ms = self._store.topics.options(topic).deduplicate_ms
+        return self._known(self._judge(topic, len(ids)), topic, window_ms, ids, now_ms) if window_ms else {}
+
+    def remember(self, topic: str, ids: list[bytes], physical_offsets: list[int], end: int) -> None:
+        """These were appended by somebody who had asked known(), in the same step."""
+        if self._store.trees is not None and self._store.topics.options(topic).deduplicate_ms:
+            self._store.trees.unique_ids.remember(topic, ids, physical_offsets, end)
+
+    def refused(self, topic: str, unique_id: bytes) -> None:
+        """Counts and tells of a duplicate."""
+        self.duplicates[topic] += 1
+        self._on_duplicate(topic, unique_id)
+
+    def forget_topic(self, topic: str) -> None:
+        """It was deleted: its counts go."""
+        for counts in (self.duplicates, self.missing, self.filled):
+            counts.pop(topic, None)
+
+    def next_sequence(self, topic: str, producer: bytes, now_ms: int) -> int:
+        """What a producer of that id is to give its next message. Raises as append(), and TOPIC_NOT_FOUND,
+        REQUEST_ILLEGAL, PRODUCER_SEQUENCE_ILLEGAL."""
+        check_producer_id(producer)
+        self._store.topics.require(topic)
+        window_ms = self._store.topics.options(topic).deduplicate_ms
+        if not window_ms:
+            text = f"topic {topic} is not deduplicated: give it the option deduplicate, or do not number"
+            raise TroveError(errors.REQUEST_ILLEGAL, text, topic=topic)
+        trees = self._judge(topic, 0)
+        try:
+            found = trees.producers.highest(topic, producer, self._now(now_ms) - window_ms) + 1
+        except StorageError as error:
+            raise _unread(error) from error
+        if found > SEQUENCE_MAX:
+            text = f"producer {producer.decode()} has used its last sequence: take another id"
+            raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text)
+        return found
+
+    def _now(self, now_ms: int) -> int:
+        return max(now_ms, self._store.last_store_timestamp)
+
+    def _judge(self, topic: str, count: int) -> StoreTrees:
+        trees = self._store.trees
+        if trees is None:
+            raise disabled(topic)
+        if trees.current.position < self._current_from:
+            raise TroveError(
+                errors.OS_PAGE_CACHE_BUSY,
+                f"the ids of topic {topic} are being read from the log",
+                topic=topic,
+            )
+        self._current_from = 0  # since the opening; what came later is remembered
+        trees.unique_ids.check_room(count)
+        return trees
+
+    def _known(
+        self, trees: StoreTrees, topic: str, window_ms: int, ids: list[bytes], now_ms: int
+    ) -> dict[bytes, Known]:
+        try:
+            return trees.unique_ids.find(topic, window_ms, ids, self._now(now_ms))
+        except StorageError as error:
+            raise _unread(error) from error
+
+    def _judged(
+        self,
+        trees: StoreTrees,
+        topic: str,
+        window_ms: int,
+        ids: list[bytes],
+        numbered: list[Numbered],
+        now_ms: int,
+    ) -> Judged:
+        """By id first, what that leaves by number."""
+        by_id = self._known(trees, topic, window_ms, ids, now_ms)
+        known = {index: by_id[each] for index, each in enumerate(ids) if each in by_id} if by_id else {}
+        repeats = {index: first for index, first in _repeats(ids).items() if index not in known}
+        left = [each for each in numbered if each.record not in known and each.record not in repeats]
+        if not left:
+            return Judged(known, repeats)
+        try:
+            judged = trees.producers.judge(topic, self._now(now_ms) - window_ms, left, ids)
+        except StorageError as error:
+            raise _unread(error) from error
+        judged.known |= known
+        for index, first in repeats.items():  # whose first one may be a duplicate by its number
+            if first in judged.known:
+                judged.known[index] = judged.known[first]
+            else:
+                judged.repeats[index] = judged.repeats.get(first, first)
+        return judged
+
+    @staticmethod
+    def _remember_numbers(
+        trees: StoreTrees,
+        topic: str,
+        numbered: list[Numbered],
+        offsets: Mapping[int, int],
+        result: AppendResult,
+    ) -> None:
+        stored = [(each, offsets[each.record]) for each in numbered if each.record in offsets]
+        trees.producers.remember(topic, stored, result.store_timestamp, result.end)
+
+    def _tell_gaps(self, topic: str, judged: Judged) -> None:
+        if judged.filled:
+            self.filled[topic] += judged.filled
+        for gap in judged.gaps.values():
+            self.missing[topic] += gap.last - gap.first + 1
+            self._on_gap(topic, gap)
+
+    def _answered(
+        self,
+        topic: str,
+        ids: list[bytes],
+        judged: Judged,
+        stored: tuple[AppendResult, Mapping[int, Place]] | None,
+    ) -> AppendResult:
+        """What the sender is told."""
+        duplicates: dict[int, Place] = {}
+        for index, unique_id in enumerate(ids):
+            if index in judged.known:
+                duplicates[index] = judged.known[index].place
+            elif index in judged.repeats:
+                assert stored is not None, "the first one was stored"
+                duplicates[index] = stored[1][judged.repeats[index]]
+            else:
+                continue
+            self.refused(topic, unique_id)
+        synced_at = max((found.end for found in judged.known.values()), default=0)
+        if stored is None:
+            return only_duplicates(duplicates, synced_at, self._store_host)
+        result = stored[0]
+        return replace(result, duplicates=duplicates, synced_at=max(synced_at, result.end))
+
+
+def withdraw(store: MessageStore, topic: str, unique_id: str, result: AppendResult) -> None:
+    """The message of that id will never be delivered, as the record says that was appended just now: another
+    one of the id is none too many."""
+    if store.trees is not None and store.topics.options(topic).deduplicate_ms:
+        offset = result.physical_offset
+        store.trees.unique_ids.remember(topic, [unique_id.encode()], [offset], result.end)
+
+
+def disabled(topic: str) -> TroveError:
+    return TroveError(
+        errors.INDEX_DISABLED,
+        f"topic {topic} is deduplicated, which needs the B+trees: set tree_index_enable, or the topic's "
+        "option deduplicate to off",
+        topic=topic,
+    )
+
+
+def _unread(error: StorageError) -> TroveError:
+    return TroveError(errors.UNKNOWN_ERROR, f"the ids cannot be looked up: {error}")
+
+
+def _repeats(ids: list[bytes]) -> dict[int, int]:
+    """Messages whose id stands further in front in the batch too: index -> index of the first one."""
+    if len(set(ids)) == len(ids):
+        return {}
+    firsts: dict[bytes, int] = {}
+    found = {}
+    for index, unique_id in enumerate(ids):
+        first = firsts.setdefault(unique_id, index)
+        if unique_id and first != index:
+            found[index] = first
+    return found
+
+
+def _places(result: AppendResult, queue_id: int, kept: list[int]) -> dict[int, Place]:
+    offsets = result.physical_offset + result.positions.astype(np.int64)
+    return {
+        index: Place(offset, queue_id, result.first_queue_offset + number, result.store_timestamp)
+        for number, (index, offset) in enumerate(zip(kept, offsets.tolist(), strict=True))
+    }

@@ -1,0 +1,86 @@
+"""Room that an open store keeps back for a full disk: a segment, and the reserve of its file system.
+
+Invariant: while it is not whole, no new message is taken: what is left is for the broker's own records.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.guarded import RESERVE_COUNT, GuardedFileSystem
+from trovemq_store.log.segments import Segments, SpareWork
+
+
+class RoomWork:
+    """Makes whole what is kept back. `run` may block, and may run in another thread."""
+
+    def __init__(self, files: GuardedFileSystem, kept: SpareWork | None) -> None:
+        self._files = files
+        self.kept = kept
+        self.failure: StorageError | None = None
+
+    def run(self) -> None:
+        try:
+            self._files.refill()
+        except StorageError as error:
+            self.failure = error
+            return
+        if self.kept is not None:
+            self.kept.run()
+            self.failure = self.kept.failure
+
+
+class StoreRoom:
+    """enabled: the setting spare_segment_enable; without it nothing is kept back, and what was kept goes."""
+
+    def __init__(self, files: GuardedFileSystem, segments: Segments, *, enabled: bool) -> None:
+        self._files = files
+        self._segments = segments
+        self._enabled = enabled
+        self.failure: StorageError | None = None
+        """Why what is kept back is not whole."""
+        if not enabled:
+            with suppress(StorageError):  # the next start tries again
+                segments.drop_kept()
+                files.drop_reserve()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether what is kept back is not whole, so that new messages are refused."""
+        return self.failure is not None or self._files.short
+
+    def is_full(self) -> bool:
+        """Whether new messages are refused for want of room, those apart that fit into the last segment."""
+        segments = self._segments
+        with suppress(StorageError):
+            if segments.refused and self._files.free_bytes() >= segments.file_size:
+                segments.refused = False
+        return self.refuses or segments.refused
+
+    def check(self) -> None:
+        """TroveError DISK_FULL while what is kept back is not whole."""
+        if self.refuses:
+            kept = self._segments.file_size + RESERVE_COUNT * self._files.chunk_size
+            raise TroveError(
+                errors.DISK_FULL,
+                f"the disk has no room for new messages beside the {kept:,} bytes that are kept for the "
+                "broker's own records (spare_segment_enable)",
+            )
+
+    def work(self) -> RoomWork | None:
+        """None where nothing is missing, or nothing is to be kept."""
+        if not self._enabled:
+            self._files.short = False  # each call tries anew
+            return None
+        if self._segments.kept_ready and self._files.is_whole():
+            return None
+        return RoomWork(self._files, None if self._segments.kept_ready else self._segments.kept_work())
+
+    def finish(self, work: RoomWork) -> None:
+        """Call on the engine's thread after run(): new messages are refused until it succeeds."""
+        if work.kept is not None:
+            self._segments.finish_kept(work.kept)
+        self.failure = work.failure

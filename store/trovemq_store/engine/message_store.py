@@ -1,0 +1,518 @@
+"""The engine: one store directory, its log, its projections and its topics, behind synchronous calls.
+
+Everything here is plain Python that takes bytes and a time. It is used from one thread (the daemon's event
+loop); only `run()` of FlushWork, SpareWork and `flush_projections()` may run in another one.
+
+Invariants
+- Queue offset, physical offset and store timestamp of a record are given in one step, so the three orders
+  agree; a refused append uses up none of them.
+- visible_offset <= flushed_offset in sync mode: what a reader sees is on disk.
+- After mark_failed() nothing is appended or acknowledged any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.hosts import pack_host
+from trovemq_proto.records.patch import patch_batch
+from trovemq_store.engine.append_result import AppendResult
+from trovemq_store.engine.disk_reserve import StoreRoom
+from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
+from trovemq_store.engine.opening import (
+    ABORT_PATH,
+    LOCK_PATH,
+    IndexFileNames,
+    OpenedStore,
+    log_runs,
+    open_store,
+)
+from trovemq_store.engine.reading import StoreReading
+from trovemq_store.engine.store_checkpoint import QueueEnds, StoreMarks
+from trovemq_store.engine.transaction_run import RunResult, TransactionRun
+from trovemq_store.engine.trim import StoreTrim
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import Buffer, FileSystem, StorageError
+from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
+from trovemq_store.index.dispatcher import OnVisible
+from trovemq_store.index.trees.store_trees import StoreTrees
+from trovemq_store.index.trees.tree_index import TreeStep
+from trovemq_store.index.trees.unique_places import UniquePlaces
+from trovemq_store.log.commit_log import AppendStatus, FlushWork
+from trovemq_store.log.damage_counts import DamageCounts
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.sectors import check_properties
+from trovemq_store.log.segments import DIRECTORY, Segment, SpareWork
+from trovemq_store.log.state import QUEUE_ENDS_MAX
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.offsets import OFFSET_MAX
+from trovemq_store.topics.topic_deletion import TopicDeletion
+
+__all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
+
+INDEX_STEP_BYTES: Final = 16 << 20
+
+
+class MessageStore(StoreReading):
+    """One open store."""
+
+    def __init__(self, opened: OpenedStore, names: IndexFileNames, files: GuardedFileSystem) -> None:
+        super().__init__(opened.log, opened.deletions, opened.dispatcher, DamageCounts(opened.report.damages))
+        self.files = files
+        self._names = names
+        self.settings = opened.settings
+        self.topics = opened.topics
+        self.offsets = opened.offsets
+        self.consume_queues = opened.consume_queues
+        self.key_index = opened.key_index
+        self.recovery = opened.report
+        self.room = StoreRoom(files, opened.log.segments, enabled=opened.settings.spare_segment_enable)
+        """What is kept back for a full disk."""
+        self._marks = StoreMarks(
+            files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
+        )
+        self.last_store_timestamp = opened.last_store_timestamp
+        self._marked_failed = False
+        self._store_host = pack_host(opened.settings.store_host)
+        self._next_offsets: dict[tuple[str, int], int] = {}
+        self._flushed_timestamp = opened.last_store_timestamp
+        self.removal_holds = 0
+        self.trees: StoreTrees | None = None
+        """The B+trees beside the log, where tree_index_enable."""
+        self.early_removal = EarlyRemoval(files, NOTHING)
+        """What went before its time."""
+        self.on_visible: OnVisible | None = None
+        """Told of each run of new records, once it is visible."""
+        self.offsets.limit = self._synced_queue_end
+
+    @classmethod
+    def open(
+        cls, files: FileSystem, settings: StoreSettings, now_ms: int, *, process_id: int = 0
+    ) -> MessageStore:
+        """Locks, recovers and opens. `process_id` is what stands in `abort`.
+
+        TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED, DISK_FULL,
+        CREATE_MAPPED_FILE_FAILED; then no file is left open.
+        """
+        names = IndexFileNames(now_ms)
+        guarded = GuardedFileSystem(files, reserve_chunk_size(settings.commit_log_file_size))
+        try:
+            store = cls(open_store(guarded, settings, names, process_id), names, guarded)
+            try:
+                store._start()
+            except BaseException:
+                store._release(stopped=False)
+                raise
+        except StorageError as error:
+            raise _store_error(f"the store cannot be opened: {error}", error) from error
+        return store
+
+    def _start(self) -> None:
+        self.early_removal = EarlyRemoval.load(self.files)
+        if self._log.segments.at(self._log.end) is None:
+            self._log.segments.add(internal=True)
+            self.files.sync_directory(DIRECTORY)
+        fault_point("open.before_names")
+        self.files.sync_directory("")
+        if self.settings.message_index_safe:
+            self._complete_index()
+        if self.settings.tree_index_enable:
+            self.trees = StoreTrees.open(
+                self.files,
+                self._log,
+                self._deletions,
+                log_runs(self._log),
+                lambda topic: self.topics.options(topic).indexed_properties,
+                UniquePlaces(self.topics, self._deletions, self._log, self._window_begin),
+                self.topics.priority_topics,
+                self.settings.producers_max,
+            )
+            self.trees.catch_up_current(min(self.flushed_offset, self.visible_offset))
+        fault_point("open.before_flush")
+        self.flush_projections()
+
+    def _complete_index(self) -> None:
+        """Reads the log on until the index has everything, or cannot go on (no file to be had for it)."""
+        assert self.key_index is not None or not self.lagging, "only the key index may lag"
+        while self.key_index is not None and self.lagging:
+            before = self.key_index.position
+            self.catch_up(INDEX_STEP_BYTES)
+            if self.key_index.position == before:
+                return
+
+    # --- append -------------------------------------------------------------------------------------
+    def append(
+        self,
+        data: Buffer,
+        batch: RecordBatch,
+        *,
+        topic: str,
+        queue_id: int,
+        now_ms: int,
+        born_host: bytes | None,
+        internal: bool = False,
+    ) -> AppendResult:
+        """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
+
+        A bytearray is patched in place and belongs to the store from then on. Topic and queue id were
+        checked by the caller. internal: the broker's own record, which goes on where room.check() refuses
+        new messages.
+
+        TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
+        OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
+        """
+        self._check_writable()
+        try:
+            physical_offset = self._place(batch.nbytes, internal)
+            first = self._next_queue_offset(topic, queue_id)
+        except StorageError as error:  # before anything was written: see ARCHITECTURE.md, disk errors
+            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
+        timestamp = self._next_timestamp(now_ms)
+        buffer = data if isinstance(data, bytearray) else bytearray(data)
+        patched = patch_batch(
+            buffer,
+            batch,
+            first_queue_offset=first,
+            physical_offset=physical_offset,
+            store_timestamp=timestamp,
+            store_host=self._store_host,
+            born_host=born_host,
+            append_property_crc=self.settings.append_property_crc,
+        )
+        self._write(buffer, patched, physical_offset, timestamp, {(topic, queue_id): first + len(patched)})
+        return AppendResult(
+            AppendStatus.PUT_OK,
+            physical_offset,
+            batch.nbytes,
+            timestamp,
+            first,
+            len(patched),
+            self._store_host,
+            patched.positions,
+        )
+
+    def append_run(self, run: TransactionRun, now_ms: int) -> RunResult:
+        """Appends an atomic transaction's records as one run within one segment. Never syncs.
+
+        Who was asked has checked topics and queues, as for append(). The run is the store's from then on.
+        TroveError as append(); then nothing was written and no queue offset used up.
+        """
+        self._check_writable()
+        try:
+            physical_offset = self._place(len(run.data), internal=False)
+            firsts = {queue: self._next_queue_offset(*queue) for queue in run.queues}
+        except StorageError as error:
+            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
+        timestamp = self._next_timestamp(now_ms)
+        patched = run.patch(
+            physical_offset,
+            firsts,
+            store_timestamp=timestamp,
+            store_host=self._store_host,
+            append_property_crc=self.settings.append_property_crc,
+        )
+        next_offsets = {queue: first + len(run.indexes(queue)) for queue, first in firsts.items()}
+        self._write(run.data, patched, physical_offset, timestamp, next_offsets)
+        return RunResult(physical_offset, self._log.end, timestamp, self._store_host, firsts)
+
+    def _next_timestamp(self, now_ms: int) -> int:
+        return max(now_ms, self.last_store_timestamp)
+
+    def _write(
+        self,
+        data: Buffer,
+        patched: RecordBatch,
+        physical_offset: int,
+        timestamp: int,
+        next_offsets: Mapping[tuple[str, int], int],
+    ) -> None:
+        """All of it at once, or nothing."""
+        check_properties(patched)
+        try:
+            self._log.write(physical_offset, data)
+            self._next_offsets.update(next_offsets)
+            self.last_store_timestamp = self._names.now_ms = timestamp
+            self._dispatcher.offer(DispatchBatch(patched, physical_offset, self._log.end))
+        except TroveError:
+            raise  # refused, and taken back
+        except BaseException:
+            self.mark_failed()  # no memory, perhaps: what the log has may now be more than is known of it
+            raise
+
+    def _check_writable(self) -> None:
+        if self.failed:
+            raise TroveError(errors.STORE_FAILED)
+        if self._dispatcher.pending_bytes > self.settings.undispatched_bytes_max:
+            raise TroveError(
+                errors.OS_PAGE_CACHE_BUSY,
+                f"{self._dispatcher.pending_bytes} bytes wait for the disk, "
+                f"the limit is {self.settings.undispatched_bytes_max}",
+            )
+
+    def _place(self, size: int, internal: bool) -> int:
+        if not internal:
+            self.room.check()
+        status, physical_offset = self._log.place(size, internal=internal)
+        if status is AppendStatus.END_OF_FILE:
+            status, physical_offset = self._log.place(size, internal=internal)
+        if status is not AppendStatus.PUT_OK:
+            raise TroveError(
+                errors.BATCH_SIZE_EXCEEDED,
+                f"{size} bytes do not fit into a segment of {self.settings.commit_log_file_size}",
+            )
+        return physical_offset
+
+    def _next_queue_offset(self, topic: str, queue_id: int) -> int:
+        known = self._next_offsets.get((topic, queue_id))
+        return self.consume_queues.next_offset(topic, queue_id) if known is None else known
+
+    @property
+    def failed(self) -> bool:
+        """Whether a sync failed, of whatever file, or mark_failed() was called."""
+        return self._marked_failed or self.files.sync_failure is not None
+
+    def mark_failed(self) -> None:
+        """A sync failed: the pages it should have written may be lost, so no more acknowledgements."""
+        self._marked_failed = True
+
+    # --- positions (physical offsets) ---------------------------------------------------------------
+    @property
+    def end_offset(self) -> int:
+        """One past the last appended record."""
+        return self._log.end
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self._log.flushed_offset
+
+    @property
+    def undispatched_bytes(self) -> int:
+        return self._dispatcher.pending_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._log.segments)
+
+    @property
+    def segment_create_failures(self) -> int:
+        return self._log.segments.create_failures
+
+    @property
+    def projection_failures(self) -> int:
+        """How often a projection could not take a batch (it was tried again)."""
+        return self._dispatcher.failures
+
+    @property
+    def lagging(self) -> list[str]:
+        """Names of the projections that have not reached visible_offset."""
+        return [projection.name for projection in self._dispatcher.lagging()]
+
+    # --- flush and dispatch -------------------------------------------------------------------------
+    def begin_flush(self) -> FlushWork | None:
+        """The sync that would cover everything appended so far; None where nothing is dirty."""
+        return self._log.begin_flush(self.last_store_timestamp)
+
+    def finish_flush(self, work: FlushWork) -> list[tuple[str, int]]:
+        """Call on the engine's thread after run(): moves flushed_offset and dispatches what became visible.
+
+        Returns the (topic, queue_id) pairs that grew.
+        """
+        fault_point("flush.before_finish")
+        if self.files.sync_failure is not None:
+            raise self.files.sync_failure  # of another file: nothing is acknowledged after it
+        self._log.finish_flush(work)
+        fault_point("flush.before_dispatch")
+        grown = self.dispatch()
+        if self.files.sync_failure is not None:
+            raise self.files.sync_failure
+        if not self._dispatcher.has_before(work.end):  # else the consume queues lack some of these records
+            self._flushed_timestamp = max(self._flushed_timestamp, work.store_timestamp)
+        return grown
+
+    def dispatch(self) -> list[tuple[str, int]]:
+        """Carries every record that may be visible to the projections (async mode: call after append).
+
+        Returns the (topic, queue_id) pairs that grew. A consume queue that cannot be written (a full disk)
+        holds everything back; it is tried again at the next call.
+        """
+        sync = self.settings.flush_mode == "sync"
+        try:
+            self._dispatcher.dispatch(self._log.flushed_offset if sync else self._log.end, self.on_visible)
+        except StorageError:
+            pass  # counted by the dispatcher; the batch stays at the head
+        return self.consume_queues.take_grown()
+
+    def catch_up(self, bytes_max: int) -> bool:
+        """Lets projections that lag (a rebuilt key index) read on in the log. True where more is left."""
+        return self._dispatcher.catch_up(bytes_max)
+
+    def begin_trees(self, bytes_max: int) -> TreeStep | None:
+        """The next part of the log for the trees: run() in another thread, while removals are held, then
+        finish_trees(). None where they have everything that is on disk and visible."""
+        if self.trees is None:
+            return None
+        step = self.trees.begin(min(self.flushed_offset, self.visible_offset), bytes_max)
+        if step is not None:
+            self.removal_holds += 1
+        return step
+
+    def finish_trees(self, step: TreeStep) -> None:
+        """Whatever became of run()."""
+        assert self.trees is not None
+        self.removal_holds -= 1
+        self.trees.finish(step)
+
+    def catch_up_trees(self) -> None:
+        """Brings the trees up to date; blocks. StorageError."""
+        if self.trees is not None:
+            self.trees.catch_up(min(self.flushed_offset, self.visible_offset))
+
+    def spare_work(self) -> SpareWork | None:
+        """Work that makes the next segment's file ahead of need; run() it in another thread."""
+        return self._log.spare_work()
+
+    def finish_spare(self, work: SpareWork) -> None:
+        self._log.segments.finish_spare(work)
+
+    def flush_projections(self, *, index: bool = False) -> None:
+        """Consume queues, now and then the index, and the marks of how far they are, to disk. May block."""
+        log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
+        few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
+        self._marks.flush(log_end, timestamp, self._queue_ends(log_end) if few else {}, index=index)
+
+    @property
+    def marked_offset(self) -> int:
+        """A restart scans the log from here, or from further on."""
+        return self._marks.position
+
+    def _window_begin(self, window_ms: int) -> int:
+        return self.lowest_offset_at(self.last_store_timestamp - window_ms)
+
+    # --- topics -------------------------------------------------------------------------------------
+    def delete_topic(self, topic: str, now_ms: int) -> int:
+        """Forgets the topic's records up to now; durable before it returns.
+
+        Returns the physical offset of the deletion. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, DISK_FULL.
+        """
+        work = self.begin_delete_topic(topic, now_ms)
+        try:
+            work.run()
+        finally:
+            self.finish_delete_topic(work)
+        self.offsets.persist()
+        return work.physical_offset
+
+    def begin_delete_topic(self, topic: str, now_ms: int) -> TopicDeletion:
+        """delete_topic() for who may not block: run() in another thread, then finish_delete_topic() here.
+
+        From now on nothing is appended to the topic. Raises as delete_topic() but for what files may raise.
+        """
+        change = self.topics.begin_delete(topic, now_ms=now_ms)
+        return TopicDeletion(self._deletions, change, self._log.end)
+
+    def finish_delete_topic(self, work: TopicDeletion) -> None:
+        """Call on the engine's thread, whatever became of run(). To persist the offsets is the caller's.
+
+        TroveError STORE_FAILED: the topic is deleted, but the store cannot go on.
+        """
+        self.topics.finish(work.change)
+        if not work.change.saved:
+            return
+        topic = work.change.name
+        self._deletions.set(topic, work.physical_offset)
+        self.offsets.delete_topic(topic)
+        for key in [key for key in self._next_offsets if key[0] == topic]:
+            del self._next_offsets[key]
+        try:
+            self.consume_queues.delete_topic(topic)
+        except StorageError as error:
+            self.mark_failed()  # a file that stays would be in the way of a new topic of that name
+            raise TroveError(errors.STORE_FAILED, f"files of {topic} cannot be removed: {error}") from error
+
+    def _synced_queue_end(self, topic: str, queue_id: int) -> int:
+        """How far consumer offsets of a queue may be stored: no message below may be lost by a power cut."""
+        queue = self.consume_queues.get(topic, queue_id)
+        if queue is None:
+            return OFFSET_MAX
+        if self.visible_offset <= self._log.flushed_offset:
+            return queue.max_offset
+        return queue.lower_bound(self._log.flushed_offset)
+
+    # --- retention ----------------------------------------------------------------------------------
+    def removals_held(self) -> bool:
+        """Somebody copies files of the store: none is removed for its age or for the disk's sake."""
+        return self.removal_holds > 0
+
+    def closed_segments(self) -> list[Segment]:
+        """Segments that may go, oldest first: nothing is written to them any more, what they have is on disk
+        in the log and the consume queues, and a restart reads nothing of them. Never the last one."""
+        end = min(self.marked_offset, self.flushed_offset, self.visible_offset)
+        return [segment for segment in list(self._log.segments)[:-1] if segment.end <= end]
+
+    def trim(self, physical_offset: int) -> StoreTrim:
+        """Lets the log begin at physical_offset, the end of one of closed_segments(): see StoreTrim."""
+        assert any(segment.end == physical_offset for segment in self.closed_segments())
+        return StoreTrim(self.files, self._log, self.consume_queues, self.key_index, physical_offset)
+
+    # --- stop ---------------------------------------------------------------------------------------
+    def close(self, now_ms: int) -> None:
+        """Clean shutdown: everything flushed, marks written, `abort` removed, lock released.
+
+        After a failure nothing is marked clean: the next start recovers.
+        """
+        try:
+            if not self.failed:
+                self._names.now_ms = max(now_ms, self.last_store_timestamp)
+                self._flush_all()
+        finally:
+            self._release(stopped=True)
+
+    def _flush_all(self) -> None:
+        work = self.begin_flush()
+        if work is not None:
+            work.run()
+            self.finish_flush(work)
+        self.dispatch()
+        self.flush_projections(index=True)
+        self.offsets.persist()
+        self.topics.write_file()
+        if self._dispatcher.pending_bytes:
+            return  # a consume queue lacks records: stays marked as crashed, the next start completes it
+        fault_point("close.before_marks")
+        end = self._log.end
+        self._marks.save(end, self.last_store_timestamp, self._queue_ends(end), stopped=True)
+        fault_point("close.before_abort_removed")
+        self.files.remove(ABORT_PATH)
+        fault_point("close.after_abort_removed")
+        self.files.sync_directory("")
+
+    def _queue_ends(self, log_end: int) -> QueueEnds:
+        """How far the queues reach below log_end."""
+        queues, all_of_them = self.consume_queues, self.visible_offset <= log_end
+        return {
+            topic: {
+                queue.queue_id: queue.max_offset if all_of_them else queue.lower_bound(log_end)
+                for queue in queues.queues(topic)
+            }
+            for topic in queues.topics()
+        }
+
+    def _release(self, *, stopped: bool) -> None:
+        with ExitStack() as always:
+            always.callback(self.files.unlock, LOCK_PATH)
+            always.callback(self._log.close)
+            always.callback(self.consume_queues.close)
+            if self.trees is not None:
+                always.callback(self.trees.close)
+            if self.key_index is not None:
+                always.callback(self.key_index.close if stopped else self.key_index.close_files)
+
+
+def _store_error(message: str, error: StorageError) -> TroveError:
+    return TroveError(errors.DISK_FULL if error.disk_full else errors.STORE_FAILED, message)

@@ -1,0 +1,491 @@
+"""Opening a store directory: lock it, recover the log and its projections, and say what was found.
+
+Order, and why:
+ 1. the lock, before anything is read (RocketMQ takes it last; two recoveries at once would fight);
+ 2. refuse what cannot be served: other sizes, a newer format, forms that are not supported;
+ 3. the log's files, then the projections with the position up to which they can be trusted;
+ 4. scan the log from that position to its end and apply what the consume queues lack (the key index may lag
+    and reads on later); where they turn out to lack more than that, from the log's beginning;
+ 5. cut what is behind the end, sync what was recovered, and only then mark the store as open (`abort`).
+
+A store is *clean* when `abort` is missing: its files are trusted and only the tail is verified. Otherwise
+nothing is trusted beyond the positions of `trovemq/state.json`, or, in a store that RocketMQ left, beyond
+the time of its checkpoint.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.check import RecordState
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_SIZE_MIN,
+    SYS_FLAG_TRANSACTION_MASK,
+)
+from trovemq_store.engine.transaction_run import run_size_max
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.index.consume_queues import GAP_UNITS_MAX, ConsumeQueues, QueueGap, QueueGapError
+from trovemq_store.index.dispatcher import NO_RECORDS, Dispatcher, LogRuns
+from trovemq_store.index.key_index import KeyIndex, synced_end
+from trovemq_store.log import checkpoint, state
+from trovemq_store.log.checkpoint import Checkpoint
+from trovemq_store.log.commit_log import CommitLog
+from trovemq_store.log.projection import DispatchBatch, Projection
+from trovemq_store.log.readable import can_read_record
+from trovemq_store.log.reader import Damage, LogReader
+from trovemq_store.log.recovery import (
+    RecoveredLog,
+    foreign_scan_start,
+    scan_log,
+    zero_behind,
+)
+from trovemq_store.log.segments import DIRECTORY
+from trovemq_store.log.state import StoreState
+from trovemq_store.log.whole_runs import UnfinishedRun
+from trovemq_store.settings import StoreSettings
+from trovemq_store.topics.deletions import TopicDeletions
+from trovemq_store.topics.offsets import ConsumerOffsets
+from trovemq_store.topics.topics import TopicTable
+
+_QUEUE_ID: Final = Struct(">i")
+_QUEUE_OFFSET: Final = Struct(">q")
+LOCK_PATH: Final = "lock"
+ABORT_PATH: Final = "abort"
+UNSUPPORTED_DIRECTORIES: Final = ("batchconsumequeue", "dledger-commitlog", "tieredstore")
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening the store found; for the log line, `broker.tools verify` and tests."""
+
+    clean: bool
+    scan_begin: int
+    end: int
+    records_scanned: int
+    bytes_cut: int
+    damages: tuple[Damage, ...]
+    gaps: tuple[QueueGap, ...] = ()
+    unfinished: tuple[UnfinishedRun, ...] = ()
+    """Atomic transactions in the middle of the log that lack records."""
+    cut_transaction: UnfinishedRun | None = None
+
+
+@dataclass(slots=True)
+class OpenedStore:
+    """The parts of an open store, wired to each other."""
+
+    files: FileSystem
+    settings: StoreSettings
+    log: CommitLog
+    topics: TopicTable
+    deletions: TopicDeletions
+    offsets: ConsumerOffsets
+    consume_queues: ConsumeQueues
+    key_index: KeyIndex | None
+    dispatcher: Dispatcher
+    checkpoint: Checkpoint
+    saved: StoreState | None
+    last_store_timestamp: int
+    report: RecoveryReport
+
+
+@dataclass(slots=True)
+class IndexFileNames:
+    """Names of new index files: `now_ms`, kept current by the store, as `yyyyMMddHHmmssSSS` in UTC."""
+
+    now_ms: int = 0
+
+    def __call__(self) -> str:
+        seconds, milliseconds = divmod(self.now_ms, 1000)
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%d%H%M%S}{milliseconds:03d}"
+
+
+def open_store(
+    files: FileSystem, settings: StoreSettings, names: IndexFileNames, process_id: int
+) -> OpenedStore:
+    """TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED; StorageError. Then every
+    file is closed and the lock released."""
+    take_lock(files)
+    with ExitStack() as on_failure:
+        on_failure.callback(files.unlock, LOCK_PATH)
+        opened = _Opening(files, settings, names, process_id, on_failure).run()
+        on_failure.pop_all()
+    return opened
+
+
+def take_lock(files: FileSystem) -> None:
+    try:
+        files.lock(LOCK_PATH)
+    except StorageError as error:
+        if error.operation == "lock" and error.errno in (errno.EAGAIN, errno.EACCES):
+            raise TroveError(errors.STORE_LOCKED) from error
+        raise
+
+
+class _Opening:
+    """Steps 2 to 5, once. Idempotent: may be interrupted anywhere and run again. What is opened is closed by
+    `on_failure`."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        settings: StoreSettings,
+        names: IndexFileNames,
+        process_id: int,
+        on_failure: ExitStack,
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._process_id = process_id
+        self._check_form()
+        self._saved = state.load(files)
+        if self._saved is not None:
+            state.check_sizes(self._saved, settings)
+        self._saved_queue_ends = {} if self._saved is None else self._saved.queue_ends
+        self._clean = not files.exists(ABORT_PATH)
+        self._marked_open = False
+        self._known_end = 0
+        self._marks = checkpoint.load(files)
+        reserved = {settings.cluster, settings.broker, f"{settings.cluster}_REPLY_TOPIC"}
+        self._topics = TopicTable.load(files, reserved=reserved)
+        self._deletions = TopicDeletions.load(files)
+        self._offsets = ConsumerOffsets.load(files)
+        self._log = CommitLog(files, settings.commit_log_file_size)
+        self._consume_queues = ConsumeQueues(files, settings)
+        self._key_index = KeyIndex(files, settings, names) if settings.message_index_enable else None
+        self._projections = [p for p in (self._consume_queues, self._key_index) if p is not None]
+        on_failure.callback(self._log.close)
+        for projection in self._projections:
+            on_failure.callback(projection.close_files)
+
+    def _check_form(self) -> None:
+        for name in UNSUPPORTED_DIRECTORIES:
+            if self._files.list(name):
+                raise TroveError(errors.STORE_NEWER, f"the store has {name}/, a form that is not supported")
+
+    def run(self) -> OpenedStore:
+        log, queues = self._log, self._consume_queues
+        self._load_log()
+        fault_point("recovery.after_log")
+        trusted = self._load_projections()
+        fault_point("recovery.after_projections")
+        self._known_end = min(self._written_up_to(trusted), log.segments.capacity_end)
+        dispatcher = Dispatcher(
+            queues,
+            [self._key_index] if self._key_index is not None else [],
+            self._deletions,
+            log_runs(log),
+            max(trusted, log.min_offset),
+        )
+        begin, found = self._scan(dispatcher)
+        fault_point("recovery.after_scan")
+        end = max(found.end, log.min_offset)
+        bytes_cut = self._cut(end)
+        fault_point("recovery.after_cut")
+        _settle(self._files, log, begin, end)
+        fault_point("recovery.after_settle")
+        dispatcher.position = max(dispatcher.position, end)
+        self._deletions.truncate_to(end)
+        self._mark_open()
+        misplaced = tuple(Damage(*place, RecordState.DAMAGED) for place in queues.misplaced)
+        return OpenedStore(
+            files=self._files,
+            settings=self._settings,
+            log=log,
+            topics=self._topics,
+            deletions=self._deletions,
+            offsets=self._offsets,
+            consume_queues=queues,
+            key_index=self._key_index,
+            dispatcher=dispatcher,
+            checkpoint=self._marks,
+            saved=self._saved,
+            last_store_timestamp=max(
+                _last_store_timestamp(log, queues),
+                found.last_store_timestamp,
+                self._marks.physic_msg_timestamp,
+            ),
+            report=RecoveryReport(
+                self._clean,
+                begin,
+                end,
+                found.records,
+                bytes_cut,
+                (*found.damages, *misplaced),
+                tuple(queues.gaps),
+                found.unfinished,
+                found.cut,
+            ),
+        )
+
+    def _load_log(self) -> None:
+        saved, segments = self._saved, self._log.segments
+        segments.load(None if self._clean or saved is None else saved.log_end)
+        if saved is not None and saved.log_end > 0 and not len(segments):
+            raise TroveError(
+                errors.STORE_FAILED, f"{DIRECTORY}/ is empty, and the log was written up to {saved.log_end}"
+            )
+        if saved is not None and saved.log_end > segments.capacity_end:
+            raise TroveError(
+                errors.STORE_FAILED,
+                f"the files of {DIRECTORY}/ end at {segments.capacity_end}, and the log was written up to "
+                f"{saved.log_end}: put the missing ones back (or remove {state.PATH}, and what they held is "
+                "lost)",
+            )
+
+    def _written_up_to(self, trusted: int) -> int:
+        """The log was certainly written up to here: what is no record below is damage, not its end."""
+        if self._saved is not None:
+            return self._saved.log_end
+        return trusted if self._clean else 0
+
+    # --- the projections, each as far as it can be trusted ------------------------------------------
+    def _load_projections(self) -> int:
+        """The position up to which the consume queues are whole."""
+        if self._clean:
+            self._load_clean()
+        else:
+            self._load_after_crash()
+        for projection in self._projections:
+            if projection.position > self._log.segments.capacity_end:
+                projection.truncate_to(self._log.segments.capacity_end)  # files of the log are gone
+            if self._log.min_offset > 0:
+                projection.trim_before(self._log.min_offset)
+        return self._consume_queues.position
+
+    def _load_clean(self) -> None:
+        saved, key_index = self._saved, self._key_index
+        ends_known = saved is not None and bool(saved.queue_ends)
+        self._consume_queues.load(None, deleted_below=self._deletions.entries(), ends_known=ends_known)
+        if saved is not None:
+            if self._queues_are_whole(saved):
+                _move(self._consume_queues, saved.log_end)
+            else:
+                self._forget_queues()
+        if key_index is None:
+            return
+        if saved is not None and not saved.key_index_closed:
+            self._load_unclosed_index(key_index, saved)
+            return
+        key_index.load(None, log_begin=self._log.min_offset)
+        if saved is not None and last_indexed_offset(key_index) == saved.key_index_last_offset:
+            _move(key_index, saved.key_index_position)
+
+    def _load_after_crash(self) -> None:
+        saved, key_index = self._saved, self._key_index
+        if saved is not None:
+            # Below the log's beginning there is nothing to make a unit from again: a queue that has no other
+            # units keeps the number of its next message by them.
+            trusted = max(saved.consume_queue_position, self._log.min_offset)
+            self._consume_queues.load(trusted, deleted_below=self._deletions.entries(), names_synced=True)
+            if not self._queues_are_whole(saved):
+                self._forget_queues()
+            if key_index is not None:
+                self._load_unclosed_index(key_index, saved)
+            return
+        scan_start = foreign_scan_start(self._log, self._marks)
+        self._consume_queues.load(scan_start, deleted_below=self._deletions.entries())
+        if key_index is not None:
+            synced = synced_end(self._files, self._marks.index_msg_timestamp)
+            self._load_index(key_index, min(scan_start, synced))
+
+    def _load_index(self, key_index: KeyIndex, position: int) -> None:
+        """Everything below `position` was synced."""
+        log = self._log
+        key_index.load(position, store_timestamp_at=log.store_timestamp_at, log_begin=log.min_offset)
+
+    def _load_unclosed_index(self, key_index: KeyIndex, saved: StoreState) -> None:
+        position, last_offset = saved.key_index_position, saved.key_index_last_offset
+        self._load_index(key_index, position)
+        if last_indexed_offset(key_index) < last_offset < position:
+            self._save_state(key_index_position=0, key_index_last_offset=-1)
+            key_index.truncate_to(0)  # files of it are gone: all of it is made again
+
+    def _queues_are_whole(self, saved: StoreState) -> bool:
+        """Whether every queue begins where it did, unless the log begins later by now, and reaches as far as
+        at the clean stop; after a crash: whether it is there."""
+        same_log_begin = saved.log_begin == self._log.min_offset
+        for topic, queues in saved.queue_ends.items():
+            if self._deletions.deleted_below(topic) >= max(1, saved.consume_queue_position):
+                continue  # deleted since
+            for queue_id, max_offset in queues.items():
+                queue = self._consume_queues.get(topic, queue_id)
+                if queue is None or (self._clean and queue.max_offset < max_offset):
+                    return False
+                begin = saved.queue_begins.get(topic, {}).get(queue_id, queue.min_offset)
+                if same_log_begin and queue.has_units and queue.min_offset > begin:
+                    return False
+        return True
+
+    def _forget_queues(self) -> None:
+        """All queues are made again from the log. If that is interrupted, it begins again."""
+        fault_point("recovery.before_forgetting")
+        self._save_state(consume_queue_position=0, queue_ends={}, queue_begins={})
+        self._mark_open()
+        fault_point("recovery.before_rebuild")
+        self._consume_queues.forget_from(self._log.min_offset)
+
+    def _save_state(self, **changes: Any) -> None:
+        saved = self._saved
+        if saved is None:
+            saved = StoreState.of(self._settings, log_end=self._known_end)
+        self._saved = msgspec.structs.replace(saved, **changes)
+        state.save(self._files, self._saved)
+
+    def _mark_open(self) -> None:
+        """From here on the store counts as crashed, until it is closed."""
+        if not self._marked_open:
+            fault_point("recovery.before_open_mark")
+            self._files.write_atomic(ABORT_PATH, str(self._process_id).encode())
+            fault_point("recovery.after_open_mark")
+            self._marked_open = True
+
+    # --- the log's end ------------------------------------------------------------------------------
+    def _scan(self, dispatcher: Dispatcher) -> tuple[int, RecoveredLog]:
+        """Brings the projections up to the log's end; where the scan began, and what it found.
+
+        Only damage of the log explains that a queue lacks messages; otherwise its files are not whole, and
+        all queues are made again from the log's beginning.
+        """
+        queues = self._consume_queues
+
+        def apply(run: DispatchBatch, damaged_bytes: int) -> None:
+            self._mark_open()
+            queues.allow_gaps(damaged_bytes // RECORD_SIZE_MIN)
+            dispatcher.apply(run)
+
+        def rebuild(run: DispatchBatch, damaged_bytes: int) -> None:
+            queues.allow_gaps(GAP_UNITS_MAX, rebuilding=True)
+            dispatcher.apply(run)
+
+        begin = dispatcher.position
+        sealed = state.runs_sealed(self._saved)
+        try:
+            found = scan_log(self._log, begin, self._known_end, apply, runs_sealed=sealed)
+            whole = not any(self._short_queues())
+        except QueueGapError:
+            whole = False
+        if not whole:
+            self._forget_queues()
+            begin = dispatcher.position = self._log.min_offset
+            found = scan_log(self._log, begin, self._known_end, rebuild, runs_sealed=sealed)
+            self._keep_queue_offsets(found.damages)
+        for damage in found.damages:
+            if damage.state is RecordState.DAMAGED:
+                self._place_damaged(damage)
+        queues.allow_gaps(0)
+        return begin, found
+
+    def _short_queues(self) -> Iterator[tuple[str, int, int]]:
+        """(topic, queue id, end) of the queues that reached up to `end` and do not any more."""
+        for topic, queues in self._saved_queue_ends.items():
+            if self._deletions.deleted_below(topic) > 0:
+                continue  # what was deleted since is not known for sure
+            for queue_id, end in queues.items():
+                if self._consume_queues.next_offset(topic, queue_id) < end:
+                    yield topic, queue_id, end
+
+    def _keep_queue_offsets(self, damages: Sequence[Damage]) -> None:
+        """No queue offset is given twice, also where the last records of a queue are damaged."""
+        for topic, queue_id, end in list(self._short_queues()):
+            queue = self._consume_queues.get(topic, queue_id)
+            behind = 0 if queue is None else queue.last_physical_end
+            for damage in reversed(damages):
+                size = damage.end - damage.physical_offset
+                if damage.physical_offset >= behind and size >= RECORD_SIZE_MIN:
+                    self._consume_queues.place_lost(topic, queue_id, end, damage.physical_offset, size)
+                    break
+
+    def _place_damaged(self, damage: Damage) -> None:
+        """A damaged record that says of itself that it is its queue's next message is believed in that."""
+        segment = self._log.segments.at(damage.physical_offset)
+        assert segment is not None, "damage is found in segments"
+        view, position = segment.file.view(), damage.physical_offset - segment.start
+        if not can_read_record(segment.file, position, damage.end - segment.start):
+            return
+        fields = read_fields(view, position, damage.end - segment.start)
+        if fields is None or fields.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+            return
+        topic = str(
+            view[fields.topic_position : fields.topic_position + fields.topic_size], "utf-8", "replace"
+        )
+        (queue_id,) = _QUEUE_ID.unpack_from(view, position + QUEUE_ID_AT)
+        (offset,) = _QUEUE_OFFSET.unpack_from(view, position + QUEUE_OFFSET_AT)
+        queue = self._consume_queues.get(topic, queue_id)
+        if queue is None or not queue.has_units or offset != queue.max_offset:
+            return
+        dead = damage.physical_offset < self._deletions.deleted_below(topic)
+        if not dead and damage.physical_offset >= queue.last_physical_end:
+            self._mark_open()
+            self._consume_queues.place_lost(topic, queue_id, offset + 1, damage.physical_offset, fields.size)
+
+    def _cut(self, end: int) -> int:
+        """Leaves nothing of the log behind `end`. Returns how many bytes there were not zero."""
+        if not self._clean:
+            self._log.segments.drop_from(end)
+        self._offsets.cap_all(self._consume_queues.next_offset)  # of a .bak too, and of topics since deleted
+        if self._clean and self._saved is not None:
+            # No more can be there than one append that failed, and whose bytes could not be taken back.
+            size_max = max(self._settings.batch_size_max, run_size_max(self._settings.commit_log_file_size))
+            return zero_behind(self._files, self._log, end, size_max)
+        return zero_behind(self._files, self._log, end)
+
+
+def last_indexed_offset(key_index: KeyIndex | None) -> int:
+    """Physical offset of the record that was indexed last, NOTHING_INDEXED, or NO_INDEX."""
+    if key_index is None:
+        return state.NO_INDEX
+    timestamp, physical_offset = key_index.last_update()
+    return physical_offset if timestamp or physical_offset else state.NOTHING_INDEXED
+
+
+def _move(projection: Projection, position: int) -> None:
+    """What was saved may be ahead of the last entry: the records between them have none."""
+    if position > projection.position:
+        projection.apply(DispatchBatch(NO_RECORDS, position, position))
+
+
+def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
+    """STORETIMESTAMP of the last record that has a unit; 0 where there is none."""
+    last = 0
+    for topic in consume_queues.topics():
+        for queue in consume_queues.queues(topic):
+            if queue.max_offset == queue.min_offset:
+                continue
+            last = max(last, queue.unit(queue.max_offset - 1)[0])
+    return log.store_timestamp_at(last) or 0
+
+
+def log_runs(log: CommitLog) -> LogRuns:
+    """Runs of the log without looking at CRCs; damage is passed over."""
+
+    def runs(begin: int, end: int, run_bytes_max: int) -> LogReader:
+        begin = max(begin, log.min_offset)
+        return LogReader(log, begin, end, limit=end, check_crc=False, run_bytes_max=run_bytes_max)
+
+    return runs
+
+
+def _settle(files: FileSystem, log: CommitLog, scanned_from: int, end: int) -> None:
+    """Everything that the scan found is on disk before anyone relies on it: a killed broker's last
+    records may have been in the page cache only."""
+    if len(log.segments):
+        files.sync_directory(DIRECTORY)
+    for segment in log.segments.covering(scanned_from, end):
+        fault_point("recovery.before_sync")
+        segment.file.sync()
+    log.open_at(end)

@@ -1,0 +1,106 @@
+"""Finding a queue by topic and queue id, as a caller names it: for pulling, queries and administration alike.
+
+A topic is known here by its configuration or by queues that the store has of it, whatever its name: what is
+in the store can be read. A queue that was configured and has had no message yet is there, and empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_stored
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
+
+UNITS_STEP: Final = 1_024
+# Filler where a queue's first offset is not 0 (docs/store-format.md, "Filler units").
+BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
+UNREADABLE_UNIT_SIZE: Final = 0  # what readable_units() puts in: no record is that small
+
+
+def queue_ids(store: MessageStore, topic: str) -> list[int]:
+    """Every queue of the topic, sorted. Raises TroveError TOPIC_NOT_FOUND."""
+    config = store.topics.get(topic)
+    used = {queue.queue_id for queue in store.consume_queues.queues(topic)}
+    if config is None and not used:
+        raise topic_not_found(topic)
+    count = max(config.queue_count, config.write_queue_count) if config is not None else 0
+    return sorted(used.union(range(count)))
+
+
+def find_queue(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue | None:
+    """The queue, or None where it is there and has had no message yet.
+
+    Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
+    """
+    queue = store.consume_queues.get(topic, queue_id)
+    if queue is None and queue_id not in (known := queue_ids(store, topic)):
+        raise TroveError(
+            errors.QUEUE_NOT_FOUND,
+            f"topic {topic[:200]} has no queue {queue_id} here (queue count {len(known)})",
+            topic=topic[:200],
+            queue_id=queue_id,
+            queue_count=len(known),
+        )
+    return queue
+
+
+def queue_range(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
+    """(min, max) queue offset; (0, 0) of an empty queue. Raises as find_queue does."""
+    queue = find_queue(store, topic, queue_id)
+    return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+
+def topic_not_found(topic: str) -> TroveError:
+    shown = topic[:200]  # an error never repeats a whole hostile name
+    return TroveError(errors.TOPIC_NOT_FOUND, f"topic {shown!r} does not exist here", topic=shown)
+
+
+def readable_units(queue: ConsumeQueue, offset: int, count: int) -> NDArray[np.void]:
+    """queue.units(), with units of UNREADABLE_UNIT_SIZE where the disk does not give them."""
+    count = min(count, queue.max_offset - offset)
+    try:
+        return queue.units(offset, count)
+    except StorageError:
+        if count == 1:
+            return np.array([(-1, UNREADABLE_UNIT_SIZE, 0)], UNIT_DTYPE)
+        half = count // 2
+        parts = readable_units(queue, offset, half), readable_units(queue, offset + half, count - half)
+        return np.concatenate(parts)
+
+
+def messages_from(
+    store: MessageStore, topic: str, queue_id: int, begin: int, end: int | None = None
+) -> Iterator[tuple[int, Message]]:
+    """(queue offset, message) of every visible, undamaged message of the queue from `begin` on, up to `end`
+    (without it: the queue's end now), with its stored body. For the broker's own topics: one message at a
+    time."""
+    queue = store.consume_queues.get(topic, queue_id)
+    if queue is None:
+        return
+    last = queue.max_offset if end is None else min(end, queue.max_offset)
+    offset = max(begin, queue.min_offset)
+    while offset < last:
+        units = readable_units(queue, offset, min(last - offset, UNITS_STEP))
+        places = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
+        for index, (physical_offset, size) in enumerate(places):
+            if size == BLANK_UNIT_SIZE:
+                continue
+            if size == UNREADABLE_UNIT_SIZE:
+                store.damage.met_unit(topic, queue_id, offset + index)
+                continue
+            try:
+                record = store.record_at(physical_offset)
+                message = None if record is None else decode_stored(record)
+            except TroveError:
+                continue  # damaged: reported by recovery and scrub
+            if message is not None:
+                yield offset + index, message
+        offset += len(units)

@@ -1,0 +1,105 @@
+"""How far everything was on disk: the marks that a start trusts, `trovemq/state.json` and `checkpoint`.
+
+Invariant: what a mark says was on disk before the mark was written.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from trovemq_store.engine.opening import last_indexed_offset
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.log import checkpoint, state
+from trovemq_store.log.checkpoint import Checkpoint
+from trovemq_store.log.state import StoreState
+from trovemq_store.settings import StoreSettings
+
+INDEX_FLUSH_EVERY: Final = 10
+"""One in so many flushes syncs the key index too; its slots are scattered over many pages."""
+
+QueueEnds = dict[str, dict[int, int]]
+"""topic -> queue id -> max queue offset."""
+
+
+class StoreMarks:
+    """Of one open store. `flush` may block, and may run beside appends in another thread."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        settings: StoreSettings,
+        queues: ConsumeQueues,
+        key_index: KeyIndex | None,
+        loaded: Checkpoint,
+        saved: StoreState | None,
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._queues = queues
+        self._key_index = key_index
+        self._checkpoint = loaded
+        self._index_position = saved.key_index_position if saved else 0
+        self._last_indexed = saved.key_index_last_offset if saved else state.NO_INDEX
+        self._flushes = 0
+        self.position = 0
+        """Physical offset: a restart scans the log from here, or from further on."""
+
+    def flush(self, log_end: int, timestamp: int, queue_ends: QueueEnds, *, index: bool) -> None:
+        """Consume queues, now and then the index (always where `index`), and then the marks.
+
+        log_end, timestamp: the log is on disk up to here, and its last record was stored then; queue_ends: of
+        the records below. StorageError.
+        """
+        last_indexed = last_indexed_offset(self._key_index)
+        self._queues.flush()
+        fault_point("projections.after_queues")
+        if self._key_index is not None:
+            self._checkpoint = self._checkpoint.advanced(index=self._key_index.sync_full_files())
+            if index or self._flushes % INDEX_FLUSH_EVERY == 0:
+                self._key_index.flush()
+                self._last_indexed = last_indexed
+            self._index_position = self._key_index.synced_position
+        self._flushes += 1
+        few = sum(map(len, queue_ends.values())) <= state.QUEUE_ENDS_MAX
+        self.save(log_end, timestamp, queue_ends if few else {})
+
+    def save(self, log_end: int, timestamp: int, queue_ends: QueueEnds, *, stopped: bool = False) -> None:
+        """Writes both files. stopped: the store is closed, and its index files count as they are."""
+        # A projection may be ahead of the log's sync (async mode): its saved position must not be.
+        self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)
+        fault_point("state.before_save")
+        marked = min(self._queues.synced_position, log_end)
+        log_begin = self._queues.log_begin  # before the queues' own: it rises after them
+        state.save(
+            self._files,
+            msgspec.structs.replace(
+                StoreState.of(self._settings, log_end=log_end),
+                consume_queue_position=marked,
+                key_index_position=min(self._index_position, log_end),
+                key_index_last_offset=self._last_indexed,
+                key_index_closed=stopped and self._key_index is not None,
+                queue_ends=queue_ends,
+                queue_begins=self._queue_begins(queue_ends),
+                log_begin=log_begin,
+            ),
+        )
+        fault_point("state.after_save")
+        checkpoint.save(self._files, self._checkpoint)
+        fault_point("checkpoint.after_save")
+        self.position = marked
+
+    def _queue_begins(self, queue_ends: QueueEnds) -> QueueEnds:
+        """The min queue offsets of the same queues."""
+        found = {
+            topic: [self._queues.get(topic, queue_id) for queue_id in ids]
+            for topic, ids in queue_ends.items()
+        }
+        return {
+            topic: {queue.queue_id: queue.min_offset for queue in queues if queue is not None}
+            for topic, queues in found.items()
+        }

@@ -1,0 +1,110 @@
+"""Taking the beginning off a store: segments of the log, then files of the consume queues, then index files.
+
+    measure()   in any thread: how far each queue's minimum rises
+    detach()    on the engine's thread: from here on nobody finds the records, all at once
+    remove()    in any thread: the files go, oldest first
+
+Invariants
+- Nothing is removed before it was detached; a crash in between leaves everything as it was, or a log that
+  begins later than its queues and its index, which the next start trims again.
+- Segments go one after another, each removal on disk before the next: no crash leaves a gap in the log. So
+  do the files of each queue.
+- A view of a removed file stays valid: its mapping is freed with the last view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.paths import parent_directory
+from trovemq_store.index.consume_queues import ConsumeQueues
+from trovemq_store.index.key_index import KeyIndex
+from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.log.commit_log import CommitLog
+from trovemq_store.log.segments import DIRECTORY
+
+_OPEN_FILES_MAX: Final = 4
+
+
+class StoreTrim:
+    """One removal; the steps in the order above. No topic may be deleted between measure() and remove()."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        log: CommitLog,
+        consume_queues: ConsumeQueues,
+        key_index: KeyIndex | None,
+        physical_offset: int,
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._consume_queues = consume_queues
+        self._key_index = key_index
+        self.begin: Final = log.min_offset
+        self.physical_offset: Final = physical_offset
+        """The log begins here afterwards."""
+        self._open_files = OpenFiles(files, _OPEN_FILES_MAX)
+        self._readers = consume_queues.readers(self._open_files)
+        self._queue_files: list[str] = []
+        self._closes: list[Callable[[], None]] = []
+        self._removals: list[Callable[[], None]] = []
+        self.detached = False
+
+    def measure(self) -> None:
+        """StorageError; then nothing has changed."""
+        try:
+            for reader in self._readers:
+                self._queue_files += reader.measure_trim(self.physical_offset)
+            fault_point("trim.measured")
+        finally:
+            self._open_files.close()
+
+    def detach(self) -> None:
+        """Moves the minimum of the log and of each queue."""
+        assert not self.detached
+        segments = self._log.segments.take_before(self.physical_offset)
+        assert self._log.min_offset == self.physical_offset, "a segment that is not the last one begins there"
+        self.detached = True
+        for segment in segments:
+            self._add(segment.file.path, segment.file.close, synced_in=DIRECTORY)
+        for reader in self._readers:
+            self._closes += [file.close for file in self._consume_queues.follow_trim(reader)]
+        self._consume_queues.log_begin = self.physical_offset
+        for path in self._queue_files:
+            self._add(path, None, synced_in=parent_directory(path))
+        if self._key_index is not None:
+            for index_file in self._key_index.take_before(self.physical_offset):
+                self._add(index_file.path, index_file.close, synced_in=None)
+
+    def _add(self, path: str, close: Callable[[], None] | None, *, synced_in: str | None) -> None:
+        def remove() -> None:
+            self._files.remove(path)
+            fault_point("trim.after_removal")
+            if synced_in is not None:
+                self._files.sync_directory(synced_in)
+
+        self._removals.append(remove)
+        if close is not None:
+            self._closes.append(close)
+
+    def remove(self) -> None:
+        """StorageError: may be called again, to go on."""
+        assert self.detached, "else somebody may still read there"
+        fault_point("trim.detached")
+        while self._closes:
+            self._closes.pop()()
+        while self._removals:
+            fault_point("trim.before_removal")
+            self._removals[0]()
+            del self._removals[0]
+
+
+def trim_now(trim: StoreTrim) -> None:
+    """All steps in this thread. StorageError."""
+    trim.measure()
+    trim.detach()
+    trim.remove()

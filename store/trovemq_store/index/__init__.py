@@ -1,0 +1,6 @@
+"""What is derived from the log, and can be rebuilt from it: consume queues, the key index, the trees.
+
+`dispatcher` carries new records to all of them. `consume_queues` and `key_index` are RocketMQ's files;
+`trees` are sorted trees of our own: unique ids, priority order, producers, search entries. Each has its own
+position in the log and is put right at the next start. It imports `log`, `topics`, `files`.
+"""

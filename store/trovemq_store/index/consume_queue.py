@@ -1,0 +1,495 @@
+"""One consume queue: where in the log each message of one (topic, queue id) lies.
+
+Unit n of the queue (20 bytes, big-endian) is at byte 20 * n of the row of its files:
+
+| offset | width | field     | notes                                                                    |
+|--------|-------|-----------|--------------------------------------------------------------------------|
+| 0      | i64   | phy       | physical offset of the record                                            |
+| 8      | i32   | size      | of the record; 0: not written; 0x7FFFFFFF: a blank                       |
+| 12     | i64   | tags_code | Java hash of TAGS, sign-extended; deliver time in the schedule topic     |
+
+Files `consumequeue/<topic>/<queueId>/<20 digits>` are named by the byte offset at which they begin, all of
+one size, sparse, in a row without gaps. A queue that begins above offset 0 has blanks from the start of its
+first file up to its first unit; a message whose record is damaged may have a blank where its unit would be.
+Source: RocketMQ 5.4.0, ConsumeQueue, MappedFileQueue.
+
+Invariants
+- The index of a unit is the message's queue offset, whatever the record's own QUEUEOFFSET says.
+- Units [first file, max_offset) are written; behind max_offset the last file is zero.
+- phy + size of a unit never passes the phy of the next one, blanks left out.
+- The last unit is no blank, unless all are.
+- min_offset <= max_offset; below min_offset there may be blanks and units whose records are gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from struct import Struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import File, FileSystem
+from trovemq_store.index.dirty_files import DirtyFiles
+from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.index.short_queue import read_short_queue
+from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE
+
+UNIT_SIZE: Final = CONSUME_QUEUE_UNIT_SIZE
+UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert UNIT_DTYPE.itemsize == UNIT_SIZE
+BLANK_SIZE: Final = 0x7FFFFFFF
+BLANK_UNIT: Final = np.array([(0, BLANK_SIZE, 0)], UNIT_DTYPE)
+ROOT_DIRECTORY: Final = "consumequeue"
+
+_UNIT: Final = Struct(">qiq")
+_CHECKED_UNITS: Final = 1024
+_SCANNED_UNITS: Final = 4096
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class ConsumeQueue:
+    """Made and fed by ConsumeQueues. An offset counts units of the queue, a physical one bytes of the log."""
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        files: FileSystem,
+        open_files: OpenFiles,
+        dirty: DirtyFiles,
+        file_size: int,
+    ) -> None:
+        self.topic: Final = topic
+        self.queue_id: Final = queue_id
+        self._directory = f"{ROOT_DIRECTORY}/{topic}/{queue_id}"
+        self._files = files
+        self._open_files = open_files
+        self._dirty = dirty
+        self._file_size = file_size
+        self._bases: list[int] = []
+        self._end = 0
+        self._first_unit = 0  # behind the blanks; == _end while there is no unit
+        self._min = 0
+        self._first_physical = -1  # of the first unit, where it is known without reading
+        self._known_offset = -1  # of a unit that is known without reading
+        self._known_unit = (0, 0, 0)
+
+    @property
+    def min_offset(self) -> int:
+        """The first message that can still be read, by the log's minimum given to trim()."""
+        return self._min
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last message: the next one gets this offset."""
+        return self._end
+
+    @property
+    def has_units(self) -> bool:
+        return self._first_unit < self._end
+
+    @property
+    def last_physical_end(self) -> int:
+        """phy + size of the last unit; -1 where there is none."""
+        if not self.has_units:
+            return -1
+        physical_offset, size, _ = self.unit(self._end - 1)
+        return physical_offset + size
+
+    @property
+    def file_offsets(self) -> list[int]:
+        """The offset of the first unit of each file."""
+        return [base // UNIT_SIZE for base in self._bases]
+
+    # --- reading ------------------------------------------------------------------------------------
+    def unit(self, offset: int) -> tuple[int, int, int]:
+        """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""
+        if offset == self._known_offset:
+            return self._known_unit
+        base, position = self._place(offset)
+        file = self._open_files.get(self._path(base))
+        file.check_readable(position, position + UNIT_SIZE)
+        fields: tuple[int, int, int] = _UNIT.unpack_from(file.view(), position)
+        return (-1, *fields[1:]) if fields[1] == BLANK_SIZE else fields
+
+    def written_before(self, offset: int) -> int:
+        """The last offset at or below `offset` that is no blank; the first unit's where there is none."""
+        while offset > self._first_unit and self.unit(offset)[1] == BLANK_SIZE:
+            base, position = self._place(offset)
+            end = position // UNIT_SIZE
+            begin = max(0, end - _CHECKED_UNITS)
+            written = np.flatnonzero(self._file_units(base, begin, end)["size"][begin:end] != BLANK_SIZE)
+            offset = base // UNIT_SIZE + begin + (int(written[-1]) if len(written) else -1)
+        return max(offset, self._first_unit)
+
+    def units(self, offset: int, count: int) -> NDArray[np.void]:
+        """A copy of up to `count` units from `offset` on (UNIT_DTYPE), cut at max_offset, blanks as they are.
+
+        Raises TroveError OFFSET_OUT_OF_RANGE for an offset below the first file or above max_offset.
+        """
+        first = self._bases[0] // UNIT_SIZE if self._bases else self._end
+        if not first <= offset <= self._end:
+            raise TroveError(
+                errors.OFFSET_OUT_OF_RANGE,
+                f"queue offset {offset} of {self.topic}-{self.queue_id} is not in [{self._min}, {self._end}]",
+                min_offset=self._min,
+                max_offset=self._end,
+            )
+        pieces = []
+        end = min(offset + count, self._end)
+        while offset < end:
+            piece = self._units_of_file(offset, end)
+            pieces.append(piece)
+            offset += len(piece)
+        return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
+
+    def find(self, physical_offset: int, expected: int = -1) -> int | None:
+        """The offset of the message whose record begins there; `expected` is tried first."""
+        if self._first_unit <= expected < self._end and self.unit(expected)[0] == physical_offset:
+            return expected
+        offset = self.lower_bound(physical_offset)
+        if offset < self._end and self.unit(offset)[0] == physical_offset:
+            return offset
+        return None
+
+    def lower_bound(self, physical_offset: int) -> int:
+        """The first offset whose record begins at or after physical_offset; max_offset where none does."""
+        written = range(self._first_unit, self._end)
+        return self._first_unit + bisect_left(written, physical_offset, key=self.physical_before)
+
+    def physical_before(self, offset: int) -> int:
+        """Where the record of a unit begins; of a blank: that of the last unit before it."""
+        physical_offset = self.unit(offset)[0]
+        return physical_offset if physical_offset >= 0 else self.unit(self.written_before(offset))[0]
+
+    # --- writing ------------------------------------------------------------------------------------
+    def append(self, offset: int, units: NDArray[np.void]) -> None:
+        """Writes a run of units at max_offset, or above it: then blanks fill the gap.
+
+        Raises StorageError, and then the queue is as before: the same run may be appended again.
+        """
+        self.write(offset, units)
+        self.publish(offset, len(units))
+
+    def write(self, offset: int, units: NDArray[np.void]) -> None:
+        """append() but for that nobody sees the units before publish(). Raises as append()."""
+        assert len(units) > 0
+        if not self.has_units:
+            self._begin_at(offset)
+        assert offset >= self._end, "units follow each other"
+        if offset > self._end:
+            self._write(self._end, np.repeat(BLANK_UNIT, offset - self._end))
+        self._write(offset, units)
+
+    def publish(self, offset: int, count: int) -> None:
+        """The queue has the units that write() wrote at `offset`."""
+        if self._min == self._end:
+            self._min = offset  # nothing before it is there any more: a gap before it is what has expired
+        self._end = offset + count
+
+    def truncate_to(self, physical_offset: int) -> None:
+        """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
+
+        Files are checked unit by unit, as after a crash: what lies behind the cut may be anything.
+        """
+        self._forget_known()
+        count = 0
+        while self._bases:
+            count = self._without_blanks(self._valid_count(self._bases[-1], physical_offset))
+            if count or len(self._bases) == 1:
+                break
+            self._remove_file(self._bases.pop())
+        if self._bases:
+            self._end = self._bases[-1] // UNIT_SIZE + count
+            fault_point("queues.before_cut")
+            self._zero_behind_end()
+            fault_point("queues.after_cut")
+        self._find_first_unit()
+        self._min = min(max(self._min, self._first_unit), self._end)
+
+    def trim(self, physical_offset: int) -> None:
+        """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
+        for path in self.measure_trim(physical_offset):
+            # One after the other, also on disk: with a gap between them those behind would be given up.
+            self._open_files.remove(path)
+            self._files.sync_directory(self._directory)
+
+    def measure_trim(self, physical_offset: int) -> list[str]:
+        """trim() without the removal: the paths of the files that are no longer part of the queue."""
+        if self._first_physical >= physical_offset:
+            return []
+        self._forget_known()
+        leaving = []
+        while len(self._bases) > 1 and (
+            self.physical_before(self._bases[1] // UNIT_SIZE - 1) < physical_offset
+        ):
+            leaving.append(self._path(self._bases.pop(0)))
+            self._find_first_unit()
+        if not self.has_units or self.unit(self._end - 1)[0] < physical_offset:
+            self._min = self._end
+        else:
+            self._min = self.lower_bound(physical_offset)
+        return leaving
+
+    def reader(self, open_files: OpenFiles) -> ConsumeQueue:
+        """The queue as it is now, for another thread to read: what is appended later it does not have."""
+        copy = ConsumeQueue(
+            self.topic, self.queue_id, self._files, open_files, DirtyFiles(self._files), self._file_size
+        )
+        copy._bases = list(self._bases)
+        copy._end, copy._first_unit, copy._min = self._end, self._first_unit, self._min
+        copy._first_physical = self._first_physical
+        copy._known_offset, copy._known_unit = self._known_offset, self._known_unit
+        return copy
+
+    def follow_trim(self, measured: ConsumeQueue) -> list[File]:
+        """Takes over what a reader() of this queue measured. Returns files that were open and leave."""
+        if not measured.has_units:
+            return []
+        self._first_physical = measured._first_physical
+        assert measured._end <= self._end, "a queue only grows"
+        leaving = [base for base in self._bases if base < measured._bases[0]]
+        self._bases = self._bases[len(leaving) :]
+        self._first_unit = measured._first_unit
+        self._min = max(self._min, measured._min)
+        taken = [self._open_files.take(self._path(base)) for base in leaving]
+        return [file for file in taken if file is not None]
+
+    def delete(self) -> None:
+        while self._bases:
+            fault_point("queues.before_delete")
+            self._remove_file(self._bases.pop())
+        fault_point("queues.after_delete")
+        self._files.remove_directory(self._directory)
+        self._end = self._first_unit = self._min = 0
+        self._forget_known()
+
+    # --- opening ------------------------------------------------------------------------------------
+    def load(
+        self, trusted_position: int | None, deleted_below: int = 0, *, drop_behind_gap: bool = False
+    ) -> None:
+        """Finds the queue's files and its end; see ConsumeQueues.load.
+
+        Raises TroveError STORE_SETTINGS_MISMATCH.
+        """
+        if self._load_short(trusted_position, deleted_below):
+            return
+        self._bases = self._listed_files(deleted_below, drop_behind_gap=drop_behind_gap)
+        if trusted_position is not None:
+            self.truncate_to(trusted_position)
+        elif self._bases:
+            self._find_end()
+            self._find_first_unit()
+        self._min = self._first_unit
+
+    def _load_short(self, trusted_position: int | None, deleted_below: int) -> bool:
+        """Whether one page said it all: then the queue is as the rest of load() would find it."""
+        short = read_short_queue(
+            self._files, self._directory, self._file_size, trusted_position, deleted_below
+        )
+        if short is None:
+            return False
+        self._bases, self._end = [0], short.count
+        self._first_unit = self._min = 0
+        self._first_physical = short.first_physical
+        self._known_offset, self._known_unit = short.count - 1, short.last
+        return True
+
+    def _forget_known(self) -> None:
+        self._first_physical = self._known_offset = -1
+
+    @property
+    def names_are_synced(self) -> bool:
+        """After load(trusted_position) of a store that synced its names: whether all files were there then,
+        for the last one has a unit of that time."""
+        return self.has_units and self._end * UNIT_SIZE > self._bases[-1]
+
+    def _listed_files(self, deleted_below: int, *, drop_behind_gap: bool) -> list[int]:
+        names = [
+            n
+            for n in self._files.list(self._directory)
+            if not self._files.is_directory(f"{self._directory}/{n}")
+        ]
+        while names and self._files.file_size(f"{self._directory}/{names[-1]}") == 0:
+            self._files.remove(f"{self._directory}/{names.pop()}")
+        bases: list[int] = []
+        for name in names:
+            # A power cut may keep any names of files made since the last sync, and not their sizes.
+            unsynced = drop_behind_gap and self._files.file_size(f"{self._directory}/{name}") == 0
+            base = 0 if unsynced else self._checked_base(name)
+            behind_gap = bool(bases) and base != bases[-1] + self._file_size
+            if behind_gap and not unsynced and not drop_behind_gap:
+                raise self._mismatch(name, f"does not follow {bases[-1]:020d}")
+            if unsynced or behind_gap:
+                self._files.remove(f"{self._directory}/{name}")
+            elif self._begins_below(base, deleted_below):
+                self._remove_file(base)
+            else:
+                bases.append(base)
+        return bases
+
+    def _begins_below(self, base: int, deleted_below: int) -> bool:
+        """Whether the file is of the topic's life before it was deleted: not removed yet, or back after a
+        power cut, perhaps beside files of the new life."""
+        if deleted_below == 0:
+            return False
+        units = self._file_units(base, 0, min(_CHECKED_UNITS, self._file_size // UNIT_SIZE))[:_CHECKED_UNITS]
+        written = np.flatnonzero((units["size"] > 0) & (units["size"] != BLANK_SIZE))
+        return len(written) > 0 and int(units["physical_offset"][written[0]]) < deleted_below
+
+    def _checked_base(self, name: str) -> int:
+        if not (len(name) == 20 and name.isascii() and name.isdigit()):
+            raise self._mismatch(name, "is no file of a consume queue")
+        size = self._files.file_size(f"{self._directory}/{name}")
+        if size != self._file_size:
+            raise self._mismatch(
+                name, f"has {size} bytes instead of {self._file_size} (mappedFileSizeConsumeQueue)"
+            )
+        if int(name) % self._file_size:
+            raise self._mismatch(name, f"is not named by a multiple of {self._file_size}")
+        return int(name)
+
+    def _mismatch(self, name: str, what: str) -> TroveError:
+        return TroveError(errors.STORE_SETTINGS_MISMATCH, f"{self._directory}/{name} {what}", path=name)
+
+    def _find_end(self) -> None:
+        """The end of a queue that was closed cleanly: the last unit that is written, by binary search."""
+        base = self._bases[-1]
+        units = self._units_before_hole(base)
+        count = bisect_left(range(len(units)), 1, key=lambda n: int(units["size"][n] <= 0))
+        tail = units[max(0, count - _CHECKED_UNITS) : count]
+        if _valid_prefix(tail, _OFFSET_MAX, 0)[0] < len(tail):
+            count = self._valid_count(base, _OFFSET_MAX)
+            self._end = base // UNIT_SIZE + count
+            self._zero_behind_end()
+        self._end = base // UNIT_SIZE + count
+
+    def _find_first_unit(self) -> None:
+        """Passes the blanks in front. A queue of blanks only has no unit."""
+        if not self._bases:
+            self._first_unit = self._end = 0
+            return
+        first = self._bases[0] // UNIT_SIZE
+        while first < self._end:
+            units = self._units_of_file(first, min(first + _CHECKED_UNITS, self._end))
+            written = units["size"] != BLANK_SIZE
+            if written.any():
+                first += int(written.argmax())
+                break
+            first += len(units)
+        self._first_unit = first
+
+    def _valid_count(self, base: int, physical_offset: int) -> int:
+        """How many units of a file, from its start, are those of records below physical_offset."""
+        units = self._units_before_hole(base)
+        start, lowest = 0, 0
+        while start < len(units):
+            piece = units[start : start + _SCANNED_UNITS]
+            count, lowest = _valid_prefix(piece, physical_offset, lowest)
+            start += count
+            if count < len(piece):
+                break
+        return start
+
+    def _without_blanks(self, count: int) -> int:
+        """`count` units of the last file without the blanks at their end: they filled a gap before a unit
+        that is gone. Blanks in front of a whole queue stay: they say where it goes on."""
+        sizes = self._file_units(self._bases[-1], 0, count)["size"]
+        while count and sizes[count - 1] == BLANK_SIZE:
+            written = np.flatnonzero(sizes[:count] != BLANK_SIZE)
+            if not len(written):
+                return count if len(self._bases) == 1 else 0
+            count = int(written[-1]) + 1
+        return count
+
+    # --- files --------------------------------------------------------------------------------------
+    def _path(self, base: int) -> str:
+        return f"{self._directory}/{base:020d}"
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        position = offset * UNIT_SIZE
+        within = position % self._file_size
+        return position - within, within
+
+    def _file_units(self, base: int, begin: int, end: int) -> NDArray[np.void]:
+        """All units of a file, not copied: for use before any other file is opened. Those of [begin, end) may
+        be looked at; StorageError where the disk does not give them."""
+        file = self._open_files.get(self._path(base))
+        file.check_readable(begin * UNIT_SIZE, end * UNIT_SIZE)
+        return np.frombuffer(file.view(), UNIT_DTYPE)
+
+    def _units_before_hole(self, base: int) -> NDArray[np.void]:
+        """_file_units up to where nothing was ever written: to read a hole, the kernel fills it first."""
+        begin, end = next(self._open_files.get(self._path(base)).written_ranges(0), (0, 0))
+        count = end // UNIT_SIZE if begin == 0 else 0
+        return self._file_units(base, 0, count)[:count]
+
+    def _units_of_file(self, offset: int, end: int) -> NDArray[np.void]:
+        base, position = self._place(offset)
+        first = position // UNIT_SIZE
+        last = min(first + end - offset, self._file_size // UNIT_SIZE)
+        return self._file_units(base, first, last)[first:last].copy()
+
+    def _write(self, offset: int, units: NDArray[np.void]) -> None:
+        data = memoryview(units.tobytes())
+        while data:
+            base, position = self._place(offset)
+            piece = data[: self._file_size - position]
+            fault_point("queues.before_write")
+            self._file_for_writing(base).write(position, piece)
+            self._dirty.mark(self._path(base))
+            fault_point("queues.after_write")
+            data = data[len(piece) :]
+            offset += len(piece) // UNIT_SIZE
+
+    def _file_for_writing(self, base: int) -> File:
+        path = self._path(base)
+        if self._bases and base <= self._bases[-1]:
+            return self._open_files.get(path)
+        assert not self._bases or base == self._bases[-1] + self._file_size, "files follow each other"
+        file = self._open_files.create(path, self._file_size)
+        self._bases.append(base)
+        self._dirty.mark_created(path)
+        fault_point("queues.after_create")
+        return file
+
+    def _begin_at(self, offset: int) -> None:
+        """A queue without units takes any first offset, with blanks from its file's start up to there."""
+        base, position = self._place(offset)
+        if self._bases != [base]:
+            while self._bases:
+                self._remove_file(self._bases.pop())
+        if position:
+            self._write(base // UNIT_SIZE, np.repeat(BLANK_UNIT, position // UNIT_SIZE))
+        self._end = self._first_unit = self._min = offset
+        self._forget_known()
+
+    def _zero_behind_end(self) -> None:
+        path = self._path(self._bases[-1])
+        file = self._open_files.get(path)
+        for begin, end in file.written_ranges(self._end * UNIT_SIZE - self._bases[-1]):
+            if np.frombuffer(file.view()[begin:end], np.uint8).any():
+                file.write(begin, bytes(end - begin))
+                self._dirty.mark(path)
+
+    def _remove_file(self, base: int) -> None:
+        # A removal that is not on disk must not bring an old topic's queue back beside synced new ones.
+        self._open_files.remove(self._path(base))
+        self._dirty.mark_directory(self._directory)
+
+
+def _valid_prefix(units: NDArray[np.void], physical_offset: int, lowest: int) -> tuple[int, int]:
+    """How many units, from the first, are written, below physical_offset and each behind the one before
+    (the first at or behind `lowest`); and where the last record of all these units ends."""
+    physical = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    blank = sizes == BLANK_SIZE
+    ends = np.maximum.accumulate(np.r_[lowest, np.where(blank, 0, physical + sizes)])
+    valid = (sizes > 0) & (blank | ((physical >= ends[:-1]) & (physical < physical_offset)))
+    count = len(units) if valid.all() else int(valid.argmin())
+    return count, int(ends[count])

@@ -1,0 +1,407 @@
+"""All consume queues of a store, as one projection of the log.
+
+Invariants
+- A record of type none or commit has one unit; prepared and rolled-back ones have none.
+- A record whose queue offset is below its queue's end is already there (replay after a crash).
+- No message is ever shifted: where the log lacks records of a queue because they are damaged, blanks stand
+  for them. Any other gap is an error, found before anything of its batch is written: the queue's files
+  are not whole, and only the log can make them so again (`allow_gaps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import (
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_TRANSACTION_COMMIT,
+    SYS_FLAG_TRANSACTION_MASK,
+)
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import File, FileSystem
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_DTYPE, ConsumeQueue
+from trovemq_store.index.dirty_files import DirtyFiles
+from trovemq_store.index.open_files import OpenFiles
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.settings import StoreSettings
+
+_QUEUE_ID = Struct(">i")
+_QUEUE_OFFSET = Struct(">q")
+_Run = tuple[ConsumeQueue, int, NDArray[np.void]]
+
+GAP_UNITS_MAX: Final = 1 << 20
+"""A longer gap is not believed: then it is the record's own queue offset that is damaged."""
+_NOTED_MAX: Final = 1024
+
+
+class QueueGapError(TroveError):
+    """A queue does not have what lies before a record: STORE_FAILED if nobody rebuilds it."""
+
+    def __init__(self, queue: ConsumeQueue, offset: int, end: int) -> None:
+        super().__init__(
+            errors.STORE_FAILED,
+            f"the log has offset {offset} of {queue.topic}-{queue.queue_id} where {end} is next",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_offset=end,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGap:
+    """`count` messages from `offset` on whose records are lost: blanks stand for them."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    count: int
+
+
+class ConsumeQueues:
+    """The projection; `load` before anything else, then `trim_before` with the log's minimum."""
+
+    name = "consume_queue"
+
+    def __init__(self, files: FileSystem, settings: StoreSettings) -> None:
+        self._files = files
+        self._file_size = settings.consume_queue_file_size
+        self._open_files = OpenFiles(files)
+        self._dirty = DirtyFiles(files)
+        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
+        self._grown: dict[tuple[str, int], None] = {}
+        self._gap_units_max = 0
+        self._rebuilding = False
+        self.gaps: list[QueueGap] = []
+        self.misplaced: list[tuple[int, int]] = []
+        """(physical offset, end) of records left out because their queue offset cannot be right."""
+        self.log_begin = 0
+        """What was trimmed last: physical offset."""
+        self._position = 0
+        self._synced_position = 0
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def synced_position(self) -> int:
+        return self._synced_position
+
+    def load(
+        self,
+        trusted_position: int | None,
+        *,
+        deleted_below: Mapping[str, int] = MappingProxyType({}),
+        ends_known: bool = False,
+        names_synced: bool = False,
+    ) -> None:
+        """Opens what is on disk.
+
+        trusted_position: None after a clean stop: every unit counts, and position is the end of the last
+        record that has one. Otherwise everything below it was synced and nothing else is believed: units of
+        records at or after it are cut, and position is it.
+        deleted_below: by topic; files that begin with units of records below go.
+        ends_known: the caller knows how far each queue must reach, and makes them again where one does not.
+        names_synced: so were the names of the files that have units below trusted_position (ours always are).
+        Raises TroveError STORE_SETTINGS_MISMATCH, StorageError.
+        """
+        for topic, queue_id in self._listed_queues():
+            below = deleted_below.get(topic, 0)
+            queue = self._queue(topic, queue_id)
+            # What lies behind a missing file is of no use: the queue ends there, and is replayed.
+            queue.load(trusted_position, below, drop_behind_gap=ends_known or trusted_position is not None)
+            if below and not queue.file_offsets:
+                self.delete_queue(topic, queue_id)
+                continue
+            if trusted_position is not None and not (names_synced and queue.names_are_synced):
+                # A killed broker may have made files whose names are in the page cache only.
+                self._dirty.mark_directory(f"{ROOT_DIRECTORY}/{topic}/{queue_id}")
+        position = trusted_position
+        if position is None:
+            position = max((queue.last_physical_end for queue in self._all()), default=0)
+        self._position = self._synced_position = max(0, position)
+
+    def _listed_queues(self) -> Iterator[tuple[str, int]]:
+        for topic in self._files.list(ROOT_DIRECTORY):
+            for name in self._files.list(f"{ROOT_DIRECTORY}/{topic}") if self._is_directory(topic) else ():
+                is_number = name.isascii() and name.isdigit() and str(int(name)) == name
+                if is_number and self._is_directory(f"{topic}/{name}"):
+                    yield topic, int(name)
+
+    def _is_directory(self, name: str) -> bool:
+        return self._files.is_directory(f"{ROOT_DIRECTORY}/{name}")
+
+    # --- reading ------------------------------------------------------------------------------------
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get(topic, {}).get(queue_id)
+
+    def queues(self, topic: str) -> list[ConsumeQueue]:
+        """The topic's queues that have ever had a message, by queue id."""
+        return [queue for _, queue in sorted(self._queues.get(topic, {}).items())]
+
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._queues
+
+    def topics(self) -> list[str]:
+        return sorted(self._queues)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset of the next message that is dispatched."""
+        queue = self.get(topic, queue_id)
+        return queue.max_offset if queue else 0
+
+    @property
+    def queue_count(self) -> int:
+        """Queues that have ever had a message."""
+        return sum(map(len, self._queues.values()))
+
+    def take_grown(self) -> list[tuple[str, int]]:
+        """The (topic, queue id) pairs that got units since the last call."""
+        grown = list(self._grown)
+        self._grown.clear()
+        return grown
+
+    # --- the projection -----------------------------------------------------------------------------
+    def apply(self, batch: DispatchBatch) -> None:
+        """See Projection. Raises QueueGapError; nothing is then written."""
+        if batch.end <= self._position:
+            return
+        runs = list(self._runs_of_one(batch) if len(batch.records) == 1 else self._runs(batch))
+        # A batch may be a transaction: none of its queues shows it before all of them have it.
+        together = len({id(queue) for queue, _, _ in runs}) == len(runs)
+        for queue, offset, units in runs:
+            if queue.has_units and offset > queue.max_offset:
+                self._note_gap(queue, offset)
+            queue.write(offset, units)
+            if not together:
+                queue.publish(offset, len(units))
+            fault_point("queues.after_run")
+        fault_point("queues.before_showing")
+        for queue, offset, units in runs:
+            if together:
+                queue.publish(offset, len(units))
+            self._grown[queue.topic, queue.queue_id] = None
+        self._position = batch.end
+
+    def allow_gaps(self, units_max: int, *, rebuilding: bool = False) -> None:
+        """Gaps of up to units_max messages are filled. `rebuilding`: the log is read from its start, so that
+        it is right: a record behind a longer gap is left out instead of refused."""
+        self._gap_units_max = min(units_max, GAP_UNITS_MAX)
+        self._rebuilding = rebuilding
+
+    def _note_gap(self, queue: ConsumeQueue, offset: int) -> None:
+        if len(self.gaps) < _NOTED_MAX:
+            begin = queue.max_offset
+            self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
+
+    def place_lost(self, topic: str, queue_id: int, end: int, physical_offset: int, size: int) -> None:
+        """The queue had messages up to offset `end`, and the records of the last ones are lost: a unit that
+        points to the damaged place (`size` bytes) keeps their offsets from being given again."""
+        queue = self._queue(topic, queue_id)
+        if len(self.gaps) < _NOTED_MAX:
+            begin = queue.max_offset if queue.has_units else 0
+            self.gaps.append(QueueGap(topic, queue_id, begin, end - begin))
+        queue.append(end - 1, np.array([(physical_offset, size, 0)], UNIT_DTYPE))
+
+    def flush(self) -> None:
+        position = self._position
+        fault_point("queues.before_sync")
+        self._dirty.sync()
+        fault_point("queues.after_sync")
+        self._synced_position = position
+
+    def truncate_to(self, physical_offset: int) -> None:
+        for queue in self._all():
+            if queue.last_physical_end > physical_offset:
+                queue.truncate_to(physical_offset)
+        self._position = min(self._position, physical_offset)
+        self._synced_position = min(self._synced_position, physical_offset)
+
+    def forget_from(self, physical_offset: int) -> None:
+        """Takes all units of records from there on back, to be made again from the log."""
+        self.truncate_to(physical_offset)
+        self._position = self._synced_position = physical_offset
+
+    def trim_before(self, physical_offset: int) -> None:
+        for queue in self._all():
+            queue.trim(physical_offset)
+        self.log_begin = physical_offset
+
+    def readers(self, open_files: OpenFiles) -> list[ConsumeQueue]:
+        """Every queue as it is now, for another thread to measure_trim()."""
+        return [queue.reader(open_files) for queue in self._all()]
+
+    def follow_trim(self, measured: ConsumeQueue) -> list[File]:
+        """See ConsumeQueue.follow_trim."""
+        queue = self.get(measured.topic, measured.queue_id)
+        return queue.follow_trim(measured) if queue is not None else []
+
+    def delete_topic(self, topic: str) -> None:
+        """Removes the topic's queues and their files; a queue of that name made again starts empty."""
+        for queue_id in list(self._queues.get(topic, {})):
+            self.delete_queue(topic, queue_id)
+        self._queues.pop(topic, None)
+        if self._is_directory(topic) and not self._files.list(f"{ROOT_DIRECTORY}/{topic}"):
+            self._files.remove_directory(f"{ROOT_DIRECTORY}/{topic}")
+
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        """Removes one queue and its files."""
+        self._queues[topic].pop(queue_id).delete()
+        if not self._queues[topic]:
+            del self._queues[topic]
+        self._grown.pop((topic, queue_id), None)
+
+    def close(self) -> None:
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Closes what is open; what is on disk stays as it is."""
+        self._open_files.close()
+
+    # --- a batch as runs of units -------------------------------------------------------------------
+    def _runs(self, batch: DispatchBatch) -> Iterator[_Run]:
+        """For each queue of the batch the units that it has not got yet, and the offset of the first."""
+        records = batch.records
+        if not len(records):
+            return
+        chosen = self._chosen(batch)
+        units = _units(batch)
+        queue_ids = records.queue_ids
+        offsets = records.queue_offsets
+        for topic, indexes in records.topic_groups():
+            taken = indexes if chosen is None else indexes[chosen[indexes]]
+            for queue_id, members in _by_queue(queue_ids, taken):
+                yield from self._new_units(self._queue(topic, queue_id), offsets[members], units[members])
+
+    def _runs_of_one(self, batch: DispatchBatch) -> Iterator[_Run]:
+        """_runs of a batch of one record, without columns: a single send should not pay for them."""
+        row = batch.records.rows[0]
+        physical_offset = batch.physical_offset + row.position
+        transaction = row.sys_flag & SYS_FLAG_TRANSACTION_MASK
+        if physical_offset < self._position or transaction not in (0, SYS_FLAG_TRANSACTION_COMMIT):
+            return
+        if batch.alive is not None and not batch.alive[0]:
+            return
+        data = batch.records.data
+        topic = batch.records.topic
+        if topic is None:
+            topic = str(data[row.topic_position : row.topic_position + row.topic_size], "utf-8", "replace")
+        (queue_id,) = _QUEUE_ID.unpack_from(data, row.position + QUEUE_ID_AT)
+        (offset,) = _QUEUE_OFFSET.unpack_from(data, row.position + QUEUE_OFFSET_AT)
+        queue = self._queue(topic, queue_id)
+        if offset >= queue.max_offset or not queue.has_units:
+            units = np.array([(physical_offset, row.size, int(batch.records.tags_codes()[0]))], UNIT_DTYPE)
+            yield from self._new_units(queue, np.array([offset]), units)
+
+    def _chosen(self, batch: DispatchBatch) -> NDArray[np.bool_] | None:
+        """Which records get a unit; None: all."""
+        records = batch.records
+        transaction = records.sys_flags & SYS_FLAG_TRANSACTION_MASK
+        chosen: NDArray[np.bool_] | None = batch.alive
+        if transaction.any():
+            committed = (transaction == 0) | (transaction == SYS_FLAG_TRANSACTION_COMMIT)
+            chosen = committed if chosen is None else chosen & committed
+        if batch.physical_offset + int(records.positions[0]) < self._position:
+            new = batch.physical_offset + records.positions >= self._position
+            chosen = new if chosen is None else chosen & new
+        return chosen
+
+    def _new_units(
+        self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
+    ) -> Iterator[_Run]:
+        first = int(offsets[0])
+        dense = int(offsets[-1]) - first == len(offsets) - 1 and (
+            len(offsets) < 3 or bool((np.diff(offsets) == 1).all())
+        )
+        # A queue without units takes any first offset (a rebuild may begin below what was there).
+        known = max(0, queue.max_offset - first) if queue.has_units else 0
+        if not dense or first < 0 or (queue.has_units and first > queue.max_offset):
+            yield from self._new_units_one_by_one(queue, offsets, units)
+        elif known < len(offsets):
+            yield queue, first + known, units[known:]
+
+    def _new_units_one_by_one(
+        self, queue: ConsumeQueue, offsets: NDArray[np.int64], units: NDArray[np.void]
+    ) -> Iterator[_Run]:
+        """_new_units where something is missing or twice."""
+        end = queue.max_offset if queue.has_units else -1
+        first, taken = end, list[int]()
+        for index, offset in enumerate(offsets.tolist()):
+            if offset < max(0, end):
+                continue
+            if offset != end:
+                if not self._may_leave_gap(queue, end, offset, offsets[index + 1 :]):
+                    self._note_misplaced(units[index])
+                    continue
+                if taken:
+                    yield queue, first, units[taken]
+                first, taken = offset, []
+            taken.append(index)
+            end = offset + 1
+        if taken:
+            yield queue, first, units[taken]
+
+    def _may_leave_gap(self, queue: ConsumeQueue, end: int, offset: int, later: NDArray[np.int64]) -> bool:
+        """Whether the record with this offset goes on behind a gap from `end` (-1: it is the first one)."""
+        if ((later >= end) & (later < offset)).any():
+            return False  # the records behind it go on from `end`: its own offset is damaged
+        if end < 0 or offset - end <= self._gap_units_max:
+            return True
+        if self._rebuilding:
+            return False
+        raise QueueGapError(queue, offset, end)
+
+    def _note_misplaced(self, unit: np.void) -> None:
+        if len(self.misplaced) < _NOTED_MAX:
+            begin = int(unit["physical_offset"])
+            self.misplaced.append((begin, begin + int(unit["size"])))
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queues = self._queues.setdefault(topic, {})
+        queue = queues.get(queue_id)
+        if queue is None:
+            queue = ConsumeQueue(topic, queue_id, self._files, self._open_files, self._dirty, self._file_size)
+            queues[queue_id] = queue
+        return queue
+
+    def _all(self) -> Iterator[ConsumeQueue]:
+        for queues in self._queues.values():
+            yield from queues.values()
+
+
+def _units(batch: DispatchBatch) -> NDArray[np.void]:
+    """The unit of every record of the batch."""
+    records = batch.records
+    units = np.empty(len(records), UNIT_DTYPE)
+    units["physical_offset"] = batch.physical_offset + records.positions
+    units["size"] = records.sizes
+    units["tags_code"] = records.tags_codes()
+    return units
+
+
+def _by_queue(
+    queue_ids: NDArray[np.int32], indexes: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The indexes of each queue id, in order."""
+    if not len(indexes):
+        return
+    ids = queue_ids[indexes]
+    if (ids == ids[0]).all():
+        yield int(ids[0]), indexes
+        return
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]).tolist()
+    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        yield int(ids[start]), indexes[order[start:end]]

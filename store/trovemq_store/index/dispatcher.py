@@ -1,0 +1,124 @@
+"""Carrying appended records to every projection, in log order, once.
+
+The consume queues are always up to date with `position`: what is visible is what they have. The key index may
+lag (just switched on, or no file to be had for it); it then reads on by itself in the log, in small
+steps, and queries scan the part that it has not reached.
+
+Invariants
+- Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
+  at the head and is tried again.
+- position <= what may be visible; position <= end of the log.
+- The key index is applied to a batch only when everything before has been applied to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.files.files import StorageError
+from trovemq_store.log.projection import DispatchBatch, Projection
+from trovemq_store.topics.deletions import TopicDeletions
+
+NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
+
+OnVisible = Callable[[DispatchBatch], None]
+LogRuns = Callable[[int, int, int], Iterable[DispatchBatch]]
+"""(begin, end, bytes_max of one run) -> the log's runs of [begin, end)."""
+
+
+class Dispatcher:
+    """`required` must have every visible record; `optional` projections may lag."""
+
+    def __init__(
+        self,
+        required: Projection,
+        optional: list[Projection],
+        deletions: TopicDeletions,
+        read_log: LogRuns,
+        position: int,
+    ) -> None:
+        self._required: Final = required
+        self._optional: Final = optional
+        self._deletions: Final = deletions
+        self._read_log: Final = read_log
+        self._pending: deque[DispatchBatch] = deque()
+        self.position = position
+        self.pending_bytes = 0
+        self.failures = 0
+
+    def offer(self, batch: DispatchBatch) -> None:
+        """Remembers a batch that was just appended; dispatch() applies it once it may be visible."""
+        self._pending.append(batch)
+        self.pending_bytes += batch.records.nbytes
+
+    def has_before(self, physical_offset: int) -> bool:
+        """Whether a batch that lies below still waits."""
+        return bool(self._pending) and self._pending[0].physical_offset < physical_offset
+
+    def dispatch(self, visible_end: int, on_visible: OnVisible | None = None) -> None:
+        """Applies every pending batch that ends at or before `visible_end`, and tells of each.
+
+        StorageError where the consume queues could not take one: it stays, and is tried at the next call.
+        """
+        while self._pending and self._pending[0].end <= visible_end:
+            batch = self._pending[0]
+            self.apply(batch)
+            self._pending.popleft()
+            self.pending_bytes -= batch.records.nbytes
+            if on_visible is not None:
+                on_visible(batch)
+
+    def apply(self, batch: DispatchBatch) -> None:
+        """Applies one run at `position` to everything that is up to date."""
+        if batch.alive is None and self._deletions.any:
+            alive = self._deletions.alive_mask(batch.records, batch.physical_offset)
+            batch = replace(batch, alive=alive) if alive is not None else batch
+        try:
+            self._required.apply(batch)
+        except StorageError:
+            self.failures += 1
+            raise
+        for projection in self._optional:
+            if projection.position >= self.position:
+                self._try_apply(projection, batch)
+        self.position = max(self.position, batch.end)
+
+    def _try_apply(self, projection: Projection, batch: DispatchBatch) -> bool:
+        try:
+            projection.apply(batch)
+        except StorageError:
+            self.failures += 1
+            return False
+        return True
+
+    # --- lagging projections ------------------------------------------------------------------------
+    def lagging(self) -> list[Projection]:
+        """The projections that have not reached `position`."""
+        return [projection for projection in self._optional if projection.position < self.position]
+
+    def catch_up(self, bytes_max: int) -> bool:
+        """Lets each lagging projection read on in the log, about `bytes_max` each. True: more is left, and
+        some projection came further (one that cannot, for want of a file, is best left alone for a while)."""
+        lagging = self.lagging()
+        before = [projection.position for projection in lagging]
+        for projection in lagging:
+            self._read_on(projection, bytes_max)
+        return bool(self.lagging()) and before != [projection.position for projection in lagging]
+
+    def _read_on(self, projection: Projection, bytes_max: int) -> None:
+        target = self.position
+        for run in self._read_log(projection.position, target, bytes_max):
+            alive = self._deletions.alive_mask(run.records, run.physical_offset)
+            if not self._try_apply(projection, replace(run, alive=alive)):
+                return
+            bytes_max -= run.records.nbytes
+            if bytes_max <= 0:
+                return
+        # Nothing but blanks and damage is left below the target.
+        self._try_apply(projection, DispatchBatch(NO_RECORDS, target, target))

@@ -1,0 +1,446 @@
+"""The key index: every index file of a store, as one projection of the log.
+
+Files `index/<yyyyMMddHHmmssSSS>` are taken in the order of their names; each goes on where the one before
+was full, so that the keys of one message may be split over two files.
+Source: RocketMQ 5.4.0, IndexService, made exact about what is indexed and what is not.
+
+Invariants
+- Every key of every record below `position` has an item, and the first `_resume` keys of the record at
+  `position` have one too (a file could not be made, or a foreign index ends there); nothing has two.
+- A file is only begun when there is an entry to put into it.
+- Tag entries are complete from `tags_from` on; an index that another broker wrote may lack them below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.fields import store_timestamp
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.sealed_json import check_seal, seal
+from trovemq_store.index.chain_walk import ChainWalk
+from trovemq_store.index.dirty_files import DirtyFiles
+from trovemq_store.index.index_file import IndexFile, create_index_file, file_size, read_header
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.settings import StoreSettings
+
+DIRECTORY: Final = "index"
+CREATE_ATTEMPTS: Final = 3
+_NOTE_PATH: Final = "trovemq/key-index.json"
+_NOTE_VERSION: Final = 1
+_TEMPORARY_PATH: Final = "trovemq/index-file.new"
+_WALK_STEPS: Final = 1024
+
+
+class KeyIndex:
+    """The projection; `load` before anything else.
+
+    file_name gives the names of new files (17 digits of local time); one that is not above the last file's
+    is replaced by that one plus 1.
+    """
+
+    name = "key_index"
+
+    def __init__(self, files: FileSystem, settings: StoreSettings, file_name: Callable[[], str]) -> None:
+        self._files = files
+        self._slot_count = settings.index_slot_count
+        self._item_count = settings.index_item_count
+        self._file_name = file_name
+        self._dirty = DirtyFiles(files)
+        self._index_files: list[IndexFile] = []
+        self._full: deque[tuple[str, int]] = deque()
+        self._position = 0
+        self._resume = 0
+        self._synced_position = 0
+        self._loaded = False
+        self.tags_from = 0
+        self.create_failures = 0
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def synced_position(self) -> int:
+        return self._synced_position
+
+    @property
+    def file_names(self) -> list[str]:
+        return [file.name for file in self._index_files]
+
+    # --- opening ------------------------------------------------------------------------------------
+    def load(
+        self,
+        trusted_position: int | None,
+        *,
+        store_timestamp_at: Callable[[int], int | None] = lambda _: None,
+        log_begin: int = 0,
+    ) -> None:
+        """Opens what is on disk. Where a file is gone that had keys of records at or behind log_begin, the
+        whole index is made again: its files go, and position is 0.
+
+        trusted_position: None after a clean stop: the files count as they are, and position is where our
+        note says; where another broker wrote since, it is the start of the last indexed record, whose
+        present items are not put again. Otherwise everything below trusted_position was synced and nothing
+        else is believed: items of records at or after it are cut, slots and header made new, and
+        position is it.
+        store_timestamp_at: the store time of a record of the log, for the headers of files that are cut.
+        A header that counts fewer items than are known to be there is damaged, and not believed.
+        Raises TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER, StorageError.
+        """
+        self._files.remove(_TEMPORARY_PATH)
+        for path in self._listed_files():
+            self._index_files.append(self._open(path))
+        for file in self._index_files[:-1]:
+            file.expect_full()
+        known = self._read_note()
+        if known is not None and trusted_position is None:
+            self._expect_count(known)
+        foreign = known is None or self._place() != (known["file"], known["count"])
+        self._resume = 0
+        if self._lacks_files(known, log_begin):
+            self._cut(0, store_timestamp_at)
+            self._position = 0
+        elif trusted_position is not None:
+            self._dirty.mark_directory(DIRECTORY)
+            self._cut(trusted_position, store_timestamp_at)
+            self._position = trusted_position
+        elif known is None or foreign:
+            self._go_on_behind_last_item()
+        else:
+            self._position, self._resume = known["position"], known["resume"]
+        self._synced_position = self._position
+        if not self._index_files:
+            self.tags_from = 0
+        elif known is None or (foreign and trusted_position is None):
+            self.tags_from = self._position
+        else:
+            self.tags_from = min(known["tagsFrom"], self._position)
+        self._write_note()
+        self._loaded = True
+
+    def _listed_files(self) -> list[str]:
+        names = [name for name in self._files.list(DIRECTORY) if name.isascii() and name.isdigit()]
+        names.sort(key=int)
+        while names and self._files.file_size(f"{DIRECTORY}/{names[-1]}") == 0:
+            self._files.remove(f"{DIRECTORY}/{names.pop()}")
+        return [f"{DIRECTORY}/{name}" for name in names]
+
+    def _open(self, path: str) -> IndexFile:
+        size, expected = self._files.file_size(path), file_size(self._slot_count, self._item_count)
+        if size != expected:
+            raise TroveError(
+                errors.STORE_SETTINGS_MISMATCH,
+                f"{path} has {size} bytes instead of {expected} (maxHashSlotNum {self._slot_count}, "
+                f"maxIndexNum {self._item_count})",
+                path=path,
+            )
+        return IndexFile(self._files, path, self._slot_count, self._item_count)
+
+    def _go_on_behind_last_item(self) -> None:
+        self._position = 0
+        used = [file for file in self._index_files if file.count > 1]
+        if used:
+            self._position = used[-1].end_physical
+            for file in reversed(used):
+                if file.end_physical == self._position:
+                    self._resume += file.count_of_last_record()
+
+    def _lacks_files(self, note: dict[str, Any] | None, log_begin: int) -> bool:
+        """Whether a file of the note is not there, though its records still are."""
+        noted = {} if note is None else note.get("files", {})
+        return any(end >= log_begin for name, end in noted.items() if name not in self.file_names)
+
+    @property
+    def last_item_count(self) -> int | None:
+        """The next free item number of the last file; None where there is no file."""
+        return self._index_files[-1].count if self._index_files else None
+
+    def _place(self) -> tuple[str, int]:
+        """The last file and its next free item: where whoever goes on with the index does so."""
+        last = self._index_files[-1:]
+        return (last[0].name, last[0].count) if last else ("", 0)
+
+    def _expect_count(self, note: dict[str, Any]) -> None:
+        """Nobody has put anything into the last file since our clean stop: its count is the note's."""
+        for file in self._index_files[-1:]:
+            noted_end = note.get("files", {}).get(file.name)
+            if (file.name, file.end_physical) == (note["file"], noted_end):
+                file.expect_count(note["count"])
+
+    def _read_note(self) -> dict[str, Any] | None:
+        """Our own note beside the index: how far we were, and from where on tags are indexed for certain.
+
+        One that cannot be read counts as none: the index is then taken for another broker's.
+        """
+        if not self._files.exists(_NOTE_PATH):
+            return None
+        try:
+            data = self._files.read_bytes(_NOTE_PATH)
+            check_seal(data)
+            note: dict[str, Any] = json.loads(data)
+            version = int(note["formatVersion"])
+            if version == _NOTE_VERSION:
+                whole = all(
+                    isinstance(note[name], int) for name in ("tagsFrom", "position", "resume", "count")
+                )
+                ends = note.get("files", {}).values()
+                whole = whole and all(isinstance(end, int) for end in ends)
+                return note if whole and isinstance(note["file"], str) else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+        raise TroveError(errors.STORE_NEWER, f"{_NOTE_PATH} has format {version}")
+
+    def _write_note(self) -> None:
+        file, count = self._place()
+        note = {
+            "formatVersion": _NOTE_VERSION,
+            "tagsFrom": self.tags_from,
+            "position": self._position,
+            "resume": self._resume,
+            "file": file,
+            "count": count,
+            "files": {file.name: file.end_physical for file in self._index_files if file.count > 1},
+        }
+        fault_point("index.before_note")
+        self._files.write_atomic(_NOTE_PATH, seal(json.dumps(note).encode()))
+
+    # --- reading ------------------------------------------------------------------------------------
+    def last_update(self) -> tuple[int, int]:
+        """(store timestamp, physical offset) of the record that was indexed last; (0, 0) for none."""
+        for file in reversed(self._index_files):
+            if file.count > 1:
+                return file.end_timestamp, file.end_physical
+        return 0, 0
+
+    def walk(
+        self, key_hash: int, begin_physical: int, end_physical: int, place: tuple[str, int] | None = None
+    ) -> ChainWalk:
+        """The items of that hash whose records lie in [begin_physical, end_physical), newest first.
+
+        place: a ChainWalk's own, to go on there; one that no longer fits is passed over.
+        """
+        files = [
+            file
+            for file in reversed(self._index_files)
+            if file.count > 1 and file.begin_physical < end_physical and file.end_physical >= begin_physical
+        ]
+        return ChainWalk(files, key_hash, begin_physical, end_physical, place)
+
+    def newest_file_begin(self, begin_physical: int, end_physical: int) -> int:
+        """Where the newest file that reaches below end_physical begins, and begin_physical at least."""
+        for file in reversed(self._index_files):
+            if file.count > 1 and file.begin_physical < end_physical:
+                return max(begin_physical, file.begin_physical)
+        return begin_physical
+
+    def candidates(self, key_hash: int, begin_physical: int, end_physical: int) -> Iterator[int]:
+        """Physical offsets of [begin_physical, end_physical) that may have a key of that hash, newest first.
+
+        An offset comes twice where a record has two such keys. Nothing may be applied between two items.
+        """
+        walk = self.walk(key_hash, begin_physical, end_physical)
+        while not walk.done:
+            yield from walk.take(_WALK_STEPS)
+
+    # --- the projection -----------------------------------------------------------------------------
+    def apply(self, batch: DispatchBatch) -> None:
+        """See Projection. After a StorageError some records may be in already; position says which."""
+        if batch.end <= self._position:
+            return
+        if len(batch.records):
+            self._put_all(batch)
+        self._resume = 0
+        self._position = batch.end
+
+    def _put_all(self, batch: DispatchBatch) -> None:
+        hashes, physical, timestamps = self._entries(batch)
+        done = 0
+        try:
+            while done < len(hashes):
+                fault_point("index.before_put")
+                file = self._writable_file()
+                done += file.put(hashes[done:], physical[done:], timestamps[done:])
+                self._dirty.mark(file.path)
+                if file.full:
+                    self._full.append((file.path, file.end_timestamp))
+                fault_point("index.after_put")
+        except StorageError:
+            self._stop_inside(physical[:done])
+            raise
+
+    def take_full_files(self) -> list[tuple[str, int]]:
+        """(path, end timestamp) of the files that have become full since the last call."""
+        return [self._full.popleft() for _ in range(len(self._full))]
+
+    def sync_full_files(self) -> int:
+        """Syncs the files that have become full; may run in another thread, as flush().
+
+        Returns the highest end timestamp of them, for the checkpoint's indexMsgTimestamp; 0 for none.
+        """
+        full = self.take_full_files()
+        self._dirty.sync([path for path, _ in full])
+        return max((timestamp for _, timestamp in full), default=0)
+
+    def flush(self) -> None:
+        position = self._position
+        fault_point("index.before_sync")
+        self._dirty.sync()
+        fault_point("index.after_sync")
+        self._synced_position = position
+
+    def truncate_to(self, physical_offset: int) -> None:
+        if physical_offset < self._position or (physical_offset == self._position and self._resume):
+            self._cut(physical_offset, lambda _: None)
+            self._position = physical_offset
+            self._resume = 0
+        self._synced_position = min(self._synced_position, physical_offset)
+        self.tags_from = min(self.tags_from, physical_offset)
+
+    def trim_before(self, physical_offset: int) -> None:
+        for file in self.take_before(physical_offset):
+            self._remove(file)
+
+    def take_before(self, physical_offset: int) -> list[IndexFile]:
+        """The oldest files, up to the first that names a record at or behind physical_offset, are no longer
+        part of the index; never the last one. They are still on disk, and open."""
+        count = 0
+        for file in self._index_files[:-1]:
+            if file.end_physical >= physical_offset:
+                break
+            count += 1
+        # A list of its own: another thread may be going through the one before.
+        taken, self._index_files = self._index_files[:count], self._index_files[count:]
+        return taken
+
+    def close(self) -> None:
+        if self._loaded:
+            try:
+                self._write_note()
+            except StorageError:
+                pass  # the next start then takes the index for another broker's, and only reads more
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Closes what is open; what is on disk stays as it is."""
+        for file in self._index_files:
+            file.close()
+        self._index_files.clear()
+        self._loaded = False
+
+    # --- entries ------------------------------------------------------------------------------------
+    def _entries(
+        self, batch: DispatchBatch
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """(hashes, physical offsets, store timestamps) of the batch's entries that are still to be put."""
+        records = batch.records
+        found = records.index_entries()
+        physical = batch.physical_offset + records.positions[found.record_index]
+        timestamps = _store_timestamps(records, found.record_index)
+        hashes = found.hashes
+        chosen: NDArray[np.bool_] | None = None
+        if batch.alive is not None:
+            chosen = batch.alive[found.record_index]
+        if (batch.physical_offset < self._position or self._resume) and len(physical):
+            new = physical >= self._position
+            first = int(new.argmax()) if new.any() else len(new)
+            at_position = int(np.count_nonzero(physical == self._position))
+            new[first : first + min(self._resume, at_position)] = False
+            chosen = new if chosen is None else chosen & new
+        if chosen is not None and not chosen.all():
+            return hashes[chosen], physical[chosen], timestamps[chosen]
+        return hashes, physical, timestamps
+
+    def _stop_inside(self, put: NDArray[np.int64]) -> None:
+        """Only these entries of a batch could be put: the position becomes the last one's record."""
+        if not len(put):
+            return
+        last = int(put[-1])
+        before = self._resume if last == self._position else 0
+        self._resume = before + int(np.count_nonzero(put == last))
+        self._position = last
+
+    # --- files --------------------------------------------------------------------------------------
+    def _writable_file(self) -> IndexFile:
+        """The last file, or a new one where that is full. Raises StorageError after three attempts."""
+        if self._index_files and not self._index_files[-1].full:
+            return self._index_files[-1]
+        attempt = 1
+        while True:
+            try:
+                return self._create()
+            except StorageError:
+                self.create_failures += 1
+                if attempt == CREATE_ATTEMPTS:
+                    raise
+                attempt += 1
+
+    def _create(self) -> IndexFile:
+        path = f"{DIRECTORY}/{self._next_name()}"
+        file = create_index_file(self._files, path, _TEMPORARY_PATH, self._slot_count, self._item_count)
+        try:
+            if self._index_files:
+                file.continue_from(self._index_files[-1])
+                fault_point("index.after_continuing")
+        except StorageError:
+            self._remove(file)
+            raise
+        self._dirty.mark_created(path)
+        self._index_files.append(file)
+        return file
+
+    def _next_name(self) -> str:
+        name = self._file_name()
+        if self._index_files and int(name) <= int(self._index_files[-1].name):
+            return f"{int(self._index_files[-1].name) + 1:017d}"
+        return name
+
+    def _cut(self, physical_offset: int, store_timestamp_at: Callable[[int], int | None]) -> None:
+        """Leaves the items of records below physical_offset; a file that was full below it is left alone."""
+        files = self._index_files
+        while files and not files[-1].ends_below(physical_offset):
+            count = files[-1].valid_count(physical_offset)
+            if count > 1:
+                last = files[-1].item(count - 1)[1]
+                files[-1].truncate_to(physical_offset, store_timestamp_at(last))
+                self._dirty.mark(files[-1].path)
+                break
+            self._remove(files.pop())
+        else:
+            for file in files[-1:]:
+                file.expect_full()
+
+    def _remove(self, file: IndexFile) -> None:
+        path = file.path
+        file.close()
+        self._files.remove(path)
+        self._dirty.mark_directory(DIRECTORY)
+
+
+def synced_end(files: FileSystem, checkpoint_timestamp: int) -> int:
+    """Where the index of another broker is certainly on disk: RocketMQ syncs a file when it is full, and then
+    notes its end time in the checkpoint's indexMsgTimestamp. Raises StorageError."""
+    end = 0
+    for name in sorted(name for name in files.list(DIRECTORY) if name.isascii() and name.isdigit()):
+        _, end_timestamp, _, end_physical = read_header(files, f"{DIRECTORY}/{name}")
+        if end_timestamp > checkpoint_timestamp:
+            break
+        end = max(end, end_physical)
+    return end
+
+
+def _store_timestamps(records: RecordBatch, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
+    if len(records) > 1:
+        return records.store_timestamps[indexes]
+    row = records.rows[0]  # a single send should not pay for columns
+    return np.full(len(indexes), store_timestamp(records.data, row.position, row.sys_flag), np.int64)

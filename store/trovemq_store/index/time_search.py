@@ -1,0 +1,124 @@
+"""Which message of a queue belongs to a time: RocketMQ's search by store time with both boundaries.
+
+LOWER: the smallest offset with time >= t; UPPER: the largest with time <= t. The file is chosen first, by
+the times of its first or last unit, then a binary search goes on in that file; the steps and corner cases
+are RocketMQ's own, because its answers are the contract. Times are those of the records in the log.
+Source: RocketMQ 5.4.0, ConsumeQueue.binarySearchInQueueByTime,
+MappedFileQueue.getConsumeQueueMappedFileByTime, DefaultMessageStore.getOffsetInQueueByTime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trovemq_store.index.consume_queue import ConsumeQueue
+
+_UNREADABLE = -1
+
+
+class _Span(NamedTuple):
+    """The units of one file that are looked at: offsets first..last; `file_start` may lie below first."""
+
+    file_start: int
+    first: int
+    last: int
+
+
+def search_offset(
+    queue: ConsumeQueue,
+    timestamp: int,
+    upper: bool,
+    store_timestamp_at: Callable[[int], int | None],
+    min_physical_offset: int,
+) -> int:
+    """The queue offset for `timestamp` (epoch ms), in [min_offset, max_offset].
+
+    store_timestamp_at gives the store time of the record at a physical offset, None where it has none.
+    """
+    if not queue.has_units:
+        return queue.min_offset
+    search = _Search(queue, timestamp, upper, store_timestamp_at, min_physical_offset)
+    offset = max(min(search.run(), queue.max_offset), queue.min_offset)
+    return queue.written_before(offset) if upper and offset < queue.max_offset else offset
+
+
+class _Search:
+    def __init__(
+        self,
+        queue: ConsumeQueue,
+        timestamp: int,
+        upper: bool,
+        store_timestamp_at: Callable[[int], int | None],
+        min_physical_offset: int,
+    ) -> None:
+        self._queue = queue
+        self._timestamp = timestamp
+        self._upper = upper
+        self._store_timestamp_at = store_timestamp_at
+        self._min_physical = min_physical_offset
+
+    def run(self) -> int:
+        span = self._choose_file()
+        if span is None:
+            return 0
+        if self._time(span.last) < self._timestamp:
+            return span.last if self._upper else span.last + 1
+        if self._time(span.first) > self._timestamp:
+            return 0 if self._upper else span.file_start
+        return self._search_file(span)
+
+    def _time(self, offset: int) -> int:
+        """Of the record; a blank counts as the unit before it."""
+        time = self._store_timestamp_at(self._queue.physical_before(offset))
+        return _UNREADABLE if time is None else time
+
+    def _spans(self) -> list[_Span]:
+        queue = self._queue
+        starts = queue.file_offsets
+        ends = [*starts[1:], queue.max_offset]
+        return [
+            _Span(start, max(start, min(queue.min_offset, end - 1)), end - 1)
+            for start, end in zip(starts, ends, strict=True)
+            if end > start
+        ]
+
+    def _choose_file(self) -> _Span | None:
+        spans = self._spans()
+        if self._upper:
+            return next((s for s in reversed(spans) if self._time(s.file_start) <= self._timestamp), None)
+        return next((s for s in spans[:-1] if self._time(s.last) >= self._timestamp), spans[-1])
+
+    def _search_file(self, span: _Span) -> int:
+        low, high = span.first, span.last
+        left = right = span.file_start - 1
+        while low <= high:
+            # RocketMQ takes the middle of positions within the file.
+            middle = span.file_start + (low - span.file_start + high - span.file_start) // 2
+            if self._queue.physical_before(middle) < self._min_physical:
+                left, low = middle, middle + 1
+                continue
+            time = self._time(middle)
+            if time < 0:
+                return 0
+            if time == self._timestamp:
+                return self._end_of_equal_times(middle, span)
+            if time > self._timestamp:
+                right, high = middle, middle - 1
+            else:
+                left, low = middle, middle + 1
+        return left if self._upper else right
+
+    def _end_of_equal_times(self, offset: int, span: _Span) -> int:
+        """The last offset of the run of equal times around this one, in the direction of the search. Steps
+        double until one has another time, then they halve: a million messages of one time take forty looks.
+        """
+        direction, last = (1, span.last) if self._upper else (-1, span.first)
+        time, step = self._time(offset), 1
+        while step:
+            there = offset + direction * step
+            if (last - there) * direction >= 0 and self._time(there) == time:
+                offset, step = there, 2 * step
+            else:
+                step //= 2
+        return offset

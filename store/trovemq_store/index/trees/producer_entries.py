@@ -1,0 +1,240 @@
+"""Windows of the producers that number their messages: the trees `producer` and `producer-sequence`.
+
+| tree              | key                                       | value (big-endian)                         |
+|-------------------|-------------------------------------------|--------------------------------------------|
+| producer          | topic number u32, producer id             | physical offset i64, store time i64 of the |
+|                   |                                           | last numbered message of it in the tree    |
+| producer-sequence | topic number, producer id, 0, sequence u64| physical offset i64, queue id u32, queue   |
+|                   |                                           | offset i64, store time i64                 |
+
+They are of the topics that are deduplicated and go with the tree `unique-id` (unique_entries.py): read in the
+same steps, known for the same time. Of a producer the tree has its highest sequence and what it has within
+DEPTH below that. Where there are more producers than producers_max, those whose last message is the oldest
+are forgotten, each as a whole.
+
+Invariants
+- A producer that is in one of the trees is in both.
+- Of a producer everything is there that was stored within the topic's window and within DEPTH of the highest
+  such sequence, and since which fewer than producers_max others stored between two messages of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import nsmallest
+from operator import itemgetter
+from struct import Struct
+from typing import Final
+
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees
+from trovemq_store.index.trees.layout import NUMBER, OFFSET, PRODUCER, SEQUENCE
+from trovemq_store.index.trees.producer_sequences import DEPTH, has_numbers, stored_numbers
+from trovemq_store.index.trees.topic_numbers import TopicNumbers
+from trovemq_store.index.trees.unique_entries import SWEEP_SHARE, VALUE, UniqueIdEntries
+from trovemq_store.log.projection import DispatchBatch
+
+LAST: Final = Struct(">qq")
+Places = dict[int, tuple[int, int, int, int]]
+"""Sequence -> physical offset, queue id, queue offset, store time."""
+
+_ID_END: Final = b"\x00"
+PLACE_HELD_BYTES: Final = 512
+"""Of a sequence as Python's objects: its place, then its key and value."""
+_STORE_MS: Final = 3
+
+
+def producer_key(topic_number: int, producer: bytes) -> bytes:
+    return NUMBER.pack(topic_number) + producer
+
+
+def sequence_key(producer: bytes, sequence: int) -> bytes:
+    """`producer`: its producer_key()."""
+    return producer + _ID_END + OFFSET.pack(sequence)
+
+
+def end_key(producer: bytes) -> bytes:
+    """Greater than every sequence_key() of the producer."""
+    return producer + b"\x01"
+
+
+def top(
+    reader: TreeReader, producer: bytes, since_ms: int, expired: list[bytes] | None = None
+) -> tuple[int, int]:
+    """The highest sequence in the tree that was stored after since_ms, and the physical offset of its
+    message; -1 where there is none. What lies above goes into `expired`."""
+    begin, end = sequence_key(producer, 0), end_key(producer)
+    for key, value in reader.items(SEQUENCE, begin, end, reverse=True):
+        place = VALUE.unpack(value)
+        if place[_STORE_MS] > since_ms:
+            return OFFSET.unpack_from(key, len(key) - OFFSET.size)[0], place[0]
+        if expired is not None:
+            expired.append(key)
+    return -1, -1
+
+
+class ProducerEntries:
+    """Builds the changes of both trees; see TreeBuilder. `ids` says which topics are deduplicated."""
+
+    def __init__(self, trees: Trees, ids: UniqueIdEntries, producers_max: int) -> None:
+        self._trees = trees
+        self._ids = ids
+        self._producers_max = producers_max
+        with trees.read() as reader:
+            found = {key: LAST.unpack(value) for key, value in reader.items(PRODUCER, b"")}
+        self.last: dict[bytes, tuple[int, int]] = found
+        """The tree `producer` as the last commit has it."""
+        self._step: tuple[dict[bytes, tuple[int, int]], list[bytes]] = ({}, [])
+
+    def committed(self) -> None:
+        """The changes that were asked for last are in the trees."""
+        used, forgotten = self._step
+        self._step = ({}, [])
+        self.last.update(used)
+        for producer in forgotten:
+            self.last.pop(producer, None)
+
+    def begin(self, numbers: TopicNumbers) -> None:
+        self._numbers = numbers
+        self._found: dict[bytes, tuple[int, Places]] = {}
+        self.held_bytes = 0
+
+    def add(self, run: DispatchBatch) -> None:
+        windows = self._ids.step_windows
+        if windows and has_numbers(run.records):
+            self._add(run, windows, self._numbers, self._found)
+            self.held_bytes += PLACE_HELD_BYTES * len(run.records)
+
+    def changes(self) -> list[TreeChange]:
+        found = self._found
+        self.begin(self._numbers)
+        used = {}
+        for producer, (_, places) in found.items():
+            last = max(places.values())
+            used[producer] = max(self.last.get(producer, (-1, -1)), (last[0], last[_STORE_MS]))
+        forgotten = self._forgotten(used)
+        self._step = used, forgotten
+        kept = {producer: last for producer, last in used.items() if producer not in forgotten}
+        changes = [
+            TreeChange(PRODUCER, [(key, LAST.pack(*kept[key])) for key in sorted(kept)], forgotten),
+            TreeChange(SEQUENCE),
+        ]
+        with self._trees.read() as reader:
+            for producer in forgotten:
+                changes[1].removals += _all_of(reader, producer)
+            for producer in sorted(kept):
+                window_ms, places = found[producer]
+                _change_window(reader, producer, places, window_ms, changes[1])
+        changes[1].puts.sort(key=itemgetter(0))
+        if found:
+            fault_point("trees.before_window")
+        return changes
+
+    @staticmethod
+    def _add(
+        run: DispatchBatch,
+        windows: Mapping[str, int],
+        numbers: TopicNumbers,
+        into: dict[bytes, tuple[int, Places]],
+    ) -> None:
+        batch = run.records if run.alive is None else run.records.where(run.alive)
+        if not len(batch):
+            return
+        numbered = stored_numbers(batch)
+        rows = list(
+            zip(
+                (run.physical_offset + batch.positions).tolist(),
+                batch.queue_ids.tolist(),
+                batch.queue_offsets.tolist(),
+                batch.store_timestamps.tolist(),
+                strict=True,
+            )
+        )
+        for topic, records in batch.topic_groups():
+            if topic not in windows:
+                continue
+            number = numbers.number(topic)
+            own = numbered
+            if len(records) < len(batch):
+                chosen = set(records.tolist())
+                own = [each for each in numbered if each.record in chosen]
+            places: dict[bytes, Places] = {}
+            for record, producer, sequence in own:
+                if producer not in places:
+                    key = producer_key(number, producer)
+                    places[producer] = into.setdefault(key, (windows[topic], {}))[1]
+                places[producer][sequence] = rows[record]
+
+    def _forgotten(self, used: Mapping[bytes, tuple[int, int]]) -> list[bytes]:
+        """The producers that are more than there may be, sorted."""
+        excess = len(self.last.keys() | used.keys()) - self._producers_max
+        if excess <= 0:
+            return []
+        after = {**self.last, **used}
+        return sorted(nsmallest(excess, after, key=after.__getitem__))
+
+
+def _all_of(reader: TreeReader, producer: bytes) -> list[bytes]:
+    return [key for key, _ in reader.items(SEQUENCE, sequence_key(producer, 0), end_key(producer))]
+
+
+def _change_window(
+    reader: TreeReader, producer: bytes, places: Places, window_ms: int, change: TreeChange
+) -> None:
+    """Adds what becomes of the producer's entries: only what is known for good that it never counts again is
+    left out or removed."""
+    since_ms = max(place[_STORE_MS] for place in places.values()) - window_ms
+    expired: list[bytes] = []
+    in_tree, _ = top(reader, producer, since_ms, expired)
+    alive = {sequence: place for sequence, place in places.items() if place[_STORE_MS] > since_ms}
+    highest = max(in_tree, *alive)
+    lowest = max(0, highest - DEPTH + 1)
+    below = reader.items(SEQUENCE, sequence_key(producer, 0), sequence_key(producer, lowest))
+    change.removals += sorted({*expired, *(key for key, _ in below)})
+    puts = {
+        sequence_key(producer, sequence): place for sequence, place in alive.items() if sequence >= lowest
+    }
+    known = reader.get_many(SEQUENCE, sorted(puts)) if min(alive) <= in_tree else {}
+    for key, place in puts.items():
+        if key not in known or VALUE.unpack(known[key])[0] <= place[0]:
+            change.puts.append((key, VALUE.pack(*place)))
+
+
+class ProducerSweeper:
+    """Forgets producers that have stored nothing within their topic's window, in steps; see Sweeper."""
+
+    def __init__(
+        self, trees: Trees, entries: ProducerEntries, ids: UniqueIdEntries, numbers: TopicNumbers
+    ) -> None:
+        self._trees = trees
+        self._entries = entries
+        self._ids = ids
+        self._numbers = numbers
+        self._next_ms = 0
+
+    def step(self, now_ms: int, entries_max: int) -> bool:
+        """now_ms: a store time that no later record is below. True: there is more to look at.
+        StorageError."""
+        if now_ms < self._next_ms or not self._entries.last:
+            return False
+        windows = {topic: row.window_ms for topic, row in self._ids.rows.items()}
+        since = {
+            NUMBER.pack(entry.number): now_ms - windows[topic]
+            for topic in self._numbers.names()
+            if topic in windows and (entry := self._numbers.find(topic)) is not None
+        }
+        gone = (key for key, last in self._entries.last.items() if last[1] <= since.get(key[:4], now_ms))
+        heads, sequences = TreeChange(PRODUCER), TreeChange(SEQUENCE)
+        with self._trees.read() as reader:
+            for producer in gone:
+                heads.removals.append(producer)
+                sequences.removals += _all_of(reader, producer)
+                if len(heads.removals) + len(sequences.removals) >= entries_max:
+                    break
+        if not heads.removals:
+            self._next_ms = now_ms + max(1_000, min(windows.values(), default=3_600_000) // SWEEP_SHARE)
+            return False
+        self._trees.commit([heads, sequences])
+        for producer in heads.removals:
+            del self._entries.last[producer]
+        return True

@@ -1,0 +1,234 @@
+"""Judging the numbers of producers: by the messages in memory first, then by the trees (producer_entries.py).
+
+| a number                                                   | what becomes of its message                   |
+|------------------------------------------------------------|-----------------------------------------------|
+| of a producer that is not known                            | stored                                        |
+| the next one                                               | stored                                        |
+| further on                                                 | stored; those between are missing: a gap      |
+| lower, within DEPTH, not stored                            | stored: it fills a gap                        |
+| stored before, the unique key the same or one has none     | a replay: answered with the original's place  |
+| stored before, with another unique key                     | refused: two producers use one id             |
+| lower still                                                | refused: nobody can say whether it was stored |
+
+Invariant: what was stored and is not in the trees yet is in memory, so judging misses nothing that is in the
+log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.trees import Trees
+from trovemq_store.index.trees.layout import SEQUENCE
+from trovemq_store.index.trees.producer_entries import producer_key, sequence_key, top
+from trovemq_store.index.trees.producer_sequences import DEPTH, Numbered
+from trovemq_store.index.trees.topic_numbers import TopicNumbers
+from trovemq_store.index.trees.unique_entries import VALUE
+from trovemq_store.index.trees.unique_ids import Known, Place
+from trovemq_store.topics.deletions import TopicDeletions
+
+_Owner = tuple[str, bytes]
+"""Topic and producer."""
+
+
+class Gap(NamedTuple):
+    """Sequences that did not come, from first to last, when a higher one did."""
+
+    producer: bytes
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class Judged:
+    """Of a batch: which records are not to be stored, by their index, and what is missing before them."""
+
+    known: dict[int, Known] = field(default_factory=dict)
+    repeats: dict[int, int] = field(default_factory=dict)
+    """Index -> index of the record further in front that has the same number."""
+    gaps: dict[int, Gap] = field(default_factory=dict)
+    """Index of the record that came behind a gap -> the gap."""
+    filled: int = 0
+    """Records that came later than a higher number."""
+
+
+class _Recent:
+    """What is in memory of one producer: sequence -> physical offset, store time."""
+
+    __slots__ = ("_highest", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[int, tuple[int, int]] = {}
+        self._highest = -1
+
+    def add(self, places: Mapping[int, tuple[int, int]]) -> None:
+        self.places.update(places)
+        self._highest = max(self._highest, *places)
+
+    def highest(self, alive_from: int, since_ms: int) -> int:
+        """-1 where none counts."""
+        place = self.places.get(self._highest)
+        if place is None or place[0] < alive_from or place[1] <= since_ms:
+            alive = (key for key, (at, ms) in self.places.items() if at >= alive_from and ms > since_ms)
+            self._highest = max(alive, default=-1)
+        return self._highest
+
+
+class Producers:
+    """Used from the engine's thread. `known_at`: what a record says that lies at a physical offset, synced or
+    not; `id_at`: its unique key; None where it cannot be read."""
+
+    def __init__(
+        self,
+        trees: Trees,
+        numbers: TopicNumbers,
+        deletions: TopicDeletions,
+        known_at: Callable[[int], Known | None],
+        id_at: Callable[[int], bytes | None],
+    ) -> None:
+        self._trees: Final = trees
+        self._numbers: Final = numbers
+        self._deletions: Final = deletions
+        self._known_at = known_at
+        self._id_at = id_at
+        self._recent: dict[_Owner, _Recent] = {}
+        self._lots: deque[tuple[int, _Owner, list[int]]] = deque()
+
+    def highest(self, topic: str, producer: bytes, since_ms: int) -> int:
+        """The highest sequence that was stored after since_ms; -1 where none was. StorageError."""
+        alive_from = self._deletions.deleted_below(topic)
+        recent = self._recent.get((topic, producer))
+        found = recent.highest(alive_from, since_ms) if recent is not None else -1
+        entry = self._numbers.find(topic)
+        if entry is not None:
+            with self._trees.read() as reader:
+                found = max(found, top(reader, producer_key(entry.number, producer), since_ms)[0])
+        return found
+
+    def judge(
+        self,
+        topic: str,
+        since_ms: int,
+        numbered: Sequence[Numbered],
+        ids: Sequence[bytes],
+    ) -> Judged:
+        """Records in the order of their batch; `ids`: the unique key of each record of the batch.
+
+        TroveError PRODUCER_SEQUENCE_TOO_OLD, PRODUCER_SEQUENCE_CONFLICT; StorageError.
+        """
+        judged = Judged()
+        by_producer: dict[bytes, list[Numbered]] = {}
+        for each in numbered:
+            by_producer.setdefault(each.producer, []).append(each)
+        for producer, own in by_producer.items():
+            self._judge_one(topic, producer, since_ms, own, ids, judged)
+        return judged
+
+    def _judge_one(
+        self,
+        topic: str,
+        producer: bytes,
+        since_ms: int,
+        own: Sequence[Numbered],
+        ids: Sequence[bytes],
+        judged: Judged,
+    ) -> None:
+        highest = self.highest(topic, producer, since_ms)
+        stored: dict[int, Known] = {}
+        if min(each.sequence for each in own) <= highest:
+            stored = self._find(topic, producer, since_ms, {each.sequence for each in own})
+        firsts: dict[int, int] = {}
+        for index, _, sequence in own:
+            if sequence <= highest - DEPTH:
+                raise TroveError(
+                    errors.PRODUCER_SEQUENCE_TOO_OLD,
+                    f"sequence {sequence} of producer {producer.decode()} in topic {topic} is not within "
+                    f"{DEPTH} of its highest, {highest}",
+                    topic=topic,
+                    highest=highest,
+                )
+            original = stored.get(sequence)
+            if original is not None:
+                self._check_same(topic, own[0], sequence, ids[index], self._id_at(original.place[0]))
+                judged.known[index] = original
+            elif sequence in firsts:
+                self._check_same(topic, own[0], sequence, ids[index], ids[firsts[sequence]])
+                judged.repeats[index] = firsts[sequence]
+            else:
+                firsts[sequence] = index
+                if 0 <= highest < sequence - 1:
+                    judged.gaps[index] = Gap(producer, highest + 1, sequence - 1)
+                judged.filled += sequence < highest
+                highest = max(highest, sequence)
+
+    @staticmethod
+    def _check_same(
+        topic: str, numbered: Numbered, sequence: int, unique_id: bytes, original_id: bytes | None
+    ) -> None:
+        if unique_id and original_id and unique_id != original_id:
+            raise TroveError(
+                errors.PRODUCER_SEQUENCE_CONFLICT,
+                f"sequence {sequence} of producer {numbered.producer.decode()} in topic {topic} is another "
+                f"message: {original_id[:255].decode('utf-8', 'replace')}",
+                topic=topic,
+            )
+
+    def _find(self, topic: str, producer: bytes, since_ms: int, sequences: set[int]) -> dict[int, Known]:
+        """Those that were stored after since_ms."""
+        found: dict[int, Known] = {}
+        alive_from = self._deletions.deleted_below(topic)
+        entry = self._numbers.find(topic)
+        if entry is not None:
+            own = producer_key(entry.number, producer)
+            keys = {sequence_key(own, sequence): sequence for sequence in sequences}
+            with self._trees.read() as reader:
+                in_tree = reader.get_many(SEQUENCE, sorted(keys))
+            for key, value in in_tree.items():
+                place = Place(*VALUE.unpack(value))
+                if place.store_timestamp > since_ms:
+                    found[keys[key]] = Known(place, 0)
+        recent = self._recent.get((topic, producer))
+        for sequence in sequences & recent.places.keys() if recent is not None else ():
+            assert recent is not None
+            offset, store_ms = recent.places[sequence]
+            known = self._known_at(offset) if offset >= alive_from and store_ms > since_ms else None
+            if known is not None:
+                found[sequence] = known
+        return found
+
+    def remember(
+        self,
+        topic: str,
+        stored: Iterable[tuple[Numbered, int]],
+        store_ms: int,
+        end: int,
+    ) -> None:
+        """Records that were appended just now, with their physical offsets; the last one ends at `end`."""
+        added: dict[bytes, dict[int, tuple[int, int]]] = {}
+        for (_, producer, sequence), physical_offset in stored:
+            added.setdefault(producer, {})[sequence] = physical_offset, store_ms
+        for producer, places in added.items():
+            owner = topic, producer
+            recent = self._recent.get(owner)
+            if recent is None:
+                recent = self._recent[owner] = _Recent()
+            recent.add(places)
+            self._lots.append((end, owner, list(places)))
+
+    def committed(self, position: int) -> None:
+        """The trees have everything below."""
+        while self._lots and self._lots[0][0] <= position:
+            _, owner, sequences = self._lots.popleft()
+            recent = self._recent.get(owner)
+            if recent is None:
+                continue
+            for sequence in sequences:
+                if recent.places.get(sequence, (position, 0))[0] < position:
+                    del recent.places[sequence]
+            if not recent.places:
+                del self._recent[owner]

@@ -1,0 +1,212 @@
+"""One index of the trees: what several builders take of the log, up to one position, committed with it.
+
+A step has three parts: begin() on the engine's thread says what part of the log it takes; run() reads that
+part, sorts what the builders make of it and commits, and may run in another thread; finish() on the engine's
+thread moves `position`. One step at a time, of all indexes of a store; indexes that are equally far may take
+one together.
+
+Invariants
+- `position` is that of the last commit: what lies below is in the trees, and nothing above.
+- Nothing is committed that is not on disk in the log: the trees are never ahead of it.
+- A record that is applied again (after a crash, say) gives the same entries: keys hold the physical offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from zlib_ng.zlib_ng import crc32
+
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.trees import TreeChange, Trees
+from trovemq_store.index.dispatcher import LogRuns
+from trovemq_store.index.trees.layout import MARK, META, Mark, mark_key
+from trovemq_store.index.trees.topic_numbers import TopicNumbers
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.topics.deletions import TopicDeletions
+
+RUN_BYTES_MAX: Final = 1 << 21
+STEP_RECORDS_MAX: Final = 1 << 20
+STEP_HELD_BYTES_MAX: Final = 256 << 20
+"""What a step makes of records is in memory until it is committed: about 300 bytes of a record with an id, a
+key and a tag."""
+
+
+class TreeBuilder(Protocol):
+    """What an index consists of. Of a run nothing is kept but what is to be put."""
+
+    def begin(self, numbers: TopicNumbers) -> None:
+        """A step begins; what was made of another one is forgotten."""
+        ...
+
+    def add(self, run: DispatchBatch) -> None:
+        """A run of the log, in log order (`alive` is filled in), that has records."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, at most, that is taken by what was added, until it is committed."""
+        ...
+
+    def changes(self) -> list[TreeChange]:
+        """What the trees get for the runs since begin(), sorted by key. Once a step."""
+        ...
+
+
+def changes_of(
+    builder: TreeBuilder, runs: Iterable[DispatchBatch], numbers: TopicNumbers
+) -> list[TreeChange]:
+    """Of runs in log order, without an index."""
+    builder.begin(numbers)
+    for run in runs:
+        if len(run.records):
+            builder.add(run)
+    return builder.changes()
+
+
+@dataclass(slots=True)
+class TreeStep:
+    """A part of the log, [begin, end), on its way into the trees."""
+
+    index: TreeIndex
+    begin: int
+    end: int
+    bytes_max: int
+    mark: Mark = field(default=Mark(0))
+    record_count: int = 0
+    done: bool = False
+    beside: list[TreeStep] = field(default_factory=list)
+    """Of other indexes that are equally far: what is read is read once, and committed together."""
+
+    def run(self) -> None:
+        """Blocks. StorageError: nothing was committed."""
+        self.index.carry_out(self)
+
+
+class TreeIndex:
+    """See above. `name` is that of its mark; `on_committed` is told of each new position, in finish().
+    `start` (position, limit) says where the next step is to begin: further back, where something is to be
+    read again, or at the limit, where the log has nothing for the index."""
+
+    def __init__(
+        self,
+        name: str,
+        trees: Trees,
+        builders: Sequence[TreeBuilder],
+        numbers: TopicNumbers,
+        deletions: TopicDeletions,
+        read_log: LogRuns,
+        on_committed: Callable[[int], None] = lambda _position: None,
+        start: Callable[[int, int], int] = lambda position, _limit: position,
+    ) -> None:
+        self.name: Final = name
+        self._trees = trees
+        self.builders: Final = builders
+        self._numbers = numbers
+        self._deletions = deletions
+        self._read_log = read_log
+        self._on_committed = on_committed
+        self._start = start
+        with trees.read() as reader:
+            value = reader.get(META, mark_key(name))
+        self.mark = Mark(*MARK.unpack(value)) if value else Mark(0)
+        self.record_count = 0
+        """Indexed since the store was opened."""
+
+    @property
+    def position(self) -> int:
+        """Everything in the log below it is in the trees."""
+        return self.mark.position
+
+    def begin(self, limit: int, bytes_max: int) -> TreeStep | None:
+        """The next step, about bytes_max long; None where everything below `limit` (which is on disk) is
+        there."""
+        begin = self._start(self.position, limit)
+        if begin != self.position and (begin < limit or self.position < limit):
+            self.mark = self.mark._replace(position=begin)
+        if begin >= limit:
+            return None
+        return TreeStep(self, begin, limit, bytes_max)
+
+    def carry_out(self, step: TreeStep) -> None:
+        """TreeStep.run(): of the other indexes as well that take the same part."""
+        steps = [step, *step.beside]
+        deletions = self._deletions.snapshot()
+        self._numbers.begin_step(deletions)
+        builders = [builder for each in steps for builder in each.index.builders]
+        try:
+            for builder in builders:
+                builder.begin(self._numbers)
+            end, last, record_count = self._read(step, deletions, builders)
+            marks = [each.index.mark_of(last, end) for each in steps]
+            changes = [change for builder in builders for change in builder.changes()]
+            changes += self._numbers.changes()
+            for each, mark in zip(steps, marks, strict=True):
+                changes.append(TreeChange(META, [(mark_key(each.index.name), MARK.pack(*mark))]))
+            fault_point("trees.before_commit")
+            self._trees.commit(changes)
+            fault_point("trees.after_commit")
+        except BaseException:
+            with self._trees.read() as reader:
+                self._numbers.forget(reader)
+            raise
+        for each, mark in zip(steps, marks, strict=True):
+            each.mark, each.record_count, each.done = mark, record_count, True
+
+    def _read(
+        self, step: TreeStep, deletions: TopicDeletions, builders: Sequence[TreeBuilder]
+    ) -> tuple[int, DispatchBatch | None, int]:
+        """Gives the builders the runs of the step. Where the next step goes on, the last run that has
+        records, and how many there are in all."""
+        last = None
+        byte_count = record_count = 0
+        for run in self._read_log(step.begin, step.end, min(RUN_BYTES_MAX, step.bytes_max)):
+            if not len(run.records):
+                continue
+            alive = deletions.alive_mask(run.records, run.physical_offset)
+            last = DispatchBatch(run.records, run.physical_offset, run.end, alive)
+            for builder in builders:
+                builder.add(last)
+            byte_count += run.records.nbytes
+            record_count += len(run.records)
+            held = sum(builder.held_bytes for builder in builders)
+            full = record_count >= STEP_RECORDS_MAX or held >= STEP_HELD_BYTES_MAX
+            if full or byte_count >= step.bytes_max:
+                return run.end, last, record_count
+        return step.end, last, record_count  # nothing but blanks and damage is left
+
+    def mark_of(self, run: DispatchBatch | None, end: int) -> Mark:
+        """run: the last one that has records, if there is one."""
+        if run is None:
+            return self.mark._replace(position=end)
+        last = len(run.records) - 1
+        record = run.records.record(last)
+        return Mark(
+            end,
+            run.physical_offset + int(run.records.positions[last]),
+            len(record),
+            int(run.records.store_timestamps[last]),
+            crc32(record),
+        )
+
+    def finish(self, step: TreeStep) -> None:
+        """Whatever became of run()."""
+        if step.done:
+            self.mark = step.mark
+            self.record_count += step.record_count
+            self._on_committed(self.position)
+
+
+def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:
+    """Everything below `limit` into every index; blocks. StorageError. The indexes that are furthest behind,
+    equally far, go on together."""
+    while steps := [step for index in indexes if (step := index.begin(limit, bytes_max)) is not None]:
+        begin = min(step.begin for step in steps)
+        first, *first.beside = [step for step in steps if step.begin == begin]
+        try:
+            first.run()
+        finally:
+            for step in (first, *first.beside):
+                step.index.finish(step)

@@ -1,0 +1,244 @@
+"""Unique ids of deduplicated topics: the tree `unique-id`, what it takes of the log, and how it is swept.
+
+| tree      | key                      | value (big-endian)                                                  |
+|-----------|--------------------------|---------------------------------------------------------------------|
+| unique-id | topic number u32, id     | physical offset i64, queue id u32, queue offset i64, store time i64 |
+| meta      | `unique-ids:` topic name | from i64, window i64 (ms)                                           |
+
+Queue id 4294967295: the record withdraws the message (it was rolled back, given up or recalled); the id is
+free again.
+
+An id of more than 255 bytes is cut: its first 240 bytes and the BLAKE2b of all of it (16 bytes). The tree has
+where an id was stored last by a producer's own send; half and delayed messages stand under the topic that the
+producer named. Copies that the broker makes (commits, deliveries, retries, moved and carried records) are
+left out, by what their records say.
+
+A topic's row in `meta` says that every id which was stored within `window` before now, at or above `from` and
+below the index's position, is in the tree. A topic without its row is read again from where its window may
+begin.
+
+Invariant: only entries are removed that are older than their topic's row allows for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from itertools import islice
+from struct import Struct
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
+from trovemq_store.index.trees.layout import META, NUMBER, UNIQUE_ID
+from trovemq_store.index.trees.rows import Int64s, Matrix
+from trovemq_store.index.trees.topic_numbers import TopicNumbers
+from trovemq_store.index.trees.unique_columns import VALUE_FIELDS, UniqueColumns, free_again, values_of
+from trovemq_store.index.trees.unique_keys import WAITING_TOPICS, WITHDRAWALS, waiting_ids, withdrawn_ids
+from trovemq_store.log.projection import DispatchBatch
+
+ROW_PREFIX: Final = b"unique-ids:"
+SWEEP_SHARE: Final = 8
+"""Of a window: so much later the tree is gone through again."""
+
+VALUE: Final = Struct(">qIqq")
+_ROW: Final = Struct(">qq")
+assert VALUE.size == VALUE_FIELDS.itemsize
+
+Windows = Mapping[str, int]
+"""Deduplicated topics, and for how many milliseconds an id is known."""
+
+
+class Row(NamedTuple):
+    """See `meta` above."""
+
+    begin: int
+    window_ms: int
+
+
+class UniqueIdEntries:
+    """Builds the changes of `unique-id`; see TreeBuilder. `windows` and `begin_of` (topic, window -> from
+    which physical offset on records may be of that window) are asked on the engine's thread, in start()."""
+
+    def __init__(
+        self, trees: Trees, windows: Callable[[], Windows], begin_of: Callable[[str, int], int]
+    ) -> None:
+        self._trees = trees
+        self._windows = windows
+        self._begin_of = begin_of
+        self._begins: dict[tuple[str, int], int] = {}
+        self._highest = 0
+        """How far the tree's entries may reach: what is applied again below goes over nothing newer."""
+        self._step_begin = 0
+        self.step_windows: Windows = {}
+        """Of the step that start() began."""
+        self._step_rows: dict[str, Row] = {}
+        with trees.read() as reader:
+            found = reader.items(META, ROW_PREFIX, key_after(ROW_PREFIX))
+            rows = {key[len(ROW_PREFIX) :].decode(): Row(*_ROW.unpack(value)) for key, value in found}
+        self.rows: dict[str, Row] = rows
+        """As the last commit has them."""
+
+    def start(self, position: int, limit: int) -> int:
+        """Where the next step is to begin: at the position; further back, where a topic's window has not been
+        read; at the limit, where no topic is deduplicated. On the engine's thread, before a step."""
+        self.step_windows = windows = self._windows()
+        self._highest = max(self._highest, position)
+        if not windows and not self.rows:
+            self._begins.clear()
+            return limit
+        self._step_begin = min(
+            (self._needed(topic, window_ms) for topic, window_ms in self._unread(windows)), default=position
+        )
+        self._step_begin = min(self._step_begin, position)
+        return self._step_begin
+
+    def complete(self, position: int) -> bool:
+        """Whether no topic's window is still to be read below the position."""
+        return all(
+            self._needed(topic, window_ms) >= position for topic, window_ms in self._unread(self._windows())
+        )
+
+    def _unread(self, windows: Windows) -> list[tuple[str, int]]:
+        return [
+            (topic, window_ms)
+            for topic, window_ms in windows.items()
+            if (row := self.rows.get(topic)) is None or row.window_ms < window_ms
+        ]
+
+    def _needed(self, topic: str, window_ms: int) -> int:
+        """As it was when it was first asked for: time only moves it on."""
+        key = topic, window_ms
+        if key not in self._begins:
+            self._begins[key] = self._begin_of(topic, window_ms)
+        return self._begins[key]
+
+    def committed(self) -> None:
+        """The changes that were asked for last are in the trees. On the engine's thread."""
+        self.rows = self._step_rows
+        self._begins.clear()
+
+    def begin(self, numbers: TopicNumbers) -> None:
+        """Of the step that start() began."""
+        self._numbers = numbers
+        self._columns = UniqueColumns()
+        self._step_end = self._step_begin
+
+    def add(self, run: DispatchBatch) -> None:
+        self._step_end = run.end
+        batch = run.records if run.alive is None else run.records.where(run.alive)
+        if self.step_windows and len(batch):
+            offsets = run.physical_offset + batch.positions
+            _add(batch, offsets, self.step_windows, self._numbers, self._columns)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._columns.held_bytes
+
+    def changes(self) -> list[TreeChange]:
+        begin = self._step_begin
+        change = self._columns.change()
+        if begin < self._highest:
+            change = self._newer(change)
+        self._highest = max(self._highest, self._step_end)
+        self.begin(self._numbers)
+        return [change, self._row_changes(self.step_windows, begin)]
+
+    def _newer(self, change: TreeChange) -> TreeChange:
+        """Those entries that are not older than what the tree has."""
+        entries = [*change.puts, *change.entries()]
+        with self._trees.read() as reader:
+            known = reader.get_many(UNIQUE_ID, [key for key, _ in entries])
+        puts = [(key, value) for key, value in entries if value[:8] >= known.get(key, b"")[:8]]
+        return TreeChange(UNIQUE_ID, puts)
+
+    def _row_changes(self, windows: Windows, begin: int) -> TreeChange:
+        rows = {}
+        for topic, window_ms in windows.items():
+            row = self.rows.get(topic)
+            read_before = row is not None and row.window_ms >= window_ms
+            rows[topic] = Row(row.begin if row is not None and read_before else begin, window_ms)
+        self._step_rows = rows
+        change = TreeChange(META)
+        change.removals += [ROW_PREFIX + topic.encode() for topic in self.rows if topic not in rows]
+        for topic in sorted(rows):
+            if rows[topic] != self.rows.get(topic):
+                change.puts.append((ROW_PREFIX + topic.encode(), _ROW.pack(*rows[topic])))
+        return change
+
+
+def _add(
+    batch: RecordBatch, offsets: Int64s, windows: Windows, numbers: TopicNumbers, into: UniqueColumns
+) -> None:
+    values: Matrix | None = None
+    for topic, records in batch.topic_groups():
+        if topic not in windows and topic not in WAITING_TOPICS and topic not in WITHDRAWALS:
+            continue
+        if values is None:
+            values = values_of(batch, offsets)
+        if topic in windows:
+            chosen = np.zeros(len(batch), np.bool_)
+            chosen[records] = True
+            into.add(numbers.number(topic), batch, chosen, values)
+            continue
+        of_topic = set(records.tolist())
+        if topic in WAITING_TOPICS:
+            _add_named(waiting_ids(batch), of_topic, windows, numbers, values, into)
+        if withdrawn := withdrawn_ids(batch, topic):
+            _add_named(withdrawn, of_topic, windows, numbers, free_again(values), into)
+
+
+def _add_named(
+    found: Mapping[str, list[tuple[int, bytes]]],
+    mine: Container[int],
+    windows: Windows,
+    numbers: TopicNumbers,
+    values: Matrix,
+    into: UniqueColumns,
+) -> None:
+    for topic, ids in found.items():
+        if topic in windows:
+            chosen = [(record, text) for record, text in ids if record in mine]
+            into.add_named(numbers.number(topic), chosen, values)
+
+
+class UniqueIdSweeper:
+    """Removes entries that are older than their topic's row allows for, in steps; see Sweeper."""
+
+    def __init__(self, trees: Trees, entries: UniqueIdEntries, numbers: TopicNumbers) -> None:
+        self._trees = trees
+        self._entries = entries
+        self._numbers = numbers
+        self._at: bytes | None = None
+        self._next_ms = 0
+
+    def step(self, now_ms: int, entries_max: int) -> bool:
+        """now_ms: a store time that no later record is below. True: there is more to look at.
+        StorageError."""
+        if self._at is None:
+            if now_ms < self._next_ms:
+                return False
+            windows = [row.window_ms for row in self._entries.rows.values()]
+            self._at, self._next_ms = b"", now_ms + max(1_000, min(windows, default=3_600_000) // SWEEP_SHARE)
+        with self._trees.read() as reader:
+            change = self._walk(reader, now_ms, entries_max)
+        if change.removals:
+            self._trees.commit([change])
+        return self._at is not None
+
+    def _walk(self, reader: TreeReader, now_ms: int, entries_max: int) -> TreeChange:
+        rows = self._entries.rows
+        since = {
+            NUMBER.pack(entry.number): now_ms - rows[topic].window_ms if topic in rows else now_ms + 1
+            for topic in self._numbers.names()
+            if (entry := self._numbers.find(topic)) is not None
+        }
+        change = TreeChange(UNIQUE_ID)
+        assert self._at is not None
+        seen = list(islice(reader.items(UNIQUE_ID, self._at), entries_max))
+        for key, value in seen:
+            if VALUE.unpack(value)[3] <= since.get(key[:4], now_ms - (1 << 62)):
+                change.removals.append(key)
+        self._at = seen[-1][0] + b"\x00" if len(seen) == entries_max else None
+        return change

@@ -1,0 +1,130 @@
+"""Judging unique ids: by those in memory first, then by the tree `unique-id` (unique_entries.py).
+
+Invariant: an id that was stored and is not in the tree yet is in memory, so judging misses nothing that is in
+the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.trees import Trees
+from trovemq_store.index.trees.layout import NUMBER, UNIQUE_ID
+from trovemq_store.index.trees.topic_numbers import TopicNumbers
+from trovemq_store.index.trees.unique_entries import VALUE
+from trovemq_store.index.trees.unique_keys import WITHDRAWN, id_keys
+from trovemq_store.topics.deletions import TopicDeletions
+
+RECENT_MAX: Final = 524_288
+"""Ids in memory, which the tree does not have yet."""
+
+
+class Place(NamedTuple):
+    """Where a message was stored."""
+
+    physical_offset: int
+    queue_id: int
+    queue_offset: int
+    store_timestamp: int
+
+
+class Known(NamedTuple):
+    """An id that was stored before: where, and how far the log must be synced for that to be on disk."""
+
+    place: Place
+    end: int
+
+
+class UniqueIds:
+    """Judges ids. Used from the engine's thread. `known_at`: what a record says that lies at a physical
+    offset, synced or not; None where it cannot be read."""
+
+    def __init__(
+        self,
+        trees: Trees,
+        numbers: TopicNumbers,
+        deletions: TopicDeletions,
+        known_at: Callable[[int], Known | None],
+    ) -> None:
+        self._trees = trees
+        self._numbers = numbers
+        self._deletions = deletions
+        self._known_at = known_at
+        self._recent: dict[str, dict[bytes, int]] = {}
+        self._lots: deque[tuple[int, str, list[bytes]]] = deque()
+        self.recent_count = 0
+        """Ids in memory, those counted twice that were stored twice."""
+
+    def check_room(self, count: int) -> None:
+        """TroveError OS_PAGE_CACHE_BUSY where so many more ids may not be remembered now."""
+        if self.recent_count + count > RECENT_MAX:
+            raise TroveError(
+                errors.OS_PAGE_CACHE_BUSY,
+                f"{self.recent_count} ids wait for the index of unique ids, the limit is {RECENT_MAX}",
+            )
+
+    @property
+    def crowded(self) -> bool:
+        """The tree should be brought up to date before more is sent."""
+        return self.recent_count > RECENT_MAX // 4
+
+    def find(self, topic: str, window_ms: int, ids: Sequence[bytes], now_ms: int) -> dict[bytes, Known]:
+        """Those ids that were stored in the topic since now_ms - window_ms. StorageError."""
+        found: dict[bytes, Known] = {}
+        alive_from = self._deletions.deleted_below(topic)
+        recent = self._recent.get(topic)
+        if recent and not recent.keys().isdisjoint(ids):
+            for unique_id in ids:
+                offset = recent.get(unique_id)
+                if offset is not None and offset >= alive_from and unique_id:
+                    known = self._known_at(offset)
+                    if known is not None and known.place.store_timestamp > now_ms - window_ms:
+                        found[unique_id] = known
+        entry = self._numbers.find(topic)
+        if entry is not None:
+            self._find_in_tree(NUMBER.pack(entry.number), ids, alive_from, now_ms - window_ms, found)
+        for unique_id in [each for each, known in found.items() if known.place.queue_id == WITHDRAWN]:
+            del found[unique_id]
+        return found
+
+    def _find_in_tree(
+        self, prefix: bytes, ids: Sequence[bytes], alive_from: int, since_ms: int, found: dict[bytes, Known]
+    ) -> None:
+        keys = id_keys(prefix, ids)
+        with self._trees.read() as reader:
+            known = reader.get_many(UNIQUE_ID, sorted(keys))
+        if not known:
+            return
+        id_of = dict(zip(keys, ids, strict=True))
+        for key, value in known.items():
+            place, unique_id = Place(*VALUE.unpack(value)), id_of[key]
+            if (
+                place.physical_offset >= alive_from
+                and place.store_timestamp > since_ms
+                and unique_id not in found
+            ):
+                found[unique_id] = Known(place, 0)
+
+    def remember(self, topic: str, ids: list[bytes], physical_offsets: Iterable[int], end: int) -> None:
+        """These were appended to the topic just now; the last of the records ends at `end`."""
+        self._recent.setdefault(topic, {}).update(zip(ids, physical_offsets, strict=True))
+        self._lots.append((end, topic, ids))
+        self.recent_count += len(ids)
+
+    def committed(self, position: int) -> None:
+        """The tree has everything below."""
+        while self._lots and self._lots[0][0] <= position:
+            _, topic, ids = self._lots.popleft()
+            self.recent_count -= len(ids)
+            recent = self._recent.get(topic)
+            if recent is None:
+                continue
+            for unique_id in ids:
+                if recent.get(unique_id, position) < position:
+                    del recent[unique_id]
+            if not recent:
+                del self._recent[topic]

@@ -1,0 +1,180 @@
+"""The commit log: records one after another over fixed-size segments.
+
+End of a segment (docs/store-format.md, "End of a segment"): a run of n bytes goes into the current segment
+only if n + 8 bytes are left; otherwise 8 bytes are written there, and the run goes to the start of the next
+segment:
+
+    offset  width  field
+         0  i32    bytes left in the segment, from here
+         4  i32    0xCBD43194 (the blank magic)
+
+Invariants
+- `end` is where the next record goes; every byte of [min_offset, end) belongs to a record, a blank, or the
+  unused rest behind a blank; every byte at or behind `end` in the last segment is zero after recovery.
+- flushed_offset <= end; it only moves by a sync that covered it.
+- An append that raises has changed no byte before `end`, and moves `end` over a blank at most. What it
+  wrote behind is zeroed before anything else is written: no refused record comes back after a crash.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import BLANK_SIZE, blank_record
+from trovemq_proto.records.fields import store_timestamp
+from trovemq_proto.records.layout import STORE_TIMESTAMP_END
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import Buffer, FileSystem, StorageError
+from trovemq_store.log.segments import DIRECTORY, Segment, Segments, SpareWork
+
+
+class AppendStatus(Enum):
+    """RocketMQ's AppendMessageStatus."""
+
+    PUT_OK = "PUT_OK"
+    END_OF_FILE = "END_OF_FILE"
+    MESSAGE_SIZE_EXCEEDED = "MESSAGE_SIZE_EXCEEDED"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+class FlushWork:
+    """One group commit: what to sync, captured when it began. Everything below `end` is then on disk."""
+
+    def __init__(self, files: FileSystem, segments: list[Segment], new_names: bool, end: int, timestamp: int):
+        self._files = files
+        self._segments = segments
+        self.new_names = new_names
+        self.end = end
+        self.store_timestamp = timestamp
+
+    def run(self) -> None:
+        """Blocks until it is done; meant for another thread. StorageError: nothing may be acknowledged."""
+        if self.new_names:
+            fault_point("flush.before_names")
+            self._files.sync_directory(DIRECTORY)
+        for segment in self._segments:
+            fault_point("flush.before_sync")
+            segment.file.sync()
+        fault_point("flush.after_sync")
+
+
+class CommitLog:
+    """Appends runs of records and reads them back; `end` is set by recovery before the first append."""
+
+    def __init__(self, files: FileSystem, file_size: int) -> None:
+        self._files = files
+        self.segments = Segments(files, file_size)
+        self.end = 0
+        self.flushed_offset = 0
+        self._names_synced_below = 0
+        self._dirty_end = 0  # a failed write may have left bytes in [end, here)
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments.min_offset
+
+    def open_at(self, end: int) -> None:
+        """Begins to append at `end`, which recovery found; everything before it has been synced."""
+        self.end = self.flushed_offset = end
+        self._names_synced_below = self.segments.capacity_end
+
+    # --- append -------------------------------------------------------------------------------------
+    def place(self, size: int, *, internal: bool = False) -> tuple[AppendStatus, int]:
+        """Where a run of `size` bytes goes.
+
+        (PUT_OK, physical offset); or (END_OF_FILE, its offset) after a blank was written and the next segment
+        opened: ask once more; or (MESSAGE_SIZE_EXCEEDED, end) where no segment could hold it.
+        internal: the broker's own records, which may go to the segment that is kept for a full disk.
+        TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED: nothing was written.
+        """
+        if size + BLANK_SIZE > self.segments.file_size:
+            return AppendStatus.MESSAGE_SIZE_EXCEEDED, self.end
+        current = self.segments.at(self.end)
+        if current is None:
+            self.segments.add(internal=internal)
+            return AppendStatus.PUT_OK, self.end
+        remaining = current.end - self.end
+        if size + BLANK_SIZE <= remaining:
+            return AppendStatus.PUT_OK, self.end
+        if self.segments.last is current:
+            self.segments.add(internal=internal)
+        blank_at = self.end
+        self._write(current, blank_at, blank_record(remaining))
+        self.end = current.end
+        return AppendStatus.END_OF_FILE, blank_at
+
+    def write(self, physical_offset: int, data: Buffer) -> None:
+        """Writes the run that place() gave this offset. TroveError UNKNOWN_ERROR, DISK_FULL: not appended."""
+        assert physical_offset == self.end, "appends go to the end"
+        segment = self.segments.at(physical_offset)
+        assert segment is not None, "place() opened the segment"
+        assert physical_offset + len(data) + BLANK_SIZE <= segment.end, "room for a blank is always left"
+        self._write(segment, physical_offset, data)
+        self.end = physical_offset + len(data)
+
+    def _write(self, segment: Segment, physical_offset: int, data: Buffer) -> None:
+        try:
+            self._zero_dirty(segment)
+            fault_point("log.before_write")
+            segment.file.write(physical_offset - segment.start, data)
+            fault_point("log.after_write")
+        except StorageError as error:
+            self._dirty_end = max(self._dirty_end, physical_offset + len(data))
+            with suppress(StorageError):
+                self._zero_dirty(segment)
+            spec = errors.DISK_FULL if error.disk_full else errors.UNKNOWN_ERROR
+            raise TroveError(spec, f"the append failed: {error}") from error
+
+    def _zero_dirty(self, segment: Segment) -> None:
+        if self._dirty_end > self.end:
+            segment.file.write(self.end - segment.start, bytes(self._dirty_end - self.end))
+            self._dirty_end = self.end
+
+    # --- flush --------------------------------------------------------------------------------------
+    def begin_flush(self, store_timestamp: int) -> FlushWork | None:
+        """The sync that covers everything appended so far, whose last record has `store_timestamp`."""
+        if self.flushed_offset == self.end:
+            return None
+        covered = self.segments.covering(self.flushed_offset, self.end)
+        new_names = self._names_synced_below < self.segments.capacity_end
+        return FlushWork(self._files, covered, new_names, self.end, store_timestamp)
+
+    def finish_flush(self, work: FlushWork) -> None:
+        assert work.end <= self.end, "what was synced had been appended"
+        self.flushed_offset = max(self.flushed_offset, work.end)
+        if work.new_names:
+            covering = self.segments.at(work.end - 1)
+            assert covering is not None
+            self._names_synced_below = max(self._names_synced_below, covering.end)
+
+    def spare_work(self) -> SpareWork | None:
+        """Work that makes the next segment ahead, once the present one is half full."""
+        if self.segments.capacity_end - self.end > self.segments.file_size // 2:
+            return None
+        return self.segments.spare_work()
+
+    # --- read ---------------------------------------------------------------------------------------
+    def read(self, physical_offset: int, size: int, *, check_readable: bool = True) -> memoryview:
+        """Bytes of one segment, unchecked. Empty where [offset, offset + size) is not within one segment.
+
+        StorageError where the disk does not give them; with check_readable=False the caller asks.
+        """
+        segment = self.segments.at(physical_offset)
+        if segment is None or physical_offset + size > segment.end or size < 0:
+            return memoryview(b"")
+        begin = physical_offset - segment.start
+        if check_readable:
+            segment.file.check_readable(begin, begin + size)
+        return segment.file.view()[begin : begin + size]
+
+    def store_timestamp_at(self, physical_offset: int) -> int | None:
+        """STORETIMESTAMP of the record there, unchecked; None where the log has no such place."""
+        record = self.read(physical_offset, STORE_TIMESTAMP_END)
+        return store_timestamp(record, 0) if len(record) else None
+
+    def close(self) -> None:
+        self.segments.close()

@@ -1,0 +1,51 @@
+"""Damage of the log that this process met: counted by state, and by place once.
+
+Recovery counts what it passes over when the store is opened; reading counts what it meets afterwards (bytes
+that went bad in a running store). A place that is read again is not counted again, up to PLACES_MAX of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from trovemq_store.log.reader import Damage
+
+PLACES_MAX: Final = 4096
+UNIT_UNREADABLE: Final = "unit-unreadable"
+
+
+class DamageCounts:
+    """ranges, bytes: by the state of RecordState.value; ranges also by UNIT_UNREADABLE. `on_new` and
+    `on_new_unit` are told of each place that reading meets."""
+
+    def __init__(self, found: Iterable[Damage] = ()) -> None:
+        self.ranges: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.on_new: Callable[[int, int, str], None] = lambda physical_offset, size, state: None
+        self._places: set[int] = set()
+        self.on_new_unit: Callable[[str, int, int], None] = lambda topic, queue_id, queue_offset: None
+        self._units: set[tuple[str, int, int]] = set()
+        for damage in found:
+            self._count(damage.physical_offset, damage.end - damage.physical_offset, damage.state.value)
+
+    def met(self, physical_offset: int, size: int, state: str) -> None:
+        """A reader found no good record of `size` bytes (0: not known) there."""
+        if physical_offset not in self._places and len(self._places) < PLACES_MAX:
+            self._count(physical_offset, size, state)
+            self.on_new(physical_offset, size, state)
+
+    def met_unit(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """The disk does not give a unit of a consume queue: its message is passed over."""
+        unit = (topic, queue_id, queue_offset)
+        if unit not in self._units and len(self._units) < PLACES_MAX:
+            self._units.add(unit)
+            self.ranges[UNIT_UNREADABLE] += 1
+            self.on_new_unit(*unit)
+
+    def _count(self, physical_offset: int, size: int, state: str) -> None:
+        if len(self._places) < PLACES_MAX:
+            self._places.add(physical_offset)
+        self.ranges[state] += 1
+        self.bytes[state] += size

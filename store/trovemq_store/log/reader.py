@@ -1,0 +1,139 @@
+"""Reading the log forwards as runs of records, telling its end from damage in the middle.
+
+What stands at a position is one of six things (trovemq_proto.records.check): a record, a blank (go on in the
+next segment), zeros, a torn record, a stale one of an older use of the file, or a damaged one. Below the
+known end nothing may be missing: there all but the first two are *damage*, which is reported, and reading
+goes on at the next record that names its own position. At or behind the known end the first of them is the
+end of the log, unless it shows that it was written whole and damaged later (trovemq_store.log.tail).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.check import RecordState
+from trovemq_proto.records.scan import scan_run
+from trovemq_store.log.commit_log import CommitLog
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.readable import HEAD_SIZE, can_read_record, readable_end, run_end, stated_size
+from trovemq_store.log.sectors import count_whole
+from trovemq_store.log.segments import Segment
+from trovemq_store.log.tail import find_record, goes_on, search_from
+
+RUN_BYTES_MAX: Final = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [physical_offset, end) of the log that are no good record, below the known end."""
+
+    physical_offset: int
+    end: int
+    state: RecordState
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads from `position` on. After the iteration `position` is where it stopped.
+
+    `known_end`: the log is known to reach to here. `limit`: nothing at or behind it is looked at (None: read
+    until the log's own end). `damages` lists what was passed over.
+    """
+
+    log: CommitLog
+    position: int
+    known_end: int
+    limit: int | None = None
+    check_crc: bool = True
+    run_bytes_max: int = RUN_BYTES_MAX
+    damages: list[Damage] = field(default_factory=list)
+    damaged_bytes: int = 0
+    _newest: RecordBatch | None = None
+
+    def __iter__(self) -> Iterator[DispatchBatch]:
+        """Runs of good records in log order; `alive` is not filled in."""
+        while self.limit is None or self.position < self.limit:
+            self.position = max(self.position, self.log.min_offset)  # retention may go on beside
+            segment = self.log.segments.at(self.position)
+            if segment is None:
+                return
+            run, state = self._next_run(segment)
+            if run is not None:
+                self._newest = run.records
+                yield run
+            if state is RecordState.RECORD:
+                continue
+            if state is None:
+                self._pass_unreadable(segment)
+            elif state is RecordState.BLANK:
+                self.position = segment.end
+            elif self.position < self.known_end or (
+                state is not RecordState.ZEROS and self._goes_on(segment, state)
+            ):
+                self._pass_damage(segment, state)
+            else:
+                return
+
+    def _next_run(self, segment: Segment) -> tuple[DispatchBatch | None, RecordState | None]:
+        """The good records from `position` on, and what stands behind them; None: it cannot be read."""
+        limit = (
+            segment.file.size if self.limit is None else min(segment.file.size, self.limit - segment.start)
+        )
+        begin = self.position - segment.start
+        readable = run_end(segment.file, begin, limit, self.run_bytes_max)
+        if readable <= begin:
+            return None, None
+        records, end, state = scan_run(
+            segment.file.view(),
+            begin,
+            readable,
+            physical_offset_of_data=segment.start,
+            check_crc=self.check_crc,
+            bytes_max=self.run_bytes_max,
+        )
+        if self.limit is None and segment.start + end > self.known_end:
+            whole = count_whole(records, self.known_end - segment.start)
+            if whole < len(records):
+                end, state = int(records.positions[whole]), RecordState.TORN
+                records = records.head(whole)
+        if len(records) == 0:
+            return None, state if readable >= limit or can_read_record(segment.file, begin, limit) else None
+        if end <= readable < limit and state is not RecordState.BLANK:
+            state = RecordState.RECORD  # what stands there is looked at next, as far as it goes
+        self.position = segment.start + end
+        return DispatchBatch(records, segment.start, self.position), state
+
+    def _pass_unreadable(self, segment: Segment) -> None:
+        """The record at `position` lies on a part of the disk that cannot be read. StorageError at or behind
+        the known end: it may well be a good one, so the log does not end here."""
+        begin = self.position - segment.start
+        if self.position >= self.known_end:
+            segment.file.check_readable(begin, segment.file.size)
+            return  # it can be read by now
+        size = 0
+        if readable_end(segment.file, begin, begin + HEAD_SIZE) == begin + HEAD_SIZE:
+            size = stated_size(segment.file, begin, segment.file.size)
+        damaged_from = self.position
+        self.position = find_record(segment, damaged_from + max(1, size))
+        self.damages.append(Damage(damaged_from, self.position, RecordState.UNREADABLE))
+        self.damaged_bytes += self.position - damaged_from
+
+    def _goes_on(self, segment: Segment, state: RecordState) -> bool:
+        following = self.log.segments.at(segment.end)
+        newest_ms = 0
+        if self._newest is not None:
+            newest_ms = int(self._newest.store_timestamps[-1])
+        return goes_on(segment, self.position, state, following, newest_ms)
+
+    def _pass_damage(self, segment: Segment, state: RecordState) -> None:
+        damaged_from = self.position
+        begin = search_from(segment, damaged_from, state)
+        found = find_record(segment, begin)
+        if found == segment.end and state is RecordState.DAMAGED and begin > self.known_end:
+            found = begin  # nothing more was written
+        self.position = found
+        self.damages.append(Damage(damaged_from, self.position, state))
+        self.damaged_bytes += self.position - damaged_from

@@ -1,0 +1,126 @@
+"""Finding the end of the log after a stop, clean or not, and making it safe to append there.
+
+The scan starts where everything before is known to be on disk and applied, carries every record it meets to
+the caller, and ends at the first position at or behind the known end that holds no good record
+(docs/store-format.md, "Check of a record").
+Then the rest of that segment is zeroed and later segments are removed: bytes of an older generation can
+never be taken for records again (docs/store-format.md, "Cut").
+
+Invariants
+- No record below the known end is dropped; damage there is passed over and reported.
+- Behind it no good record is dropped either, but those of an atomic transaction whose rest is not there
+  (trovemq_store.log.whole_runs).
+- Recovering twice gives the same end; also when the first recovery was interrupted anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trovemq_proto.records.check import RecordState, check_record
+from trovemq_proto.records.fields import store_timestamp
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import File, FileSystem
+from trovemq_store.log.checkpoint import Checkpoint
+from trovemq_store.log.commit_log import CommitLog
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.readable import can_read_record
+from trovemq_store.log.reader import Damage, LogReader
+from trovemq_store.log.segments import Segment
+from trovemq_store.log.whole_runs import UnfinishedRun, WholeRuns
+
+_ZERO_CHUNK: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What the scan found."""
+
+    end: int
+    records: int
+    last_store_timestamp: int
+    damages: Sequence[Damage]
+    unfinished: tuple[UnfinishedRun, ...] = ()
+    cut: UnfinishedRun | None = None
+    """The atomic transaction in the middle of which the log ended; `end` is where it began."""
+
+
+def scan_log(
+    log: CommitLog,
+    begin: int,
+    known_end: int,
+    apply: Callable[[DispatchBatch, int], None],
+    *,
+    runs_sealed: bool = True,
+) -> RecoveredLog:
+    """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
+    passed over before it. runs_sealed: see WholeRuns."""
+    runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end), sealed=runs_sealed)
+    records = timestamp = 0
+    for run in runs:
+        records += len(run.records)
+        timestamp = max(timestamp, int(run.records.store_timestamps[-1]))
+        apply(run, runs.damaged_bytes)
+    return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)
+
+
+def zero_behind(files: FileSystem, log: CommitLog, end: int, size_max: int | None = None) -> int:
+    """Leaves nothing but zeros behind `end` in its segment, or in the next size_max bytes of it. Returns how
+    many bytes were not zero."""
+    segment = log.segments.at(end)
+    return 0 if segment is None else _zero_rest(files, segment, end - segment.start, size_max)
+
+
+def _zero_rest(files: FileSystem, segment: Segment, begin: int, size_max: int | None) -> int:
+    # A handle of its own: its mapping, which touches the whole rest, goes when this is done.
+    file = files.open(segment.file.path)
+    cleared = 0
+    try:
+        for position, size in _chunks(file, begin, size_max):
+            file.check_readable(position, position + size)
+            chunk = np.frombuffer(file.view(), dtype=np.uint8, count=size, offset=position)
+            if dirty := int(np.count_nonzero(chunk)):
+                fault_point("recovery.before_zero")
+                file.write(position, bytes(size))
+                cleared += dirty
+            del chunk
+        if cleared:
+            fault_point("recovery.after_zero")
+            file.sync()
+    finally:
+        file.close()
+    return cleared
+
+
+def _chunks(file: File, begin: int, size_max: int | None) -> Iterator[tuple[int, int]]:
+    """(position, size) of what may have been written at or behind `begin`."""
+    limit = file.size if size_max is None else begin + size_max
+    for start, range_end in file.written_ranges(begin):
+        end = min(range_end, limit)
+        for position in range(start, end, _ZERO_CHUNK):
+            yield position, min(_ZERO_CHUNK, end - position)
+
+
+def first_store_timestamp(segment: Segment) -> int | None:
+    """STORETIMESTAMP of a segment's first record; None where it has none."""
+    view = segment.file.view()
+    if not can_read_record(segment.file, 0, len(view)):
+        return None
+    state, _ = check_record(view, 0, len(view), physical_offset=segment.start, check_crc=False)
+    if state is not RecordState.RECORD:
+        return None
+    return store_timestamp(view, 0)
+
+
+def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Where to scan a store that RocketMQ left unclean: the last segment whose first record was stored at or
+    before the checkpoint's time, else the first (docs/store-format.md, "Start of the scan")."""
+    for segment in reversed(list(log.segments)):
+        timestamp = first_store_timestamp(segment)
+        if timestamp is not None and 0 < timestamp <= checkpoint.min_timestamp:
+            return segment.start
+    return log.min_offset

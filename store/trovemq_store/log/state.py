@@ -1,0 +1,131 @@
+"""Our own record of how far everything was on disk: `trovemq/state.json`, one JSON object.
+
+    format                   1; a higher number is refused (STORE_NEWER)
+    commitLogFileSize, consumeQueueFileSize, indexSlotCount, indexItemCount
+                             sizes that the store was written with
+    logEnd                   the log was on disk up to here
+    consumeQueuePosition     every unit of a record below it was on disk
+    keyIndexPosition         every index item of a record below it was on disk
+    keyIndexLastOffset       physical offset of the last record that had an item then;
+                             -1 = no record had one, -2 = no index was kept
+    keyIndexClosed           whether the index was closed at a clean stop: its files count as they are. Else
+                             (a crash, or switched off since) only what is below keyIndexPosition does
+    queueEnds                topic -> queue id -> max queue offset then, of records below logEnd (empty where
+                             they are more than QUEUE_ENDS_MAX): no offset below it is given again
+    queueBegins, logBegin    topic -> queue id -> min queue offset of the same queues, when the log began at
+                             logBegin: while it still does, a queue that begins later lacks its first files
+    runsSealed               whether every atomic transaction in the log has the broker's seal
+                             (trovemq_proto.records.run_mark). An older version wrote this file where it is
+                             missing: the first start, until it ends, takes marks without seals
+    crc32                    of the file: store/trovemq_store/files/sealed_json.py
+
+Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
+has covered. A store without this file was written by RocketMQ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import FileSystem
+from trovemq_store.files.sealed_json import check_seal, seal
+from trovemq_store.settings import StoreSettings
+
+PATH: Final = "trovemq/state.json"
+FORMAT: Final = 1
+NOTHING_INDEXED: Final = -1
+NO_INDEX: Final = -2
+QUEUE_ENDS_MAX: Final = 4096
+"""So many are saved while the store is open; at a clean stop all are."""
+
+
+class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """See the table above; offsets are physical, in bytes."""
+
+    format: int = FORMAT
+    commit_log_file_size: int
+    consume_queue_file_size: int
+    index_slot_count: int
+    index_item_count: int
+    log_end: int
+    consume_queue_position: int
+    key_index_position: int
+    key_index_last_offset: int = NO_INDEX
+    key_index_closed: bool = False
+    queue_ends: dict[str, dict[int, int]] = {}
+    queue_begins: dict[str, dict[int, int]] = {}
+    log_begin: int = 0
+    runs_sealed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.consume_queue_position > self.log_end or self.key_index_position > self.log_end:
+            raise ValueError("a projection is ahead of the log")
+
+    @classmethod
+    def of(cls, settings: StoreSettings, *, log_end: int) -> StoreState:
+        """Of a store with these sizes, of whose projections nothing is on disk."""
+        return cls(
+            commit_log_file_size=settings.commit_log_file_size,
+            consume_queue_file_size=settings.consume_queue_file_size,
+            index_slot_count=settings.index_slot_count,
+            index_item_count=settings.index_item_count,
+            log_end=log_end,
+            consume_queue_position=0,
+            key_index_position=0,
+            runs_sealed=True,
+        )
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def load(files: FileSystem) -> StoreState | None:
+    """The saved state; None where there is none or it is unreadable (everything is then checked anew).
+
+    TroveError STORE_NEWER where a newer version wrote it.
+    """
+    if not files.exists(PATH):
+        return None
+    data = files.read_bytes(PATH)
+    try:
+        version = msgspec.json.decode(data, type=_Format).format
+        if version > FORMAT:
+            raise TroveError(errors.STORE_NEWER, f"{PATH} has format {version}, this version knows {FORMAT}")
+        check_seal(data)
+        return msgspec.json.decode(data, type=StoreState)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def runs_sealed(state: StoreState | None) -> bool:
+    """Whether marks of transactions count under a seal only. A store without a state is RocketMQ's, or of a
+    version that nobody knows: then nothing of it is cut for a mark alone."""
+    return state is None or state.runs_sealed
+
+
+def save(files: FileSystem, state: StoreState) -> None:
+    files.write_atomic(PATH, seal(msgspec.json.format(msgspec.json.encode(state))))
+
+
+def check_sizes(state: StoreState, settings: StoreSettings) -> None:
+    """TroveError STORE_SETTINGS_MISMATCH unless the settings are those that the store was written with."""
+    pairs = (
+        ("mappedFileSizeCommitLog", state.commit_log_file_size, settings.commit_log_file_size),
+        ("mappedFileSizeConsumeQueue", state.consume_queue_file_size, settings.consume_queue_file_size),
+        ("maxHashSlotNum", state.index_slot_count, settings.index_slot_count),
+        ("maxIndexNum", state.index_item_count, settings.index_item_count),
+    )
+    for name, written, wanted in pairs:
+        if written != wanted:
+            raise TroveError(
+                errors.STORE_SETTINGS_MISMATCH,
+                f"the store was written with {name}={written}, the settings say {wanted}",
+                setting=name,
+                store=written,
+                settings=wanted,
+            )

@@ -1,0 +1,147 @@
+"""A bad place behind the known end: is it the log's end, or damage with more of the log behind it?
+
+What lies there was perhaps never synced. Then a power cut lost whole sectors of it, which read as zeros (the
+rest of a file is zero before it is written): the place is *torn*, and the log ends there. A place that no
+zeros explain was written whole and damaged later. It is passed over:
+- where a good record, or the blank at the segment's end and a record after it, stands behind it with no
+  sector lost in between;
+- where it is a damaged record whose lengths are right, also with nothing behind it: its place and its queue
+  offset are not given twice.
+
+A store that RocketMQ left may have records of an older use of the file behind its end: they name their own
+positions, and RocketMQ does not zero them. They were stored before what overwrote them, so a record that is
+older than the last good one brings nothing back.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+import numpy as np
+
+from trovemq_proto.records.check import RecordState, check_record
+from trovemq_proto.records.fields import store_timestamp
+from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES, MAGIC_V1_BYTES, MAGIC_V2_BYTES
+from trovemq_store.files.files import StorageError
+from trovemq_store.log.readable import PAGE_SIZE, can_read_record, readable_end
+from trovemq_store.log.sectors import written_until
+from trovemq_store.log.segments import Segment
+
+_CHUNK_MIN: Final = 1 << 12
+_CHUNK_MAX: Final = 1 << 20
+_MAGIC_POSITION: Final = 4
+
+
+def search_from(segment: Segment, physical_offset: int, state: RecordState) -> int:
+    """Where the next record may begin behind what stands at physical_offset and is none."""
+    if state is not RecordState.DAMAGED:
+        return physical_offset + 1
+    # Its lengths are right: what looks like a record within its body is none.
+    view, position = segment.file.view(), physical_offset - segment.start
+    return physical_offset + max(
+        1, check_record(view, position, len(view), physical_offset=physical_offset)[1]
+    )
+
+
+def goes_on(
+    segment: Segment, physical_offset: int, state: RecordState, following: Segment | None, newest_ms: int
+) -> bool:
+    """Whether the log goes on behind the bad place at physical_offset, in the state that check_record gave.
+
+    following: the segment behind this one; newest_ms: store time of the last good record before.
+    """
+    data = np.frombuffer(segment.file.view(), np.uint8)
+    position = physical_offset - segment.start
+    begin = search_from(segment, physical_offset, state) - segment.start
+    # A record that ends with zeros lost its end, even where that is no whole sector.
+    if state is RecordState.DAMAGED and data[begin - 1] and written_until(data, position, begin) == begin:
+        return True
+    if _begins_newer(following, newest_ms) and _is_broken_blank(segment, position):
+        return True
+    size = _CHUNK_MIN
+    while position < len(data):
+        end = min(position + size, len(data))
+        segment.file.check_readable(position, end)  # what cannot be read may well be a good record
+        written = written_until(data, position, end)
+        found = find_record(segment, max(position, begin) + segment.start, written + segment.start)
+        if found < written + segment.start:
+            return store_timestamp(segment.file.view(), found - segment.start) >= newest_ms
+        if _has_blank(segment, max(position, begin), written) and _begins_newer(following, newest_ms):
+            return True
+        if written < end:
+            return False
+        position, size = end, min(2 * size, _CHUNK_MAX)
+    return False
+
+
+def find_record(segment: Segment, physical_offset: int, end: int | None = None) -> int:
+    """The first good record that begins in [physical_offset, end) and names its own position; else `end`,
+    which is the segment's where it is not given."""
+    view = segment.file.view()
+    data = np.frombuffer(view, dtype=np.uint8)
+    end = segment.end if end is None else end
+    last = end - segment.start + _MAGIC_POSITION
+    chunk = physical_offset - segment.start + _MAGIC_POSITION
+    size = _CHUNK_MIN
+    while chunk < min(last, len(data)):
+        readable = readable_end(segment.file, chunk, min(chunk + size + 3, len(data)))
+        if readable <= chunk:
+            chunk += PAGE_SIZE - chunk % PAGE_SIZE
+            continue
+        window = data[chunk : min(chunk + size + 3, readable)]
+        hits = (window[:-3] == 0xDA) & (window[1:-2] == 0xA3) & (window[2:-1] == 0x20)
+        for hit in np.flatnonzero(hits):
+            position = chunk + int(hit) - _MAGIC_POSITION
+            if not can_read_record(segment.file, position, len(data)):
+                continue
+            state, _ = check_record(
+                view, position, len(data), physical_offset=segment.start + position, check_crc=True
+            )
+            if state is RecordState.RECORD:
+                return min(segment.start + position, end)
+        chunk = min(chunk + size, readable)
+        size = min(2 * size, _CHUNK_MAX)
+    return end
+
+
+def _is_broken_blank(segment: Segment, position: int) -> bool:
+    """Whether a blank's eight bytes are all that was written in the rest of the segment. The first bytes of a
+    record that lost the others are none."""
+    view = segment.file.view()
+    head = bytes(view[position : position + BLANK_SIZE])
+    magic = head[_MAGIC_POSITION:].rstrip(b"\x00")
+    if not any(head) or any(magic and whole.startswith(magic) for whole in (MAGIC_V1_BYTES, MAGIC_V2_BYTES)):
+        return False
+    if not magic and int.from_bytes(head[:_MAGIC_POSITION]) != segment.file.size - position:
+        return False
+    for begin, end in segment.file.written_ranges(position + BLANK_SIZE):
+        for chunk in range(begin, end, _CHUNK_MAX):
+            segment.file.check_readable(chunk, min(chunk + _CHUNK_MAX, end))
+            if np.frombuffer(view[chunk : min(chunk + _CHUNK_MAX, end)], np.uint8).any():
+                return False
+    return True
+
+
+def _has_blank(segment: Segment, begin: int, end: int) -> bool:
+    """Whether a blank that ends the segment begins in [begin, end) of it."""
+    window = bytes(segment.file.view()[begin : end + BLANK_SIZE])
+    at = window.find(MAGIC_BLANK_BYTES, _MAGIC_POSITION)
+    while at >= 0:
+        size = int.from_bytes(window[at - _MAGIC_POSITION : at])
+        if size == segment.file.size - (begin + at - _MAGIC_POSITION):
+            return True
+        at = window.find(MAGIC_BLANK_BYTES, at + 1)
+    return False
+
+
+def _begins_newer(segment: Segment | None, newest_ms: int) -> bool:
+    """Whether the segment begins with a good record that is not older than newest_ms. StorageError."""
+    if segment is None:
+        return False
+    view = segment.file.view()
+    if not can_read_record(segment.file, 0, len(view)):
+        # It may well hold good records: where the log is cut before it, they go too.
+        raise StorageError("read", segment.file.path, errno.EIO)
+    state, _ = check_record(view, 0, len(view), physical_offset=segment.start)
+    return state is RecordState.RECORD and store_timestamp(view, 0) >= newest_ms

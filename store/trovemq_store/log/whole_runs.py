@@ -1,0 +1,157 @@
+"""Reading the log so that no half of an atomic transaction comes out of it.
+
+A transaction is one run of records in one segment, each with its number, how many there are, and the
+broker's seal (trovemq_proto.records.run_mark). A broker that died while it wrote one leaves its first
+records, whole and good: where the log ends within a transaction, it ends before it. That is the one exception
+to the rule that no good record behind the known end is dropped.
+
+Where something else stands behind an unfinished transaction (damage in the middle of the log, or another
+broker went on behind its first records), nothing is taken away: its records are given out like others, and
+it is noted in `unfinished`.
+
+Invariants
+- Everything is given out in log order and once; a transaction only when its last record was read, or when it
+  is known to be unfinished in the middle of the log.
+- `position` is the log's end as LogReader has it, or the begin of the transaction that the end cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.run_mark import RunMark, marked_records, read_mark
+from trovemq_store.log.projection import DispatchBatch
+from trovemq_store.log.reader import Damage, LogReader
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRun:
+    """A transaction of which only the records of [physical_offset, end) are there: `seen` of `count`."""
+
+    transaction_id: str
+    physical_offset: int
+    end: int
+    seen: int
+    count: int
+
+
+class WholeRuns:
+    """LogReader's runs, with the records of one transaction held back until they are all there."""
+
+    def __init__(self, reader: LogReader, *, sealed: bool = True) -> None:
+        """sealed: marks count under the broker's seal only (StoreState.runs_sealed)."""
+        self._reader = reader
+        self._sealed = sealed
+        self._held: list[DispatchBatch] = []
+        self._mark: RunMark | None = None  # of the last record that is held back
+        self._cut: int | None = None
+        self.unfinished: list[UnfinishedRun] = []
+        """Transactions in the middle of the log that lack records."""
+        self.cut: UnfinishedRun | None = None
+        """The transaction whose beginning the log ended with."""
+
+    @property
+    def position(self) -> int:
+        return self._reader.position if self._cut is None else self._cut
+
+    @property
+    def damages(self) -> list[Damage]:
+        return self._reader.damages
+
+    @property
+    def damaged_bytes(self) -> int:
+        return self._reader.damaged_bytes
+
+    def __iter__(self) -> Iterator[DispatchBatch]:
+        for run in self._reader:
+            yield from self._take(run)
+        yield from self._finish()
+
+    def _take(self, run: DispatchBatch) -> Iterator[DispatchBatch]:
+        marked = marked_records(run.records)
+        if not marked:
+            yield from self._release_unfinished()
+            yield run
+            return
+        marks = {index: self._mark_of(run, index) for index in marked}
+        begin, count = 0, len(run.records)  # [begin, index) is of the transaction, where one is held back
+        for index in range(count):
+            mark = marks.get(index)
+            if self._mark is not None and not self._continues(mark):
+                self._hold(run, begin, index)
+                yield from self._release_unfinished()
+                begin = index
+            if mark is None or (self._mark is None and mark.number > 0):
+                continue
+            if self._mark is None and begin < index:
+                yield _part(run, begin, index)
+                begin = index
+            self._mark = mark
+            if mark.number == mark.record_count - 1:
+                self._hold(run, begin, index + 1)
+                yield from self._release()
+                begin = index + 1
+        if self._mark is not None:
+            self._hold(run, begin, count)
+        elif begin < count:
+            yield _part(run, begin, count)
+
+    def _mark_of(self, run: DispatchBatch, index: int) -> RunMark | None:
+        at = run.physical_offset + int(run.records.positions[index])
+        return read_mark(run.records, index, at, sealed=self._sealed)
+
+    def _continues(self, mark: RunMark | None) -> bool:
+        before = self._mark
+        return (
+            before is not None
+            and mark is not None
+            and (mark.transaction_id, mark.record_count, mark.begin)
+            == (before.transaction_id, before.record_count, before.begin)
+            and mark.number > before.number
+        )
+
+    def _hold(self, run: DispatchBatch, begin: int, end: int) -> None:
+        if begin < end:
+            self._held.append(_part(run, begin, end))
+
+    def _release(self) -> Iterator[DispatchBatch]:
+        held, self._held = self._held, []
+        self._mark = None
+        yield from held
+
+    def _release_unfinished(self) -> Iterator[DispatchBatch]:
+        if self._mark is not None:
+            self.unfinished.append(self._described())
+            yield from self._release()
+
+    def _described(self) -> UnfinishedRun:
+        mark = self._mark
+        assert mark is not None, "a transaction is held back"
+        begin = self._held[0].physical_offset + int(self._held[0].records.positions[0])
+        seen = sum(len(part.records) for part in self._held)
+        return UnfinishedRun(mark.transaction_id, begin, self._held[-1].end, seen, mark.record_count)
+
+    def _finish(self) -> Iterator[DispatchBatch]:
+        """The log ends. Within a transaction, behind what is known of it: a broker died as it wrote that."""
+        if self._mark is None:
+            return
+        found = self._described()
+        if found.end == self._reader.position and found.physical_offset >= self._reader.known_end:
+            self._cut, self.cut = found.physical_offset, found
+            self._held, self._mark = [], None
+        else:
+            yield from self._release_unfinished()
+
+
+def _part(run: DispatchBatch, begin: int, end: int) -> DispatchBatch:
+    records = run.records
+    if begin == 0 and end == len(records):
+        return run
+    positions, sizes = records.positions[begin:end], records.sizes[begin:end]
+    last = end == len(records)
+    behind = run.end if last else run.physical_offset + int(records.positions[end])
+    return DispatchBatch(
+        RecordBatch(records.data, positions, sizes, records.topic), run.physical_offset, behind
+    )

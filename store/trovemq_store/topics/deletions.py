@@ -1,0 +1,138 @@
+"""Which records no longer count because their topic was deleted: `trovemq/deletions.json`, a file of our own.
+
+    {"formatVersion": 1, "deletedBelow": {"T": physical offset, …}, "crc32": "…"}
+
+(the CRC: store/trovemq_store/files/sealed_json.py)
+
+A record of topic T that lies below its physical offset is dead: dispatch, recovery, rebuild and queries
+pass it over. So a topic that is made again starts at queue offset 0 with none of its old messages.
+
+Invariants
+- A deletion is on disk before add() returns, in two equal copies: to forget one would bring messages back.
+- A topic's physical offset never goes down, except by truncate_to() when the log itself was cut shorter.
+- It stays when the log begins beyond it: an archive of the log, rebuilt, still has those records.
+- A file of a newer format is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.json_file import JsonFile
+
+DELETIONS_PATH: Final = "trovemq/deletions.json"
+FORMAT_VERSION: Final = 1
+DELETION_COUNT_MAX: Final = 65_536
+
+
+class TopicDeletions:
+    """topic -> the physical offset below which its records are dead."""
+
+    def __init__(self, file: JsonFile, deleted_below: dict[str, int]) -> None:
+        self._file = file
+        self._deleted_below = deleted_below
+        self._highest = max(deleted_below.values(), default=0)
+        self.version = 0
+        """Another one after each change."""
+
+    @classmethod
+    def load(cls, files: FileSystem) -> TopicDeletions:
+        """TroveError STORE_NEWER for a format that we do not know, STORE_FAILED where it is damaged."""
+        file = JsonFile(files, DELETIONS_PATH, mirror=True, sealed=True)
+        document = file.load()
+        if document is None:
+            return cls(file, {})
+        version = document.get("formatVersion")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise TroveError(
+                errors.STORE_NEWER,
+                f"{DELETIONS_PATH} has format {version}; this version knows {FORMAT_VERSION}",
+                file=DELETIONS_PATH,
+            )
+        table = document.get("deletedBelow")
+        if version != FORMAT_VERSION or not isinstance(table, dict):
+            raise TroveError(errors.STORE_FAILED, f"{DELETIONS_PATH} is damaged", file=DELETIONS_PATH)
+        if not all(isinstance(offset, int) and offset >= 0 for offset in table.values()):
+            raise TroveError(errors.STORE_FAILED, f"{DELETIONS_PATH} has a bad offset", file=DELETIONS_PATH)
+        return cls(file, table)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._deleted_below)
+
+    def snapshot(self) -> TopicDeletions:
+        """As it is now, for who reads it in another thread while topics are deleted."""
+        return TopicDeletions(self._file, self._deleted_below)
+
+    def deleted_below(self, topic: str) -> int:
+        """The topic's records below this physical offset are dead; 0 where none is."""
+        return self._deleted_below.get(topic, 0)
+
+    def entries(self) -> dict[str, int]:
+        return dict(self._deleted_below)
+
+    def add(self, topic: str, physical_offset: int) -> None:
+        """Declares the topic's records below `physical_offset` dead; durable. A lower offset changes nothing.
+
+        TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then nothing has changed.
+        """
+        self.save_added(topic, physical_offset)
+        self.set(topic, physical_offset)
+
+    def save_added(self, topic: str, physical_offset: int) -> None:
+        """The first half of add(): the file has it, and nothing counts before set(). May run in a thread."""
+        if topic not in self._deleted_below and len(self._deleted_below) >= DELETION_COUNT_MAX:
+            raise TroveError(
+                errors.LIMIT_EXCEEDED,
+                f"topics of {DELETION_COUNT_MAX} names were deleted, a store remembers no more; keep this"
+                " topic, or make topics again by names that were deleted before",
+            )
+        if physical_offset > self.deleted_below(topic):
+            fault_point("deletions.before_save")
+            self._save({**self._deleted_below, topic: physical_offset})
+            fault_point("deletions.after_save")
+
+    def save(self) -> None:
+        """Takes back what save_added() wrote. TroveError DISK_FULL, STORE_FAILED."""
+        self._save(self._deleted_below)
+
+    def set(self, topic: str, physical_offset: int) -> None:
+        """The second half of add(): it counts from now on."""
+        if physical_offset > self.deleted_below(topic):
+            self._set({**self._deleted_below, topic: physical_offset})
+
+    def truncate_to(self, physical_offset: int) -> None:
+        """The log ends there after recovery: what is written there next is alive; durable."""
+        if self._highest > physical_offset:
+            capped = {topic: min(below, physical_offset) for topic, below in self._deleted_below.items()}
+            self._replace({topic: below for topic, below in capped.items() if below > 0})
+
+    def alive_mask(self, batch: RecordBatch, physical_offset: int) -> NDArray[np.bool_] | None:
+        """alive[i] for the records of a run that lies at `physical_offset`; None where all are alive."""
+        if not self._deleted_below or physical_offset >= self._highest:
+            return None
+        alive = np.ones(len(batch), dtype=np.bool_)
+        for topic, indexes in batch.topic_groups():
+            if below := self._deleted_below.get(topic):
+                alive[indexes] = physical_offset + batch.positions[indexes] >= below
+        return None if alive.all() else alive
+
+    def _replace(self, deleted_below: dict[str, int]) -> None:
+        self._save(deleted_below)
+        self._set(deleted_below)
+
+    def _save(self, deleted_below: dict[str, int]) -> None:
+        self._file.save({"formatVersion": FORMAT_VERSION, "deletedBelow": dict(deleted_below)})
+
+    def _set(self, deleted_below: dict[str, int]) -> None:
+        self.version += 1
+        self._deleted_below = deleted_below
+        self._highest = max(deleted_below.values(), default=0)

@@ -1,0 +1,110 @@
+"""One small JSON file of the store with its second copy `X.bak`, replaced as a whole.
+
+Invariants
+- `X` is always whole on disk: each copy is replaced atomically, and never both at once.
+- A damaged `X` is survived by reading `X.bak`; where both are damaged the store does not open, rather
+  than start without its topics or offsets.
+
+RocketMQ keeps the content before the last change in `X.bak` (ConfigManager) and reads ours the same way.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem, StorageError
+from trovemq_store.files.paths import parent_directory
+from trovemq_store.files.sealed_json import check_seal, seal
+from trovemq_store.topics import lax_json
+from trovemq_store.topics.lax_json import JsonObject
+
+ADVICE: Final = (
+    "put it back from a backup of the store, or move it and its .bak away: the broker then starts without "
+    "what it said, and keeps every message"
+)
+
+
+class JsonFile:
+    """`path` and `path`.bak. With `mirror` the second copy has the same content, else the one before; with
+    `sealed` each carries its CRC (trovemq_store/files/sealed_json.py): a file of our own, not of RocketMQ."""
+
+    def __init__(self, files: FileSystem, path: str, *, mirror: bool = False, sealed: bool = False) -> None:
+        self.path = path
+        self._files = files
+        self._mirror = mirror
+        self._sealed = sealed
+        self._content: bytes | None = None
+
+    @property
+    def content(self) -> bytes:
+        """As it was loaded or saved last; empty where there is none."""
+        return self._content or b""
+
+    @property
+    def backup_path(self) -> str:
+        return f"{self.path}.bak"
+
+    def load(self) -> JsonObject | None:
+        """The document; None where neither copy exists. TroveError STORE_FAILED where no copy can be read."""
+        faults: list[str] = []
+        for path in (self.path, self.backup_path):
+            try:
+                if (content := self._read(path)) is None:
+                    continue
+                if self._sealed:
+                    check_seal(content)
+                document = lax_json.parse(content)
+            except (ValueError, StorageError) as error:
+                faults.append(f"{path}: {error}")
+                continue
+            self._content = content
+            return document
+        if faults:
+            what = f"{self.path} cannot be read ({'; '.join(faults)}): {ADVICE}"
+            raise TroveError(errors.STORE_FAILED, what, file=self.path)
+        return None
+
+    def save(self, document: JsonObject) -> None:
+        """Durable when it returns. TroveError DISK_FULL, STORE_FAILED (its sync failed) or UNKNOWN_ERROR; the
+        old content then stays."""
+        content = lax_json.render(document)
+        self.save_content(seal(content) if self._sealed else content)
+
+    def save_content(self, content: bytes, *, mirror: bool = False) -> None:
+        """save() for a rendered document; may run in another thread, one call at a time. `mirror`: as if the
+        file had been made with it, this time."""
+        if content == self._content:
+            return
+        try:
+            if (backup := content if mirror or self._mirror else self._content) is not None:
+                fault_point("json.before_backup")
+                self._files.write_atomic(self.backup_path, backup)
+            fault_point("json.before_content")
+            self._files.write_atomic(self.path, content)  # what counts is written last
+            fault_point("json.after_content")
+        except StorageError as error:
+            self._take_back()
+            spec = errors.STORE_FAILED if error.sync_failed else errors.UNKNOWN_ERROR
+            spec = errors.DISK_FULL if error.disk_full else spec
+            raise TroveError(spec, f"{self.path} was not saved: {error}", file=self.path) from error
+        self._content = content
+
+    def _take_back(self) -> None:
+        """Puts back what a failed save may have replaced: refused, it must not count at the next start."""
+        with suppress(StorageError):
+            for path in (self.path, self.backup_path) if self._mirror else (self.path,):
+                if self._content is not None:
+                    self._files.write_atomic(path, self._content)
+                elif self._files.exists(path):
+                    self._files.remove(path)
+                    self._files.sync_directory(parent_directory(path))
+
+    def _read(self, path: str) -> bytes | None:
+        """An empty file counts as missing: RocketMQ leaves one if it dies while it makes it."""
+        if not self._files.exists(path):
+            return None
+        return self._files.read_bytes(path) or None

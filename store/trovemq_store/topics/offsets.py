@@ -1,0 +1,266 @@
+"""How far each consumer group has come: `config/consumerOffset.json` in RocketMQ's shape.
+
+    {"dataVersion": {…}, "offsetTable": {"topic@group": {"0": 123, "1": 0}}}
+
+The value is the next queue offset to consume. Commits need not grow: a reset goes back.
+
+Invariants
+- What is stored never passes `limit(topic, queue_id)`, the queue's end as far as the log is synced; what
+  is held back stays dirty and is stored once the log allows it.
+- What was stored after needs_log(end) is written only when the log is on disk up to there (the caller sees to
+  it): a message may count as consumed because of a copy of it that lies below.
+- The file is written only when something changed.
+- Groups, and queues over all groups, are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
+from trovemq_store.topics import lax_json
+from trovemq_store.topics.json_file import ADVICE, JsonFile
+from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.names import check_group_name
+
+OFFSETS_PATH: Final = "config/consumerOffset.json"
+GROUP_COUNT_MAX: Final = 10_000
+ENTRY_COUNT_MAX: Final = 1_000_000
+OFFSET_MAX: Final = 2**63 - 1
+
+OffsetLimit = Callable[[str, int], int]
+
+
+class PersistWork:
+    """One captured state of the offsets; run() writes it, may block, and may run in another thread."""
+
+    def __init__(self, file: JsonFile, content: bytes, change: int, *, whole: bool) -> None:
+        self._file = file
+        self._content = content
+        self.change = change
+        self.whole = whole
+
+    def run(self) -> None:
+        """Durable when it returns. TroveError DISK_FULL, STORE_FAILED. One run() at a time."""
+        fault_point("offsets.before_save")
+        self._file.save_content(self._content)
+        fault_point("offsets.after_save")
+
+
+class ConsumerOffsets:
+    """The offsets by group, topic and queue. Used from one thread, except PersistWork.run()."""
+
+    def __init__(
+        self, file: JsonFile, document: JsonObject, *, group_count_max: int = GROUP_COUNT_MAX
+    ) -> None:
+        self._file = file
+        # groupTopicMap is derived by RocketMQ itself, and would go stale here
+        self._others = {
+            name: value for name, value in document.items() if name not in ("groupTopicMap", "offsetTable")
+        }
+        self._unknown: JsonObject = {}
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._group_count_max = group_count_max
+        self._topic_counts: dict[str, int] = {}
+        self._entry_count = 0
+        self._change = 0
+        self._persisted_change = 0
+        self.limit: OffsetLimit | None = None
+        self.log_needed = 0
+        """The log must be on disk up to here before the file is written."""
+        self._read(document.get("offsetTable") or {})
+
+    @classmethod
+    def load(cls, files: FileSystem, *, group_count_max: int = GROUP_COUNT_MAX) -> ConsumerOffsets:
+        """TroveError STORE_FAILED where neither the file nor its .bak can be read."""
+        file = JsonFile(files, OFFSETS_PATH)
+        try:
+            return cls(file, file.load() or {}, group_count_max=group_count_max)
+        except ValueError as error:
+            what = f"{OFFSETS_PATH}: {error}: {ADVICE}"
+            raise TroveError(errors.STORE_FAILED, what, file=OFFSETS_PATH) from error
+
+    @property
+    def dirty(self) -> bool:
+        return self._change != self._persisted_change
+
+    def __len__(self) -> int:
+        return self._entry_count
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The next queue offset to consume; None where the group has none for this queue."""
+        return self._table.get((topic, group), {}).get(queue_id)
+
+    def entries(self) -> Iterator[tuple[str, str, int, int]]:
+        """(group, topic, queue id, offset), sorted."""
+        for (topic, group), queues in sorted(self._table.items(), key=lambda item: (item[0][1], item[0][0])):
+            for queue_id in sorted(queues):
+                yield group, topic, queue_id, queues[queue_id]
+
+    def groups(self, topic: str | None = None) -> list[str]:
+        """The groups that have an offset (for the topic), sorted."""
+        return sorted({group for owner, group in self._table if topic in (None, owner)})
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every (group, topic) that has an offset."""
+        return [(group, topic) for topic, group in self._table]
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, durable: bool = False) -> None:
+        """Sets the offset, forwards or back; with `durable` it is on disk before the call returns.
+
+        The caller has checked the topic, the queue and the range. TroveError GROUP_ILLEGAL,
+        REQUEST_ILLEGAL, LIMIT_EXCEEDED; with `durable` DISK_FULL, STORE_FAILED too (then the change is
+        not made).
+        """
+        check_group_name(group)
+        if not 0 <= offset <= OFFSET_MAX or not 0 <= queue_id <= 0x7FFF_FFFF:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL, f"queue {queue_id}, offset {offset}: out of range", field="offset"
+            )
+        before = self.get(group, topic, queue_id)
+        if before != offset:
+            self._set(group, topic, queue_id, offset)
+        if durable:
+            try:
+                self.persist()
+            except TroveError:
+                self._restore(group, topic, queue_id, before)
+                raise
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Sets several queues' offsets at once; durable. Raises as commit()."""
+        before = {queue_id: self.get(group, topic, queue_id) for queue_id in offsets}
+        try:
+            for queue_id, offset in offsets.items():
+                self.commit(group, topic, queue_id, offset)
+            self.persist()
+        except TroveError:
+            for queue_id, offset_before in before.items():
+                self._restore(group, topic, queue_id, offset_before)
+            raise
+
+    def cap(self, topic: str, queue_id: int, offset_max: int) -> None:
+        """After recovery: no group's offset of the queue stays above its end."""
+        for (owner, group), queues in self._table.items():
+            if owner == topic and queues.get(queue_id, 0) > offset_max:
+                self._set(group, topic, queue_id, offset_max)
+
+    def cap_all(self, offset_max: OffsetLimit) -> None:
+        """cap() for every stored entry; `offset_max(topic, queue_id)` is the queue's end."""
+        for group, topic, queue_id, offset in list(self.entries()):
+            if offset > (end := offset_max(topic, queue_id)):
+                self._set(group, topic, queue_id, end)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forgets every group's offsets of the topic; durable with the next persist()."""
+        for key in [key for key in self._table if key[0] == topic]:
+            self._entry_count -= len(self._table.pop(key))
+            self._count_topic(key[1], -1)
+            self._change += 1
+
+    def delete_group(self, group: str) -> None:
+        """Forgets the group's offsets of every topic; durable with the next persist()."""
+        for key in [key for key in self._table if key[1] == group]:
+            self._entry_count -= len(self._table.pop(key))
+            self._count_topic(group, -1)
+            self._change += 1
+
+    def needs_log(self, end: int) -> None:
+        """What is stored from now on rests on what the log has below `end`."""
+        self.log_needed = max(self.log_needed, end)
+
+    def begin_persist(self) -> PersistWork | None:
+        """What run() would write now; None where nothing changed since finish_persist()."""
+        if not self.dirty:
+            return None
+        table: dict[str, object] = dict(self._unknown)
+        whole = True
+        for (topic, group), queues in self._table.items():
+            stored = {
+                str(queue_id): self._limited(topic, queue_id, offset) for queue_id, offset in queues.items()
+            }
+            whole = whole and all(stored[str(queue_id)] == offset for queue_id, offset in queues.items())
+            table[f"{topic}@{group}"] = stored
+        content = lax_json.render({**self._others, "offsetTable": table})
+        return PersistWork(self._file, content, self._change, whole=whole)
+
+    def finish_persist(self, work: PersistWork) -> None:
+        """Call on the owner's thread after run()."""
+        if work.whole:
+            self._persisted_change = max(self._persisted_change, work.change)
+
+    def persist(self) -> None:
+        """Brings the offsets to disk if they changed. TroveError DISK_FULL, STORE_FAILED."""
+        work = self.begin_persist()
+        if work is not None:
+            work.run()
+            self.finish_persist(work)
+
+    def _limited(self, topic: str, queue_id: int, offset: int) -> int:
+        return offset if self.limit is None else min(offset, self.limit(topic, queue_id))
+
+    def _set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        queues = self._table.get((topic, group))
+        if queues is None or queue_id not in queues:
+            self._check_limits(group)
+        if queues is None:
+            queues = self._table[topic, group] = {}
+            self._count_topic(group, 1)
+        if queue_id not in queues:
+            self._entry_count += 1
+        queues[queue_id] = offset
+        self._change += 1
+
+    def _restore(self, group: str, topic: str, queue_id: int, before: int | None) -> None:
+        """Undoes a change that could not be saved."""
+        queues = self._table.get((topic, group))
+        if queues is None or queues.get(queue_id) == before:
+            return
+        self._change += 1
+        if before is not None:
+            queues[queue_id] = before
+            return
+        del queues[queue_id]
+        self._entry_count -= 1
+        if not queues:
+            del self._table[topic, group]
+            self._count_topic(group, -1)
+
+    def _count_topic(self, group: str, step: int) -> None:
+        count = self._topic_counts.get(group, 0) + step
+        if count:
+            self._topic_counts[group] = count
+        else:
+            del self._topic_counts[group]
+
+    def _check_limits(self, group: str) -> None:
+        if group not in self._topic_counts and len(self._topic_counts) >= self._group_count_max:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {self._group_count_max} groups already")
+        if self._entry_count >= ENTRY_COUNT_MAX:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"this broker keeps {ENTRY_COUNT_MAX} offsets already")
+
+    def _read(self, table: object) -> None:
+        if not isinstance(table, dict):
+            raise ValueError("offsetTable is no object")
+        for name, queues in table.items():
+            topic, separator, group = name.partition("@")
+            if not isinstance(queues, dict):
+                raise ValueError(f"offsetTable: {name!r} is no object")
+            if not separator:
+                self._unknown[name] = queues
+                continue
+            self._table[topic, group] = {
+                int(queue_id): _offset(name, value) for queue_id, value in queues.items()
+            }
+            self._entry_count += len(queues)
+            self._count_topic(group, 1)
+
+
+def _offset(name: str, value: object) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"offsetTable: {name!r} has the offset {value!r}")
+    return value

@@ -1,0 +1,210 @@
+"""What changed of the topics since `config/topics.json` was written: `trovemq/topics.journal`, appended to.
+
+To write all topics for each change costs as much as there are topics. So changes of a large table are
+appended here, several in one write and one sync; topics.json is written now and then and at a clean stop.
+
+An entry, little-endian; the next one begins at the next multiple of 8:
+
+| offset | width | field      | notes                                                       |
+|--------|-------|------------|-------------------------------------------------------------|
+| 0      | u64   | generation | one more each time that topics.json was written             |
+| 8      | u32   | number     | of the entry in its generation, from 0                      |
+| 12     | u32   | size       | of the body                                                 |
+| 16     | u32   | crc        | CRC-32 of bytes 0 to 15 and the body                        |
+| 20     | bytes | body       | a JSON object, one of                                       |
+
+    {"base": CRC-32}                               always number 0: of the topics.json that is gone on from
+    {"topic": name, "value": object or null, "dataVersion": object}      made or altered; null: deleted
+    {"written": CRC-32}                            topics.json with this CRC has all entries before
+
+Invariants
+- An entry is on disk before its change counts.
+- A generation is written from the file's begin on, over the one before, after topics.json with all of that is
+  on disk. What is left of older ones behind it is told by its generation.
+- After a clean stop there is no journal: what another broker changes of topics.json then counts.
+- A refused change leaves no entry: its header is made zero where the disk lets us.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import Buffer, File, FileSystem, StorageError
+from trovemq_store.files.paths import parent_directory
+from trovemq_store.topics.lax_json import JsonObject, object_member
+
+PATH: Final = "trovemq/topics.journal"
+FILE_SIZE: Final = 256 << 10
+_HEADER: Final = Struct("<QIII")
+_CRC_FROM: Final = 16
+_ALIGNMENT: Final = 8
+_ROOM_KEPT: Final = 256
+"""For the first entry of a generation, and for `written`."""
+
+
+class TopicJournal:
+    """One store's. load() first; begin() before the first append() of a generation."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        self._generation = 0
+        self._number = 0
+        self._position = 0
+        self.base: int | None = None
+        """CRC of the topics.json that the present entries go on from; None where there is no entry."""
+
+    def load(self) -> list[JsonObject]:
+        """The changes of the last generation, oldest first; none where topics.json has them all already.
+
+        TroveError STORE_FAILED where an entry in the middle is damaged.
+        """
+        self._generation = self._number = self._position = 0
+        self.base = None
+        if not self._files.exists(PATH):
+            return []
+        data = self._files.read_bytes(PATH)
+        bodies = []
+        while (entry := self._entry(data)) is not None:
+            generation, size, body = entry
+            self._generation, self._number = generation, self._number + 1
+            self._position += _aligned(_HEADER.size + size)
+            bodies.append(body)
+        self._check_end(data)
+        return self._changes(bodies)
+
+    def _entry(self, data: bytes) -> tuple[int, int, JsonObject] | None:
+        at = self._position
+        if at + _HEADER.size > len(data):
+            return None
+        generation, number, size, crc = _HEADER.unpack_from(data, at)
+        body = data[at + _HEADER.size : at + _HEADER.size + size]
+        follows = number == self._number and (number == 0 or generation == self._generation)
+        if not generation or not follows or crc != crc32(body, crc32(data[at : at + _CRC_FROM])):
+            return None
+        document: JsonObject = json.loads(body)
+        return generation, size, document
+
+    def _check_end(self, data: bytes) -> None:
+        """A later entry of the same generation behind the end: the one that should stand there is damaged."""
+        if not self._number:
+            return
+        marker = self._generation.to_bytes(8, "little")
+        at = data.find(marker, self._position)
+        while at >= 0:
+            _, number, size, crc = _HEADER.unpack_from(data.ljust(at + _HEADER.size, b"\0"), at)
+            body = data[at + _HEADER.size : at + _HEADER.size + size]
+            if number > self._number and crc == crc32(body, crc32(data[at : at + _CRC_FROM])):
+                what = f"{PATH} is damaged at {self._position}: topics that were made are behind it"
+                raise TroveError(errors.STORE_FAILED, f"{what}; put it back from a backup of the store")
+            at = data.find(marker, at + _ALIGNMENT)
+
+    def _changes(self, bodies: Sequence[JsonObject]) -> list[JsonObject]:
+        if not bodies:
+            return []
+        base = bodies[0].get("base")
+        self.base = base if isinstance(base, int) else None
+        return list(bodies[1:])
+
+    @property
+    def entry_count(self) -> int:
+        """Of the present generation."""
+        return self._number
+
+    # --- writing ------------------------------------------------------------------------------------
+    def has_room(self, changes: Sequence[bytes]) -> bool:
+        """Whether append() of these may be called."""
+        size = sum(_aligned(_HEADER.size + len(body)) for body in changes)
+        return self._position + size + _ROOM_KEPT <= FILE_SIZE
+
+    def restart(self, base: int) -> None:
+        """topics.json has everything and has this CRC: the next entry begins a generation."""
+        self.base = base
+        self._generation += 1
+        self._number = self._position = 0
+
+    def append(self, changes: Sequence[bytes]) -> None:
+        """One write and one sync; durable when it returns. TroveError DISK_FULL, STORE_FAILED (the sync
+        failed), UNKNOWN_ERROR; then nothing has changed."""
+        assert self.base is not None, "restart() says what it goes on from"
+        first = [] if self._number else [json.dumps({"base": self.base}).encode()]
+        data, number = bytearray(), self._number
+        for body in (*first, *changes):
+            head = _HEADER.pack(self._generation, number, len(body), 0)[:_CRC_FROM]
+            data += head + crc32(body, crc32(head)).to_bytes(4, "little") + body
+            data += bytes(_aligned(len(data)) - len(data))
+            number += 1
+        assert self._position + len(data) <= FILE_SIZE, "has_room() was asked"
+        try:
+            self._write(data)
+        except StorageError as error:
+            spec = errors.STORE_FAILED if error.sync_failed else errors.UNKNOWN_ERROR
+            spec = errors.DISK_FULL if error.disk_full else spec
+            raise TroveError(spec, f"{PATH} was not written: {error}", file=PATH) from error
+        self._position += len(data)
+        self._number = number
+
+    def note_written(self, crc: int) -> None:
+        """Before topics.json with that CRC, which has all entries, replaces the old one. As append()."""
+        if self._number:
+            self.append([json.dumps({"written": crc}).encode()])
+
+    def remove(self) -> None:
+        """topics.json has everything. StorageError."""
+        assert not self._number, "else changes would be lost"
+        if self._files.exists(PATH):
+            self._files.remove(PATH)
+            self._files.sync_directory(parent_directory(PATH))
+
+    def _write(self, data: Buffer) -> None:
+        file = self._opened()
+        try:
+            file.write(self._position, data)
+            file.sync()
+        except StorageError:
+            with suppress(StorageError):
+                file.write(self._position, bytes(_HEADER.size))
+            raise
+        finally:
+            file.close()
+
+    def _opened(self) -> File:
+        if self._files.exists(PATH):
+            return self._files.open(PATH)
+        file = self._files.create(PATH, FILE_SIZE, preallocate=True)
+        self._files.sync_directory(parent_directory(PATH))
+        return file
+
+
+def is_written(changes: Sequence[JsonObject], crc: int, base: int | None) -> bool:
+    """Whether the topics.json with this CRC has all of these changes."""
+    return not changes or (crc != base and any(change.get("written") == crc for change in changes))
+
+
+def with_changes(document: JsonObject, changes: Sequence[JsonObject]) -> JsonObject:
+    """The document of topics.json with what the journal has beyond it.
+
+    Where that file is not the one that the changes go on from, another broker wrote it after a crash of ours,
+    or it is the older copy: every change counts then too, for each says all of its topic.
+    """
+    table, version = dict(object_member(document, "topicConfigTable")), document.get("dataVersion")
+    for change in changes:
+        name = change.get("topic")
+        if not isinstance(name, str):
+            continue
+        if change.get("value") is None:
+            table.pop(name, None)
+        else:
+            table[name] = change["value"]
+        version = change.get("dataVersion", version)
+    return {**document, "dataVersion": version, "topicConfigTable": table}
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,121 @@
+"""How the topics come to disk: as a whole in `config/topics.json`, or as changes in a journal beside it.
+
+A small table is written as a whole for each change, as RocketMQ does it. From JOURNAL_FROM topics on a change
+is appended to the journal, and the whole is written when the journal is full, and at a clean stop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+from zlib import crc32
+
+from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.json_file import JsonFile
+from trovemq_store.topics.lax_json import JsonObject, object_member, render
+from trovemq_store.topics.topic_journal import TopicJournal, is_written, with_changes
+
+TOPICS_PATH: Final = "config/topics.json"
+JOURNAL_FROM: Final = 256
+_TABLE: Final = "topicConfigTable"
+_NO_TOPICS: Final = f'\n\t"{_TABLE}":{{}}'
+
+
+class TopicSaving:
+    """One change on its way to disk. `run()` may block, and may run in another thread; finish() on the
+    owner's thread where it did not raise."""
+
+    def __init__(
+        self, file: TopicsFile, texts: Mapping[str, str | None], content: bytes, changes: list[bytes]
+    ):
+        self._file = file
+        self._texts = texts
+        self._content = content
+        self._changes = changes
+
+    def run(self) -> None:
+        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then what is on disk is as it was."""
+        if self._content:
+            self._file.write_content(self._content)
+        else:
+            self._file.journal.append(self._changes)
+
+    def finish(self) -> None:
+        self._file.took(self._texts)
+
+
+class TopicsFile:
+    """One store's. load() first."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._file = JsonFile(files, TOPICS_PATH)
+        self.journal = TopicJournal(files)
+        self._head: JsonObject = {}
+        self._texts: dict[str, str] = {}
+        self._whole_next = False
+        """The journal's entries go on from another file than the one that is there."""
+
+    def load(self) -> JsonObject:
+        """The document with the changes of the journal. TroveError STORE_FAILED; ValueError."""
+        document = self._file.load() or {}
+        changes, crc = self.journal.load(), crc32(self._file.content)
+        if is_written(changes, crc, self.journal.base):
+            self.journal.restart(crc)
+        else:
+            document = with_changes(document, changes)
+            self._whole_next = self.journal.base != crc
+        self._head = {name: {} if name == _TABLE else value for name, value in document.items()}
+        self._texts = {name: _text(name, value) for name, value in object_member(document, _TABLE).items()}
+        return document
+
+    def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> TopicSaving:
+        """None: the topic is deleted."""
+        texts = {name: None if value is None else _text(name, value) for name, value in changes.items()}
+        entries: list[bytes] = []
+        if len(self._texts) >= JOURNAL_FROM and not self._whole_next:
+            entries = [_entry(name, value, version) for name, value in changes.items()]
+        content = b""
+        if not entries or not self.journal.has_room(entries):
+            content = self._content({**self._texts, **texts}, version)
+        return TopicSaving(self, texts, content, entries)
+
+    def took(self, texts: Mapping[str, str | None]) -> None:
+        """A change is on disk."""
+        for name, text in texts.items():
+            if text is None:
+                self._texts.pop(name, None)
+            else:
+                self._texts[name] = text
+
+    def write_all(self, version: JsonObject) -> None:
+        """The whole file, and no journal: what another broker changes then counts. May block. TroveError as
+        run(); StorageError."""
+        if self.journal.entry_count:
+            self.write_content(self._content(self._texts, version))
+        self.journal.remove()
+
+    def write_content(self, content: bytes) -> None:
+        """Atomic, also with the journal: all is there before and after it."""
+        crc = crc32(content)
+        self.journal.note_written(crc)
+        self._file.save_content(content, mirror=len(self._texts) >= JOURNAL_FROM)
+        self.journal.restart(crc)
+        self._whole_next = False
+
+    def _content(self, texts: Mapping[str, str | None], version: JsonObject) -> bytes:
+        """As lax_json.render() of it all, without rendering each topic again."""
+        head = render({**self._head, "dataVersion": version, _TABLE: {}}).decode("utf-8", "surrogatepass")
+        lines = ",\n".join(text for text in texts.values() if text is not None)
+        if lines:
+            head = head.replace(_NO_TOPICS, f'\n\t"{_TABLE}":{{\n{lines}\n\t}}', 1)
+        return head.encode("utf-8", "surrogatepass")
+
+
+def _text(name: str, value: object) -> str:
+    text = json.dumps(value, indent="\t", separators=(",", ":"), ensure_ascii=False)
+    return f"\t\t{json.dumps(name, ensure_ascii=False)}:" + text.replace("\n", "\n\t\t")
+
+
+def _entry(name: str, value: JsonObject | None, version: JsonObject) -> bytes:
+    return json.dumps({"topic": name, "value": value, "dataVersion": version}).encode()
