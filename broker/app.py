@@ -192,9 +192,10 @@ class BrokerApp:
             services.offsets,
             services.long_polls,
             services.traffic,
+            turns=services.turns,
             topic_hold=services.retention.topic_hold,
             broker_info=lambda: broker_info(view),
-            counters=statistics.counters,
+            counters=statistics.counter_steps,
         )
         query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
         search_pb2_grpc.add_SearchServiceServicer_to_server(services.searches, server)

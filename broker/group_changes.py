@@ -10,7 +10,9 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
+from typing import Final
 
 from broker.delivery.delivery import Delivery
 from broker.topic_changes import TopicChanges
@@ -18,9 +20,12 @@ from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import retry_topics
 from trovemq_store.topics.retry_policy import RetryPolicy
 from trovemq_store.topics.subscription_groups import GroupChange, SubscriptionGroup, SubscriptionGroups
+
+PAIRS_STEP: Final = 512
 
 
 class GroupChanges:
@@ -87,17 +92,25 @@ class GroupChanges:
 
     def topics_of(self, name: str) -> list[str]:
         """The topics that the group has offsets or messages in flight of, without its retry topics."""
-        return self.topics_by_group().get(name, [])
+        return _without_retries(name, {topic for group, topic in self._pairs() if group == name})
 
-    def topics_by_group(self) -> dict[str, list[str]]:
+    def topics_by_group(self) -> Steps[dict[str, list[str]]]:
         """topics_of() every group that has any."""
         read: dict[str, set[str]] = {}
-        for group, topic in (*self._delivery.pairs(), *self._store.offsets.pairs()):
+        for number, (group, topic) in enumerate(self._pairs(), 1):
+            if number % PAIRS_STEP == 0:
+                yield
             read.setdefault(group, set()).add(topic)
-        return {
-            group: sorted(topics - {retry for topic in topics for retry in retry_topics(group, topic)})
-            for group, topics in read.items()
-        }
+        found = {}
+        for number, (group, topics) in enumerate(read.items(), 1):
+            if number % PAIRS_STEP == 0:
+                yield
+            found[group] = _without_retries(group, topics)
+        return found
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """(group, topic), some of them twice."""
+        return chain(self._delivery.pairs(), self._store.offsets.pairs())
 
     def _own_retry_topics(self, name: str, topics: list[str]) -> list[str]:
         """Those in the table, without any that may be the retry topic of another group (`a` reading `b` has
@@ -127,3 +140,8 @@ class GroupChanges:
             await run_in_thread(change.run)
         finally:
             self._groups.finish(change)
+
+
+def _without_retries(group: str, topics: set[str]) -> list[str]:
+    """Without the group's own retry topics."""
+    return sorted(topics - {retry for topic in topics for retry in retry_topics(group, topic)})

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
+from trovemq_daemon.exposition import text_in_turns
 
 CONNECTIONS_MAX: Final = 128
 STOP_TIME_MAX_S: Final = 2
+PIECE_SIZE: Final = 64 << 10
 
 ReadyCheck = Callable[[], str]
 """Returns what is wrong in a few words, or an empty text where all is well. Quick and synchronous."""
@@ -81,6 +83,7 @@ class OpsHttp:
                 *routes,
             ]
         )
+        self._one_scrape = asyncio.Lock()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -107,7 +110,10 @@ class OpsHttp:
         await self._task
 
     async def _metrics(self, _request: Request) -> Response:
-        return Response(generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        async with self._one_scrape:
+            parts = await text_in_turns(self._registry)
+        headers = {"content-type": CONTENT_TYPE_LATEST, "content-length": str(sum(map(len, parts)))}
+        return StreamingResponse(_pieces(parts), headers=headers)
 
     async def _healthz(self, _request: Request) -> Response:
         return JSONResponse({"alive": True})
@@ -118,6 +124,17 @@ class OpsHttp:
         checks = {name: {"ok": not detail, "detail": detail} for name, detail in problems.items()}
         answer = {"ready": ready, "checks": checks, "warnings": self._readiness.warnings()}
         return JSONResponse(answer, status_code=200 if ready else 503)
+
+
+async def _pieces(parts: list[bytes]) -> AsyncIterator[bytes]:
+    """Each goes as soon as it is sent; the parts are used up."""
+    parts.reverse()
+    piece = bytearray()
+    while parts:
+        piece += parts.pop()
+        if len(piece) >= PIECE_SIZE or not parts:
+            yield bytes(piece)
+            piece.clear()
 
 
 def _bind(address: Address) -> socket.socket:

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from broker.delivery.queue_state import QueueState
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import Steps
+
+STATES_STEP: Final = 256
+"""Queue states of one step."""
 
 
 @dataclass(slots=True)
@@ -32,12 +37,14 @@ class GroupStanding:
             self.oldest = other.oldest
 
 
-def group_standings(
+def standing_steps(
     store: MessageStore, states: Iterable[QueueState], now_ms: int, entries_max: int
-) -> dict[tuple[str, str], GroupStanding]:
+) -> Steps[dict[tuple[str, str], GroupStanding]]:
     """By (group, stored topic), for at most that many of them."""
     standings: dict[tuple[str, str], GroupStanding] = {}
-    for state in states:
+    for number, state in enumerate(list(states), 1):
+        if number % STATES_STEP == 0:
+            yield
         key = (state.group, state.topic)
         standing = standings.get(key)
         if standing is None:

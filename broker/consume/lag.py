@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import Steps
 from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.topics.names import RETRY_PREFIX, retry_topics
+
+PAIRS_STEP: Final = 64
+"""Groups and topics of one step."""
 
 
 @dataclass(slots=True)
@@ -22,21 +27,20 @@ class ConsumerLag:
     oldest: int | None = None
 
 
-def consumer_lags(
+def lag_steps(
     store: MessageStore, entries_max: int, delayed: Callable[[str], int]
-) -> dict[tuple[str, str], ConsumerLag]:
+) -> Steps[dict[tuple[str, str], ConsumerLag]]:
     """By (group, topic), for at most that many of them. `delayed`: how many messages wait for a topic."""
     lags: dict[tuple[str, str], ConsumerLag] = {}
-    for group, topic, queue_id, offset in store.offsets.entries():
-        lag = lags.get((group, topic))
-        if lag is None:
-            if len(lags) >= entries_max:
-                continue
-            lag = lags[group, topic] = ConsumerLag()
-        queue = store.consume_queues.get(topic, queue_id)
-        if queue is not None:
-            _add(store, lag, queue, offset)
-    _add_retries(store, lags, entries_max, delayed)
+    for number, (group, topic) in enumerate(store.offsets.pairs()[:entries_max], 1):
+        lag = lags[group, topic] = ConsumerLag()
+        for queue_id, offset in store.offsets.of(group, topic):
+            queue = store.consume_queues.get(topic, queue_id)
+            if queue is not None:
+                _add(store, lag, queue, offset)
+        if number % PAIRS_STEP == 0:
+            yield
+    yield from _add_retries(store, lags, entries_max, delayed)
     return lags
 
 
@@ -45,10 +49,12 @@ def _add_retries(
     lags: dict[tuple[str, str], ConsumerLag],
     entries_max: int,
     delayed: Callable[[str], int],
-) -> None:
+) -> Steps[None]:
     read = [(group, topic) for group, topic in lags if not topic.startswith(RETRY_PREFIX)]
     retries = dict.fromkeys((group, retry) for group, topic in read for retry in retry_topics(group, topic))
-    for group, retry in retries:
+    for number, (group, retry) in enumerate(retries, 1):
+        if number % PAIRS_STEP == 0:
+            yield
         waiting = delayed(retry)
         lag = lags.get((group, retry))
         if lag is None:

@@ -18,22 +18,27 @@ from broker.delivery.context import Context
 from broker.delivery.priority_order import PriorityOrder
 from broker.delivery.queue_state import QueueState
 from trovemq_proto.records.priorities import PRIORITY_COUNT
+from trovemq_store.engine.steps import Steps
 
 MESSAGES_MAX: Final = 32_768
 """That one round looks at, about."""
+STATES_STEP: Final = 1_024
+"""Queue states of one step, where none has an order."""
 _STEP: Final = 16_384
 """Offsets of which one priority's messages are counted at once."""
 
 
-def waiting_by_priority(
+def waiting_steps(
     context: Context, states: Iterable[QueueState], entries_max: int, messages_max: int = MESSAGES_MAX
-) -> dict[tuple[str, str], list[int]]:
+) -> Steps[dict[tuple[str, str], list[int]]]:
     """(group, topic) -> messages of priority 0 … 9 that the group was never handed, for at most that many of
     them. What is not counted to its end yet is left out; the next rounds go on with it."""
     found: dict[tuple[str, str], list[int]] = {}
     unknown: set[tuple[str, str]] = set()
     left = messages_max
-    for state in states:
+    for number, state in enumerate(list(states), 1):
+        if number % STATES_STEP == 0 or state.order is not None:
+            yield
         key = (state.group, state.topic)
         if state.order is None or (key not in found and len(found) >= entries_max):
             continue

@@ -11,18 +11,21 @@ from broker.consume.long_poll import LongPolls
 from broker.consume.offsets import OffsetKeeper, ResetTarget
 from broker.held_log import TopicHold
 from broker.server.traffic import Traffic
+from broker.server.turns import Turns
 from broker.topic_changes import TopicChanges
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
+from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import is_system_topic
 from trovemq_store.topics.topic_options import option_texts
 from trovemq_store.topics.topics import QUEUE_COUNT_DEFAULT, TopicConfig
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 NO_OFFSET = -1
+TOPICS_STEP = 128
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -36,15 +39,17 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         long_polls: LongPolls,
         traffic: Traffic,
         *,
+        turns: Turns,
         topic_hold: Callable[[str], TopicHold | None],
         broker_info: Callable[[], common_pb2.BrokerInfo],
-        counters: Callable[[], dict[str, int]],
+        counters: Callable[[], Steps[dict[str, int]]],
     ) -> None:
         self._store = store
         self._changes = changes
         self._offsets = offsets
         self._long_polls = long_polls
         self._traffic = traffic
+        self._turns = turns
         self._topic_hold = topic_hold
         self._broker_info = broker_info
         self._counters = counters
@@ -88,14 +93,21 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListTopicsRequest, _context: Context
     ) -> admin_pb2.ListTopicsReply:
         """Every topic of the table and every one that the store has a queue of."""
+        return await self._turns.run(self._list_steps(include_system=request.include_system))
+
+    def _list_steps(self, *, include_system: bool) -> Steps[admin_pb2.ListTopicsReply]:
         names = {*self._store.topics.names(include_system=True), *self._store.consume_queues.topics()}
-        return admin_pb2.ListTopicsReply(
-            topics=[
-                self._description(name, self._store.topics.get(name), with_queues=False)
-                for name in sorted(names)
-                if request.include_system or not is_system_topic(name)
-            ]
-        )
+        yield
+        reply = admin_pb2.ListTopicsReply()
+        for number, name in enumerate(sorted(names), 1):
+            if number % TOPICS_STEP == 0:
+                yield
+            config = self._store.topics.get(name)
+            if config is None and not self._store.consume_queues.has_topic(name):
+                continue  # deleted meanwhile
+            if include_system or not is_system_topic(name):
+                reply.topics.append(self._description(name, config, with_queues=False))
+        return reply
 
     async def DeleteTopic(  # noqa: N802
         self, request: admin_pb2.DeleteTopicRequest, _context: Context
@@ -168,7 +180,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def GetStatistics(  # noqa: N802
         self, _request: admin_pb2.GetStatisticsRequest, _context: Context
     ) -> admin_pb2.Statistics:
-        return admin_pb2.Statistics(broker=self._broker_info(), counters=self._counters())
+        return admin_pb2.Statistics(
+            broker=self._broker_info(), counters=await self._turns.run(self._counters())
+        )
 
 
 def _wire_hold(hold: TopicHold) -> admin_pb2.TopicHold:

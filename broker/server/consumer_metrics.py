@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
+from broker.consume.group_standing import GroupStanding
 from broker.server.metric_families import NodeFamilies, Samples, flag
 from broker.server.rocketmq.clients import Client
 from broker.server.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
@@ -30,6 +31,7 @@ CONSUMER_LABELS: Final = (
 )
 PUSHED: Final = (v2.PUSH_CONSUMER, v2.LITE_PUSH_CONSUMER)
 UNKNOWN: Final = "unknown"  # what a client did not say of itself
+CLIENTS_STEP: Final = 512
 
 
 class ConsumerMetrics:
@@ -50,26 +52,32 @@ class ConsumerMetrics:
     def _groups(self) -> Iterator[Metric]:
         gauges = self._families.gauges
         now_ms = self._statistics.clock_ms()
-        rows = [(group_values(*key), standing) for key, standing in self._statistics.standings().items()]
-        yield gauges(
+        standings: dict[tuple[str, str], GroupStanding] = {}
+
+        def ready() -> Samples:
+            standings.update((yield from self._statistics.standings()))
+            for key, standing in standings.items():
+                yield group_values(*key), standing.ready
+
+        yield from gauges(
             "rocketmq_consumer_ready_messages",
             "Messages that the group has neither consumed nor in flight.",
             GROUP_LABELS,
-            ((values, standing.ready) for values, standing in rows),
+            ready(),
         )
-        yield gauges(
+        yield from gauges(
             "rocketmq_consumer_inflight_messages",
             "Messages handed out and invisible now.",
             GROUP_LABELS,
-            ((values, standing.in_flight) for values, standing in rows),
+            ((group_values(*key), standing.in_flight) for key, standing in standings.items()),
         )
-        yield gauges(
+        yield from gauges(
             "rocketmq_consumer_queueing_latency",
             "Age of the oldest message never delivered to the group, in milliseconds.",
             GROUP_LABELS,
             (
-                (values, 0 if standing.oldest is None else max(0, now_ms - standing.oldest))
-                for values, standing in rows
+                (group_values(*key), 0 if standing.oldest is None else max(0, now_ms - standing.oldest))
+                for key, standing in standings.items()
             ),
         )
         for name, what, table in (
@@ -85,17 +93,17 @@ class ConsumerMetrics:
             ),
         ):
             samples = ((group_values(*key), count) for key, count in islice(table.items(), GROUP_ENTRIES_MAX))
-            yield self._families.counters(name, what, GROUP_LABELS, samples)
+            yield from self._families.counters(name, what, GROUP_LABELS, samples)
 
     def _connections(self) -> Iterator[Metric]:
         clients = list(self._statistics.clients)
-        yield self._families.gauges(
+        yield from self._families.gauges(
             "rocketmq_producer_connections",
             "Connected producers.",
             PRODUCER_LABELS,
             _counted((client for client in clients if client.is_producer), _producer_values),
         )
-        yield self._families.gauges(
+        yield from self._families.gauges(
             "rocketmq_consumer_connections",
             "Connected consumers.",
             CONSUMER_LABELS,
@@ -107,16 +115,16 @@ class ConsumerMetrics:
         timers, topics = statistics.model.timers, statistics.store.topics
         waiting = timers.pending_by_topic().items()
         pending = {topic: count for topic, count in waiting if count or topics.get(topic) is not None}
-        yield families.gauges(
+        yield from families.gauges(
             "rocketmq_timing_messages", "Delayed messages that wait.", ("topic",), _by_topic(pending)
         )
-        yield families.counters(
+        yield from families.counters(
             "rocketmq_timer_enqueue",
             "Delayed messages taken to wait.",
             ("topic",),
             _by_topic(timers.enqueued),
         )
-        yield families.counters(
+        yield from families.counters(
             "rocketmq_timer_dequeue",
             "Delayed messages whose time came.",
             ("topic",),
@@ -130,19 +138,19 @@ class ConsumerMetrics:
 
     def _transactions(self) -> Iterator[Metric]:
         families, transactions = self._families, self._statistics.model.transactions
-        yield families.gauges(
+        yield from families.gauges(
             "rocketmq_half_messages",
             "Half messages whose transactions are open.",
             ("topic",),
             _by_topic(transactions.open_by_topic),
         )
-        yield families.counters(
+        yield from families.counters(
             "rocketmq_commit_messages",
             "Transactions committed.",
             ("topic",),
             _by_topic(transactions.committed),
         )
-        yield families.counters(
+        yield from families.counters(
             "rocketmq_rollback_messages",
             "Transactions rolled back.",
             ("topic",),
@@ -201,12 +209,17 @@ def group_values(group: str, topic: str) -> tuple[str, ...]:
 
 
 def _by_topic(table: Mapping[str, int]) -> Samples:
-    return (((topic,), count) for topic, count in table.items())
+    return [((topic,), count) for topic, count in table.items()]
 
 
 def _counted(clients: Iterable[Client], values_of: Callable[[Client], tuple[str, ...]]) -> Samples:
     """How many clients have the same values."""
-    return islice(Counter(map(values_of, clients)).items(), GROUP_ENTRIES_MAX)
+    counts: Counter[tuple[str, ...]] = Counter()
+    for number, client in enumerate(clients, 1):
+        counts[values_of(client)] += 1
+        if number % CLIENTS_STEP == 0:
+            yield None
+    yield from islice(counts.items(), GROUP_ENTRIES_MAX)
 
 
 def _producer_values(client: Client) -> tuple[str, ...]:

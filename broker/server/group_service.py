@@ -39,12 +39,14 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2, group_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import check_group_name, is_system_group, is_system_topic
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 RESEND_MAX: Final = 1_000  # of one call
+GROUPS_STEP: Final = 64
 LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # for the copies of one dead letter
 
 
@@ -83,7 +85,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     ) -> group_pb2.GroupDescription:
         settings = request.settings if request.HasField("settings") else None
         await self._parts.changes.create(group_of(request.group, settings))
-        return self._description(request.group, self._parts.changes.topics_of(request.group))
+        return self._describe(request.group, self._parts.changes.topics_of(request.group))
 
     async def AlterGroup(  # noqa: N802
         self, request: group_pb2.AlterGroupRequest, _context: Context
@@ -95,7 +97,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             retry_max=wanted.retry_max,
             retry_policy=wanted.retry_policy,
         )
-        return self._description(request.group, self._parts.changes.topics_of(request.group))
+        return self._describe(request.group, self._parts.changes.topics_of(request.group))
 
     async def DeleteGroup(  # noqa: N802
         self, request: group_pb2.DeleteGroupRequest, _context: Context
@@ -108,21 +110,26 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         self, _request: group_pb2.ListGroupsRequest, _context: Context
     ) -> group_pb2.ListGroupsReply:
         """Every group of the table, and every other one that has offsets or members."""
-        topics = self._parts.changes.topics_by_group()
+        return await self._parts.turns.run(self._list_steps())
+
+    def _list_steps(self) -> Steps[group_pb2.ListGroupsReply]:
+        topics = yield from self._parts.changes.topics_by_group()
+        asked: dict[str, list[str]] = {}
+        for group, topic in self._registry.subscriptions():
+            asked.setdefault(group, []).append(topic)
         names = {*self._groups.names(), *topics, *self._registry.groups()}
-        return group_pb2.ListGroupsReply(
-            groups=[
-                self._description(name, topics.get(name, []))
-                for name in sorted(names)
-                if not is_system_group(name)
-            ]
-        )
+        reply = group_pb2.ListGroupsReply()
+        for number, name in enumerate(sorted(names), 1):
+            if number % GROUPS_STEP == 0:
+                yield
+            if not is_system_group(name):
+                reply.groups.append(self._description(name, (*topics.get(name, ()), *asked.get(name, ()))))
+        return reply
 
     async def DescribeGroup(  # noqa: N802
         self, request: group_pb2.DescribeGroupRequest, _context: Context
     ) -> group_pb2.GroupDescription:
-        topics = self._topics_of(request.group)
-        return self._description(request.group, topics)
+        return self._describe(request.group, self._topics_of(request.group))
 
     async def ListMembers(  # noqa: N802
         self, request: group_pb2.ListMembersRequest, _context: Context
@@ -142,9 +149,14 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
             raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
         return topics
 
-    def _description(self, name: str, topics: Sequence[str]) -> group_pb2.GroupDescription:
+    def _describe(self, name: str, topics: Sequence[str]) -> group_pb2.GroupDescription:
+        asked = (topic for _, topic in self._registry.subscriptions(group=name))
+        return self._description(name, [*topics, *asked])
+
+    def _description(self, name: str, topics: Iterable[str]) -> group_pb2.GroupDescription:
+        """`topics`: those that it reads and those that its members ask for."""
         group = self._groups.get(name)
-        topics = sorted({topic for _, topic in self._registry.subscriptions(group=name)}.union(topics))
+        topics = sorted(set(topics))
         orderly = group is not None and group.orderly
         return group_pb2.GroupDescription(
             group=name,

@@ -1,17 +1,43 @@
-"""Making Prometheus families out of plain numbers, each sample under the labels of this node."""
+"""Making Prometheus families out of plain numbers, each sample under the labels of this node.
+
+A family of many samples comes in parts of the same name, so that no step of a scrape is long
+(`trovemq_daemon.exposition` joins them). `None` among the samples ends a part: a step of what counts them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 NODE_LABELS: Final = ("cluster", "node_type", "node_id")
+SAMPLES_OF_PART: Final = 128
 
-Samples = Iterable[tuple[tuple[str, ...], float]]
-"""Values of the further labels, and the number."""
+Samples = Iterable[tuple[tuple[str, ...], float] | None]
+"""Values of the further labels, and the number; None between two steps."""
+
+Row = TypeVar("Row")
+Family = TypeVar("Family", bound=Metric)
+
+
+def family_parts(
+    make: Callable[[], Family],
+    add: Callable[[Family, Row], object],
+    rows: Iterable[Row | None],
+    rows_max: int = SAMPLES_OF_PART,
+) -> Iterator[Metric]:
+    """The family in parts of at most that many rows; one without rows where there are none."""
+    family, count = make(), 0
+    for row in rows:
+        if row is not None:
+            add(family, row)
+            count += 1
+        if row is None or count == rows_max:
+            yield family
+            family, count = make(), 0
+    yield family
 
 
 class NodeFamilies:
@@ -21,23 +47,29 @@ class NodeFamilies:
         self.node: Final = (cluster, node_type, node_id)
 
     def gauge(self, name: str, what: str, value: float) -> Metric:
-        return self.gauges(name, what, (), [((), value)])
-
-    def gauges(self, name: str, what: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-        family = GaugeMetricFamily(name, what, labels=(*NODE_LABELS, *labels))
-        for values, number in samples:
-            family.add_metric((*self.node, *values), number)
+        family = GaugeMetricFamily(name, what, labels=NODE_LABELS)
+        family.add_metric(self.node, value)
         return family
+
+    def gauges(self, name: str, what: str, labels: tuple[str, ...], samples: Samples) -> Iterator[Metric]:
+        return family_parts(
+            lambda: GaugeMetricFamily(name, what, labels=(*NODE_LABELS, *labels)),
+            lambda family, sample: family.add_metric((*self.node, *sample[0]), sample[1]),
+            samples,
+        )
 
     def counter(self, name: str, what: str, value: float) -> Metric:
-        return self.counters(name, what, (), [((), value)])
-
-    def counters(self, name: str, what: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-        """`name` without its `_total`."""
-        family = CounterMetricFamily(name, what, labels=(*NODE_LABELS, *labels))
-        for values, number in samples:
-            family.add_metric((*self.node, *values), number)
+        family = CounterMetricFamily(name, what, labels=NODE_LABELS)
+        family.add_metric(self.node, value)
         return family
+
+    def counters(self, name: str, what: str, labels: tuple[str, ...], samples: Samples) -> Iterator[Metric]:
+        """`name` without its `_total`."""
+        return family_parts(
+            lambda: CounterMetricFamily(name, what, labels=(*NODE_LABELS, *labels)),
+            lambda family, sample: family.add_metric((*self.node, *sample[0]), sample[1]),
+            samples,
+        )
 
 
 def flag(value: bool) -> str:

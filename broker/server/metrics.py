@@ -1,5 +1,6 @@
 """The broker's metrics under RocketMQ 5's names, read from plain numbers when Prometheus asks.
 
+Between two parts of a family others have their turn, so what is iterated over is copied first.
 Counters only grow while the topic lives; a deleted topic's series go with it. `node_id` is the broker's name.
 """
 
@@ -12,14 +13,16 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from broker.consume.lag import consumer_lags
+from broker.consume.lag import ConsumerLag, lag_steps
 from broker.server.consumer_metrics import GROUP_LABELS, ConsumerMetrics, group_values
-from broker.server.metric_families import NODE_LABELS, NodeFamilies, Samples, flag
+from broker.server.metric_families import NODE_LABELS, NodeFamilies, Samples, family_parts, flag
 from broker.server.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
+from trovemq_daemon.metrics import Buckets
 from trovemq_store.topics.names import is_system_topic
 
 TOPIC_LABELS: Final = ("topic", "message_type", "is_system")
 PERMISSION: Final = 6  # RocketMQ's read and write
+SIZES_OF_PART: Final = 16  # each has nine samples
 
 
 class BrokerCollector(Collector):
@@ -66,15 +69,25 @@ class BrokerCollector(Collector):
             ("rocketmq_throughput_out", "Bytes of records handed to consumers.", traffic.bytes_out),
         )
         for name, what, table in tables:
-            samples = ((self._topic_values(topic), count) for topic, count in table.items())
-            yield self._families.counters(name, what, TOPIC_LABELS, samples)
-        sizes = HistogramMetricFamily(
-            "rocketmq_message_size", "Bytes of each record appended.", labels=(*NODE_LABELS, *TOPIC_LABELS)
-        )
-        for topic, buckets in traffic.message_sizes.items():
+            samples = ((self._topic_values(topic), count) for topic, count in list(table.items()))
+            yield from self._families.counters(name, what, TOPIC_LABELS, samples)
+        yield from self._sizes()
+
+    def _sizes(self) -> Iterator[Metric]:
+        def add(family: HistogramMetricFamily, row: tuple[str, Buckets]) -> None:
+            topic, buckets = row
             values = (*self._families.node, *self._topic_values(topic))
-            sizes.add_metric(values, buckets.cumulative(), buckets.total)
-        yield sizes
+            family.add_metric(values, buckets.cumulative(), buckets.total)
+
+        labels = (*NODE_LABELS, *TOPIC_LABELS)
+        yield from family_parts(
+            lambda: HistogramMetricFamily(
+                "rocketmq_message_size", "Bytes of each record appended.", labels=labels
+            ),
+            add,
+            list(self._statistics.traffic.message_sizes.items()),
+            SIZES_OF_PART,
+        )
 
     def _topic_values(self, topic: str) -> tuple[str, ...]:
         config = self._statistics.store.topics.get(topic)
@@ -109,7 +122,7 @@ class BrokerCollector(Collector):
             "receive": len(self._statistics.receive_waits),
             "query": self._statistics.queries.running,
         }
-        yield self._families.gauges(
+        yield from self._families.gauges(
             "rocketmq_processor_watermark",
             "Requests that wait or run now.",
             ("processor",),
@@ -123,20 +136,28 @@ class BrokerCollector(Collector):
 
     def _lags(self) -> Iterator[Metric]:
         delayed = self._statistics.model.timers.pending_of
-        lags = consumer_lags(self._statistics.store, GROUP_ENTRIES_MAX, delayed)
-        rows = [(group_values(*key), lag) for key, lag in lags.items()]
+        lags: dict[tuple[str, str], ConsumerLag] = {}
         now_ms = self._statistics.clock_ms()
-        yield self._families.gauges(
+
+        def messages() -> Samples:
+            lags.update((yield from lag_steps(self._statistics.store, GROUP_ENTRIES_MAX, delayed)))
+            for key, lag in lags.items():
+                yield group_values(*key), lag.messages
+
+        yield from self._families.gauges(
             "rocketmq_consumer_lag_messages",
             "Messages behind the group's offset, with those that wait for a retry.",
             GROUP_LABELS,
-            ((values, lag.messages) for values, lag in rows),
+            messages(),
         )
-        yield self._families.gauges(
+        yield from self._families.gauges(
             "rocketmq_consumer_lag_latency",
             "Age of the oldest message behind the group's offset, in milliseconds.",
             GROUP_LABELS,
-            ((values, 0 if lag.oldest is None else max(0, now_ms - lag.oldest)) for values, lag in rows),
+            (
+                (group_values(*key), 0 if lag.oldest is None else max(0, now_ms - lag.oldest))
+                for key, lag in lags.items()
+            ),
         )
 
     # --- under our own names ------------------------------------------------------------------------
@@ -144,10 +165,10 @@ class BrokerCollector(Collector):
         statistics = self._statistics
         store, traffic, commit = statistics.store, statistics.traffic, statistics.group_commit
         families = self._families
-        yield families.counters(
+        yield from families.counters(
             "trovemq_appends_refused", "Appends refused.", ("error",), _by_symbol(traffic.refusals)
         )
-        yield families.counters(
+        yield from families.counters(
             "trovemq_one_way_refused",
             "Refused appends that nobody was told of.",
             ("error",),
@@ -173,7 +194,7 @@ class BrokerCollector(Collector):
         yield families.gauge(
             "trovemq_long_polls", "Fetches that wait for messages.", len(statistics.long_polls)
         )
-        yield families.gauges(
+        yield from families.gauges(
             "trovemq_projection_lagging",
             "1 where it has not reached the log's visible end.",
             ("projection",),
@@ -207,25 +228,28 @@ class BrokerCollector(Collector):
     def _priorities(self) -> Iterator[Metric]:
         """Of topics that are received by priority: ten series each, and of each of their groups."""
         statistics, families = self._statistics, self._families
-        yield families.counters(
+        yield from families.counters(
             "trovemq_priority_messages",
             "Messages stored in topics with order = priority.",
             (*TOPIC_LABELS, "priority"),
             (
                 ((*self._topic_values(topic), str(priority)), count)
-                for topic, priority, count in statistics.priorities.rows()
+                for topic, priority, count in list(statistics.priorities.rows())
             ),
         )
-        yield families.gauges(
+        yield from families.gauges(
             "trovemq_priority_waiting_messages",
             "Messages that the group was not handed yet.",
             (*GROUP_LABELS, "priority"),
-            (
-                ((*group_values(*key), str(priority)), count)
-                for key, counts in statistics.waiting_by_priority().items()
-                for priority, count in enumerate(counts)
-            ),
+            self._waiting_by_priority(),
         )
+
+    def _waiting_by_priority(self) -> Samples:
+        waiting = yield from self._statistics.waiting_by_priority()
+        for key, counts in waiting.items():
+            yield from (
+                ((*group_values(*key), str(priority)), count) for priority, count in enumerate(counts)
+            )
 
     def _searches(self) -> Iterator[Metric]:
         searches = self._statistics.searches
@@ -259,7 +283,7 @@ class BrokerCollector(Collector):
             ("trovemq_store_damaged_ranges", "Places of the log without a good record.", damage.ranges),
             ("trovemq_store_damaged_bytes", "Their bytes.", damage.bytes),
         ):
-            yield families.counters(name, what, ("state",), _by_symbol(table))
+            yield from families.counters(name, what, ("state",), _by_symbol(table))
         for name, what, value in (
             ("trovemq_store_scrubs", "Scrubs that came to their end.", service.scrubs),
             ("trovemq_store_scrubbed_bytes", "Bytes of the log that scrubs read.", service.scrubbed_bytes),
@@ -300,7 +324,7 @@ class BrokerCollector(Collector):
         for name, what, value in counters:
             yield families.counter(name, what, value)
         end_offset = self._statistics.store.end_offset
-        yield families.gauges(
+        yield from families.gauges(
             "trovemq_retention_held_bytes",
             "Of the log, kept by a topic until this group, the last one, has acknowledged.",
             ("topic", "group"),
@@ -331,4 +355,4 @@ _TREES: Final = {
 
 
 def _by_symbol(table: Mapping[str, int]) -> Samples:
-    return (((symbol,), count) for symbol, count in table.items())
+    return [((symbol,), count) for symbol, count in table.items()]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from broker.atomic.open_transactions import OpenTransactions
-from broker.consume.group_standing import GroupStanding, group_standings
+from broker.consume.group_standing import GroupStanding, standing_steps
 from broker.consume.long_poll import LongPolls
 from broker.consume.priority_counts import PriorityCounts
 from broker.consume.receive_waits import ReceiveWaits
 from broker.consumer_model import ConsumerModel
 from broker.consumer_tasks import TimerTask
-from broker.delivery.priority_waiting import waiting_by_priority
+from broker.delivery.priority_waiting import waiting_steps
 from broker.produce.group_commit import GroupCommit
 from broker.retention_task import RetentionCounters
 from broker.server.query_service import QueryService
@@ -24,6 +24,7 @@ from broker.server.store_service import StoreCounters
 from broker.server.traffic import Traffic
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import Steps, finished
 
 GROUP_ENTRIES_MAX: Final = 10_000  # pairs of group and topic that one answer looks at
 
@@ -91,15 +92,15 @@ class BrokerStatistics:
         due_ms = self.model.timers.next_due_ms()
         return 0 if due_ms is None else max(0, self.clock_ms() - due_ms)
 
-    def standings(self) -> dict[tuple[str, str], GroupStanding]:
+    def standings(self) -> Steps[dict[tuple[str, str], GroupStanding]]:
         """By (group, stored topic)."""
         states = self.model.delivery.pair_table.states()
-        return group_standings(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
+        return standing_steps(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
 
-    def waiting_by_priority(self) -> dict[tuple[str, str], list[int]]:
+    def waiting_by_priority(self) -> Steps[dict[tuple[str, str], list[int]]]:
         """By (group, topic): what waits of priority 0 … 9. What takes long to count comes at a later call."""
         delivery = self.model.delivery
-        return waiting_by_priority(delivery.context, delivery.pair_table.states(), GROUP_ENTRIES_MAX)
+        return waiting_steps(delivery.context, delivery.pair_table.states(), GROUP_ENTRIES_MAX)
 
     def redeliveries(self) -> dict[tuple[str, str], int]:
         """By (group, topic): messages handed out that had been delivered before."""
@@ -110,8 +111,13 @@ class BrokerStatistics:
         return {key: pair.dead_letter_count for key, pair in self.model.delivery.pair_table.items()}
 
     def counters(self) -> dict[str, int]:
+        """counter_steps() in one go."""
+        return finished(self.counter_steps())
+
+    def counter_steps(self) -> Steps[dict[str, int]]:
         """Whole numbers by name; what each means stands in docs/statistics.md."""
-        return self._log_counters() | self._consumer_counters()
+        standings = yield from self.standings()
+        return self._log_counters() | self._consumer_counters(standings.values())
 
     def _log_counters(self) -> dict[str, int]:
         store, traffic = self.store, self.traffic
@@ -194,8 +200,8 @@ class BrokerStatistics:
             "disk_full": int(self.disk_full),
         }
 
-    def _consumer_counters(self) -> dict[str, int]:
-        model, standings = self.model, self.standings().values()
+    def _consumer_counters(self, standings: Collection[GroupStanding]) -> dict[str, int]:
+        model = self.model
         delivery, timers, transactions = model.delivery, model.timers, model.transactions
         producers = sum(client.is_producer for client in self.clients)
         return {

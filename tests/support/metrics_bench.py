@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.server.metrics import BrokerCollector
@@ -12,6 +12,7 @@ from broker.server.traffic import Traffic
 from broker.services import StoreServices
 from broker.settings import BrokerSettings
 from tests.support.engine import NOW_MS, SMALL, open_store
+from trovemq_daemon.exposition import text_of
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -33,7 +34,7 @@ class Bench:
         """Of every series that has these labels."""
         return [
             float(sample.value)
-            for family in text_string_to_metric_families(generate_latest(self.registry).decode())
+            for family in text_string_to_metric_families(text_of(self.registry).decode())
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         ]

@@ -320,9 +320,10 @@ class BrokerServices(Calls):
             services.offsets,
             services.long_polls,
             services.traffic,
+            turns=services.turns,
             topic_hold=services.retention.topic_hold,
             broker_info=lambda: broker_info(view),
-            counters=services.statistics.counters,
+            counters=services.statistics.counter_steps,
         )
         services.messages.add_to(server)
         services.transactions.add_to(server)

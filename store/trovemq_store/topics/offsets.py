@@ -101,6 +101,10 @@ class ConsumerOffsets:
             for queue_id in sorted(queues):
                 yield group, topic, queue_id, queues[queue_id]
 
+    def of(self, group: str, topic: str) -> list[tuple[int, int]]:
+        """(queue id, offset) of each queue that the group has an offset of, sorted."""
+        return sorted(self._table.get((topic, group), {}).items())
+
     def groups(self, topic: str | None = None) -> list[str]:
         """The groups that have an offset (for the topic), sorted."""
         return sorted({group for owner, group in self._table if topic in (None, owner)})

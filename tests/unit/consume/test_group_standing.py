@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consume.group_standing import GroupStanding, group_standings
+from broker.consume.group_standing import GroupStanding, standing_steps
 from broker.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS, Engine
+from trovemq_store.engine.steps import finished
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 ORDERLY = SubscriptionGroup("workers", orderly=True)
@@ -25,7 +26,7 @@ steps = st.lists(
 
 def standing(engine: Engine, topic: str = "orders") -> GroupStanding:
     states = engine.delivery.pair_table.states()
-    return group_standings(engine.store, states, engine.now_ms, 10)["workers", topic]
+    return finished(standing_steps(engine.store, states, engine.now_ms, 10))["workers", topic]
 
 
 @given(steps)
@@ -95,5 +96,5 @@ def test_no_more_than_so_many_rows() -> None:
     engine = Engine()
     for number in range(4):
         engine.receive(f"g{number}")
-    found = group_standings(engine.store, engine.delivery.pair_table.states(), engine.now_ms, 3)
+    found = finished(standing_steps(engine.store, engine.delivery.pair_table.states(), engine.now_ms, 3))
     assert len(found) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.consume.group_lag import GroupLags
-from broker.consume.lag import consumer_lags
+from broker.consume.lag import lag_steps
 from broker.consumer_model import ConsumerModel
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery.request import Delivered, ReceiveRequest
@@ -13,6 +13,7 @@ from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_take_over_of_wheel import store_of_rocketmq
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -54,7 +55,7 @@ class Run:
             except StopIteration as stop:
                 rows = stop.value
                 break
-        metric = consumer_lags(self.store, 100, timers.pending_of)
+        metric = finished(lag_steps(self.store, 100, timers.pending_of))
         of_group = sum(lag.messages for (group, _), lag in metric.items() if group == "workers")
         return sum(row.lag for row in rows), of_group, sum(row.position.in_flight for row in rows)
 

@@ -9,9 +9,10 @@ import pytest
 
 from broker.consumer_settings import ConsumerSettings
 from broker.delivery import priority_waiting
-from broker.delivery.priority_waiting import waiting_by_priority
+from broker.delivery.priority_waiting import waiting_steps
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
+from trovemq_store.engine.steps import finished
 
 KEY = ("workers", "orders")
 
@@ -34,7 +35,7 @@ def put(target: Engine, priority: int, queue_id: int = 0) -> None:
 def waiting(target: Engine, messages_max: int = 1_000, entries_max: int = 10) -> list[int] | None:
     delivery = target.delivery
     states = delivery.pair_table.states()
-    return waiting_by_priority(delivery.context, states, entries_max, messages_max).get(KEY)
+    return finished(waiting_steps(delivery.context, states, entries_max, messages_max)).get(KEY)
 
 
 @pytest.mark.parametrize("seed", range(8))

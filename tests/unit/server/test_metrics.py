@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.consume.lag import consumer_lags
+from broker.consume.lag import lag_steps
 from broker.server.traffic import MESSAGE_SIZE_BUCKETS
 from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
+from trovemq_daemon.exposition import text_of
 from trovemq_daemon.metrics import RPC_LATENCY_BUCKETS_MS
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
+from trovemq_store.engine.steps import finished
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "statistics.md"
 
@@ -44,7 +45,7 @@ async def test_sizes_of_messages_are_exact_also_within_a_batch(bench: Bench) -> 
     traffic.appended("orders", 1, 2_000, result.positions[:1])
     assert bench.value("rocketmq_message_size_count", **of_topic) == 5
     traffic.forget("orders")
-    assert "rocketmq_message_size_count" not in generate_latest(bench.registry).decode()
+    assert "rocketmq_message_size_count" not in text_of(bench.registry).decode()
 
 
 @pytest.mark.asyncio
@@ -75,7 +76,7 @@ async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
     assert bench.value("rocketmq_consumer_lag_messages", **labels) == 0
     assert bench.value("rocketmq_consumer_lag_latency", **labels) == 0
     bench.store.offsets.commit("other", "orders", 0, 0)
-    assert len(consumer_lags(bench.store, 1, lambda _: 0)) == 1
+    assert len(finished(lag_steps(bench.store, 1, lambda _: 0))) == 1
     assert bench.value("rocketmq_storage_message_reserve_time") == 5_000
 
 
@@ -83,7 +84,7 @@ async def test_lag_in_messages_and_in_time(bench: Bench) -> None:
 async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.rpc.observe("Send", "OK", 1)
     bench.rpc.replies = ReplyBudget(ReplyLimits())
-    families = text_string_to_metric_families(generate_latest(bench.registry).decode())
+    families = text_string_to_metric_families(text_of(bench.registry).decode())
     ours = {family.name for family in families if family.name.startswith(("rocketmq_", "trovemq_"))}
     page = PAGE.read_text(encoding="utf-8")
     described = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)

@@ -1,0 +1,59 @@
+"""The text of /metrics, made in parts, so that a registry of many series does not stop who made them.
+
+A collector may yield a family in several parts of one name, one after another; the text has its HELP and TYPE
+once. Each part is the work of one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+TURN_S: Final = 0.005
+"""Others have their turn after the first part that ends after this."""
+
+
+class _One(Collector):
+    """A registry of one family."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def text_parts(registry: CollectorRegistry) -> Iterator[bytes]:
+    """Joined, they are what Prometheus reads."""
+    last = ""
+    for family in registry.collect():
+        text = generate_latest(_One(family))
+        yield _without_head(text) if family.name == last else text
+        last = family.name
+
+
+def text_of(registry: CollectorRegistry) -> bytes:
+    """All of it at once."""
+    return b"".join(text_parts(registry))
+
+
+async def text_in_turns(registry: CollectorRegistry) -> list[bytes]:
+    """text_parts(), with turns for others in between."""
+    parts, ends = [], time.perf_counter() + TURN_S
+    for part in text_parts(registry):
+        parts.append(part)
+        if time.perf_counter() >= ends:
+            await asyncio.sleep(0)
+            ends = time.perf_counter() + TURN_S
+    return parts
+
+
+def _without_head(text: bytes) -> bytes:
+    """Without the lines of HELP and TYPE; a sample never begins with a #."""
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
