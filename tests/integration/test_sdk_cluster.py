@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -104,3 +105,23 @@ async def test_a_nameserver_that_dies_is_not_missed(cluster: Cluster) -> None:
         assert {receipt.broker for receipt in receipts} == {"b1", "b2"}
         await client.admin.create_topic("later", queue_count=1)
         assert (await client.send("later", b"x")).queue_offset == 0
+
+
+async def test_a_nameserver_that_stands_still_hid_a_broker_that_came_later(cluster: Cluster) -> None:
+    """The first of the two hears of nothing any more; b3 registers."""
+    first, second = cluster.nameservers
+    async with cluster.connect() as client:
+        await both_brokers(client)
+        await client.admin.create_topic("orders", queue_count=1)
+        first.send_signal(signal.SIGSTOP)
+        try:
+            with BrokerProcess(name="b3", nameservers=[second]):
+                routes = client._links.routes
+                assert await routes.wait_until(lambda: routes.find("b3") is not None, 30)
+                async with cluster.connect() as late:
+                    assert late._links.routes.find("b3") is not None, "one that connects now sees it too"
+                await client.admin.create_topic("late", queue_count=1)
+                receipts = [await client.send("late", b"x") for _ in range(6)]
+                assert {receipt.broker for receipt in receipts} == {"b1", "b2", "b3"}
+        finally:
+            first.send_signal(signal.SIGCONT)

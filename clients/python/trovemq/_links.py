@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from trovemq._append_stream import AppendStream
+from trovemq._first_of import first_of
 from trovemq._routes import RouteTable
+from trovemq._views import KEPT_SECONDS, Views
 from trovemq._wire.connection import Connection
 from trovemq.model import BrokerInfo, ClusterState, ServerInfo
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+_Answer = TypeVar("_Answer")
 
 SUSPECT_SECONDS = 1.0
 # A broker that stops cleanly leaves the routes first and then acknowledges what it has; and a nameserver that
@@ -33,11 +38,10 @@ def parse_servers(server: str | Sequence[str]) -> list[str]:
 
 
 class Links:
-    """Connections by address, the routes that one of the given servers tells, one Append stream a broker.
+    """Connections by address, the routes that the given servers tell, one Append stream a broker.
 
     Args:
-        servers: Addresses of nameservers or of one broker; the first that answers is followed, the next
-            one when it breaks off.
+        servers: Addresses of nameservers or of one broker; all of them are followed (see `_views`).
         options: The client's options.
     """
 
@@ -45,18 +49,18 @@ class Links:
         self.servers = tuple(servers)
         self.options = options
         self.routes = RouteTable()
-        self.server = ServerInfo("", "", "")  # the one that is followed
-        self._address = self.servers[0]
+        self._views = Views()
         self._connections: dict[str, Connection] = {}
         self._streams: dict[str, AppendStream] = {}  # by address
         self._suspect_until: dict[str, float] = {}  # by address, in the loop's time
-        self._follower: asyncio.Task[None] | None = None
+        self._followers: list[asyncio.Task[None]] = []
+        self._asking: set[asyncio.Task[Any]] = set()
         self._leaving: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self.closed = False
 
     async def open(self, wait_ms: int) -> None:
-        """Reaches one of the servers and learns the routes.
+        """Reaches one of the servers at least and learns the routes; the others are tried on.
 
         Raises:
             TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT where none answered within `wait_ms`
@@ -65,8 +69,9 @@ class Links:
         loop = asyncio.get_running_loop()
         give_up, failures = loop.time() + wait_ms / 1000, 0
         while True:
+            tries = [self._task(self._enter(server)) for server in self.servers]
             try:
-                watch = await self._enter()
+                await first_of(tries)
                 break
             except TroveError:
                 failures += 1
@@ -74,48 +79,52 @@ class Links:
                 if loop.time() + delay > give_up:
                     raise
                 await asyncio.sleep(delay)
-        self._follower = loop.create_task(self._follow(watch))
+        self._followers = [
+            loop.create_task(self._follow(server, entering))
+            for server, entering in zip(self.servers, tries, strict=True)
+        ]
 
-    async def _enter(self) -> AsyncIterator[ClusterState]:
-        """Follows the first server that answers; its first routes are applied."""
-        failure: TroveError | None = None
-        start = self.servers.index(self._address)
-        for address in (*self.servers[start:], *self.servers[:start]):
-            connection = self._connection(address)
-            try:
-                server = await connection.server_info()
-                watch = connection.watch_routes()
-                state = await anext(watch)
-            except TroveError as error:
-                failure = failure or error
-                continue
-            self.server, self._address = server, address
-            self._apply(state)
-            return watch
-        assert failure is not None
-        raise failure
+    async def _enter(self, address: str) -> AsyncIterator[ClusterState]:
+        """Begins to follow the server; its first routes are applied. Raises TroveError."""
+        connection = self._connection(address)
+        server = await connection.server_info()
+        watch = connection.watch_routes()
+        self._apply(address, await anext(watch), server)
+        return watch
 
-    async def _follow(self, watch: AsyncIterator[ClusterState]) -> None:
+    async def _follow(self, address: str, entering: asyncio.Task[AsyncIterator[ClusterState]]) -> None:
+        """Applies what the server tells, and begins again when it breaks off."""
         failures = 0
-        while True:
+        while not self.closed:
             try:
-                async for state in watch:
+                async for state in await entering:
                     failures = 0
-                    self._apply(state)
+                    self._apply(address, state)
             except TroveError:
-                pass  # the routes known so far stay in use
+                self._broken(address)
             failures += 1
             await asyncio.sleep(self.options.backoff.seconds(failures))
-            try:
-                watch = await self._enter()
-            except TroveError:
-                continue
+            entering = self._task(self._enter(address))
 
-    def _apply(self, state: ClusterState) -> None:
-        self.routes.apply(state)
+    def _apply(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
+        """What one server tells; without `server` it has told who it is before."""
+        self._views.tell(address, state, server)
+        self._see()
+
+    def _broken(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        if self._views.broken(address, loop.time()):
+            loop.call_later(KEPT_SECONDS + 1, self._see)
+
+    def _see(self) -> None:
+        """Takes over what all servers together say now."""
+        loop = asyncio.get_running_loop()
+        if self.closed:
+            return
+        self.routes.apply(self._views.whole(loop.time()))
         for address in self._connections.keys() - self._known() - self._leaving:
             self._leaving.add(address)
-            asyncio.get_running_loop().call_later(LEAVING_SECONDS, self._drop_if_gone, address)
+            loop.call_later(LEAVING_SECONDS, self._drop_if_gone, address)
 
     def _known(self) -> set[str]:
         return {self._address_of(route.broker) for route in self.routes.state.brokers} | set(self.servers)
@@ -132,8 +141,26 @@ class Links:
         task.add_done_callback(self._closing.discard)
 
     async def refresh(self) -> None:
-        """Asks the followed server for its routes now. Raises TroveError where it does not answer."""
-        self._apply(await self._connection(self._address).cluster())
+        """Asks the servers for their routes now. Raises TroveError where none of them answers."""
+
+        async def ask(address: str) -> None:
+            state = await self._connection(address).cluster()
+            if self._views.is_known(address):
+                self._apply(address, state)
+
+        await first_of([self._task(ask(server)) for server in self.servers])
+
+    def _task(self, asking: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
+        """One that ends with the client."""
+        task = asyncio.get_running_loop().create_task(asking)
+        self._asking.add(task)
+        task.add_done_callback(self._asked)
+        return task
+
+    def _asked(self, task: asyncio.Task[Any]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()  # it may have come too late for anybody to hear of it
 
     def connection(self, broker: BrokerInfo) -> Connection:
         """The connection to a broker of the routes."""
@@ -161,8 +188,7 @@ class Links:
 
     def _address_of(self, broker: BrokerInfo) -> str:
         """A broker that was given by its address is dialled there, whatever address it advertises."""
-        given = self.server.role == "broker" and broker.name == self.server.name
-        return self._address if given else broker.address
+        return self._views.address_of(broker.name) or broker.address
 
     def check_open(self) -> None:
         """Raises TroveError CLIENT_CLOSED."""
@@ -179,9 +205,10 @@ class Links:
     async def close(self) -> None:
         """Ends every stream and connection."""
         self.closed = True
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        tasks = [*self._followers, *self._asking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         streams, connections = list(self._streams.values()), list(self._connections.values())
         await asyncio.gather(*(stream.close() for stream in streams), *self._closing)
         await asyncio.gather(*(connection.close() for connection in connections))

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import Client, TroveError
+from trovemq.testing import free_port
 from trovemq_proto import errors
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.v1 import common_pb2, message_pb2
@@ -260,17 +261,34 @@ async def test_no_broker_at_all(nameserver: FakeServer, connect: Connect) -> Non
     assert failure.value.spec is errors.BROKER_NOT_FOUND
 
 
-async def test_the_second_nameserver_takes_over(
+async def test_a_nameserver_that_misses_a_broker_hid_it_from_clients(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:
+    """Each of two nameservers knows one broker: the client sends to both, also after one of them is gone."""
     nameserver.set_routes(broker.route({"orders": 1}))
     async with FakeServer("ns2", role="NAMESERVER") as second:
         second.set_routes(other.route({"orders": 1}))
         client = await connect(f"{nameserver.address},{second.address}")
-        assert (await client.send("orders", b"x")).broker == "b1"
+        routes = client._links.routes
+        assert await routes.wait_until(lambda: len(routes.state.brokers) == 2, 30)
+        assert {(await client.send("orders", b"x")).broker for _ in range(4)} == {"b1", "b2"}
+        seen: list[int] = []
+        routes.listen(lambda: seen.append(len(routes.state.brokers)))
         await nameserver.stop()
-        while (await client.send("orders", b"x")).broker == "b1":
-            await asyncio.sleep(0.001)
+        second.set_routes(other.route({"orders": 2}))
+        assert await routes.wait_until(lambda: len(routes.slots("orders")) == 3, 30)
+        await client._links.refresh()
+        assert set(seen) == {2}, "nothing flaps"
+
+
+async def test_nobody_hears_of_the_nameserver_that_does_not_answer(
+    nameserver: FakeServer, connect: Connect
+) -> None:
+    server = f"127.0.0.1:{free_port()},{nameserver.address}"
+    client = await connect(server)
+    assert len(client._links.routes.state.brokers) == 2
+    await client._links.refresh()
+    assert (await client.send("orders", b"x")).broker in ("b1", "b2")
 
 
 async def test_nothing_is_dialled_that_is_not_in_the_routes(broker: FakeServer, connect: Connect) -> None:

@@ -1,0 +1,95 @@
+"""What each of the given servers says of the cluster, made into one: state only, no calls.
+
+Nameservers know nothing of each other, and each may miss something: it was just started, or a broker cannot
+reach it. So the client believes all of them together.
+
+- A broker is in the routes while any view that counts has it: no server can hide a broker that lives.
+- Where views differ on one broker, the higher data version counts (the broker's own count of its topics'
+  changes), then what was told last: a view that is behind never takes a topic away.
+- The view of a server that broke off counts for KEPT_SECONDS more, or until another server is heard of. Where
+  no server can be reached at all, all of them count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from trovemq.model import BrokerRoute, ClusterState, ServerInfo
+
+KEPT_SECONDS: Final = 30.0
+"""Long enough for a nameserver to start anew and to hear of its brokers."""
+
+
+@dataclass(slots=True)
+class _View:
+    server: ServerInfo
+    state: ClusterState
+    broken_at: float | None = None
+    told: dict[str, tuple[BrokerRoute, int]] = field(default_factory=dict)
+    """By broker: what is said of it, and when that was new, as a count of all that was told."""
+
+    def counts(self, now: float) -> bool:
+        return self.broken_at is None or now < self.broken_at + KEPT_SECONDS
+
+
+class Views:
+    """The views by address. `now` is a time of one clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._views: dict[str, _View] = {}
+        self._count = 0
+
+    def tell(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
+        """What the server says now; it is heard of. `server` says who it is, the first time at least."""
+        before = self._views.get(address)
+        if server is None:
+            assert before is not None
+            server = before.server
+        known = {} if before is None else before.told
+        self._count += 1
+        told = {
+            route.broker.name: kept
+            if (kept := known.get(route.broker.name)) is not None and kept[0] == route
+            else (route, self._count)
+            for route in state.brokers
+        }
+        self._views[address] = _View(server, state, None, told)
+
+    def is_known(self, address: str) -> bool:
+        """Whether the server has said who it is."""
+        return address in self._views
+
+    def broken(self, address: str, now: float) -> bool:
+        """The server is not heard of any more. False where it was not before."""
+        view = self._views.get(address)
+        if view is None or view.broken_at is not None:
+            return False
+        view.broken_at = now
+        return True
+
+    def whole(self, now: float) -> ClusterState:
+        """The routes, brokers by name."""
+        views = [view for view in self._views.values() if view.counts(now)]
+        if not any(view.broken_at is None for view in views):
+            views = list(self._views.values())
+        best: dict[str, tuple[BrokerRoute, int]] = {}
+        for view in views:
+            for name, one in view.told.items():
+                if name not in best or _rank(one) > _rank(best[name]):
+                    best[name] = one
+        return ClusterState(
+            tuple(best[name][0] for name in sorted(best)), max((v.state.version for v in views), default=0)
+        )
+
+    def address_of(self, broker: str) -> str | None:
+        """Where a broker was given by its address; None where it is known from routes."""
+        for address, view in self._views.items():
+            if view.server.role == "broker" and view.server.name == broker:
+                return address
+        return None
+
+
+def _rank(one: tuple[BrokerRoute, int]) -> tuple[int, int]:
+    route, told = one
+    return route.broker.data_version, told

@@ -1,0 +1,70 @@
+"""What several nameservers say, made into one."""
+
+from __future__ import annotations
+
+from trovemq._views import KEPT_SECONDS, Views
+from trovemq.model import BrokerInfo, BrokerRoute, ClusterState, ServerInfo, TopicRoute
+
+NAMESERVER = ServerInfo("nameserver", "1", "ns")
+
+
+def broker(name: str, version: int = 1, address: str = "10.0.0.1:1", topics: int = 1) -> BrokerRoute:
+    info = BrokerInfo("c", name, address, data_version=version)
+    return BrokerRoute(info, tuple(TopicRoute(f"t{number}", 4) for number in range(topics)))
+
+
+def views(*states: list[BrokerRoute]) -> Views:
+    """Told by ns0, ns1, …, one after another."""
+    made = Views()
+    for number, state in enumerate(states):
+        made.tell(f"ns{number}", ClusterState(tuple(state)), NAMESERVER)
+    return made
+
+
+def names(made: Views, now: float = 0.0) -> list[str]:
+    return [route.broker.name for route in made.whole(now).brokers]
+
+
+def test_a_broker_that_one_nameserver_knows_is_in_the_routes() -> None:
+    made = views([broker("b1")], [broker("b2")], [])
+    assert names(made) == ["b1", "b2"]
+    made.tell("ns0", ClusterState(()))
+    assert names(made) == ["b2"]
+
+
+def test_a_view_that_is_behind_takes_no_topic_away() -> None:
+    for order in (0, 1):
+        behind, ahead = [broker("b1", 3, topics=1)], [broker("b1", 4, topics=2)]
+        made = views(*([behind, ahead], [ahead, behind])[order])
+        assert len(made.whole(0.0).brokers[0].topics) == 2
+        made.tell("ns0", ClusterState(tuple([behind, ahead][order])))
+        assert len(made.whole(0.0).brokers[0].topics) == 2
+
+
+def test_the_address_that_was_told_last_counts_and_stays() -> None:
+    made = views([broker("b1", address="10.0.0.1:1")], [broker("b1", address="10.0.0.1:2")])
+    for _ in range(3):
+        made.tell("ns0", ClusterState((broker("b1", address="10.0.0.1:1"),)))  # nothing new
+        assert made.whole(0.0).brokers[0].broker.address == "10.0.0.1:2"
+    made.tell("ns0", ClusterState((broker("b1", address="10.0.0.1:3"),)))
+    assert made.whole(0.0).brokers[0].broker.address == "10.0.0.1:3"
+
+
+def test_what_a_nameserver_said_counts_for_a_while_after_it_is_gone() -> None:
+    made = views([broker("b1")], [broker("b2")])
+    assert made.broken("ns0", 100.0)
+    assert not made.broken("ns0", 200.0), "it was not heard of before either"
+    assert names(made, 100.0 + KEPT_SECONDS - 0.1) == ["b1", "b2"]
+    assert names(made, 100.0 + KEPT_SECONDS) == ["b2"]
+    made.broken("ns1", 500.0)
+    assert names(made, 1_000.0) == ["b1", "b2"], "nobody can be reached: what was known last"
+    made.tell("ns0", ClusterState(()))
+    assert names(made, 1_000.0) == []
+
+
+def test_a_broker_that_was_given_by_its_address() -> None:
+    made = Views()
+    made.tell("127.0.0.1:8081", ClusterState((broker("b1"),)), ServerInfo("broker", "1", "b1"))
+    assert made.address_of("b1") == "127.0.0.1:8081"
+    assert made.address_of("b2") is None
+    assert made.is_known("127.0.0.1:8081")
