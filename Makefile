@@ -176,7 +176,7 @@ format: setup ## Format the code and sort the imports
 # at its first run; the build itself takes nothing from a network.
 .PHONY: docs-site
 docs-site: $(STAMP_DOCS) ## Build the pages and the API reference as a site: build/site/index.html
-	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
 
 $(STAMP_DOCS): $(STAMP) requirements-docs.lock
 	@echo 'setup: mkdocs'

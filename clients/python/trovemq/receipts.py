@@ -39,11 +39,11 @@ class SendReceipt:
         recall_handle: For `Client.recall`, of a delayed message; else empty.
         transaction_id: Of a message in a transaction; else empty.
         duplicate: The topic had a message of this UNIQ_KEY within its window (option deduplicate): this one
-        was not stored, and the receipt says where the other one is.
+            was not stored, and the receipt says where the other one is.
         sequence_gap: Of a producer that numbers its messages: the numbers just before this message's that
-        the broker had not got when it stored this one, `range(5, 8)` for 5, 6 and 7; empty where none is
-        missing. Those messages were refused or lost on the way, or come later. It is told once: not again
-        with a duplicate.
+            the broker had not got when it stored this one, `range(5, 8)` for 5, 6 and 7; empty where none is
+            missing. Those messages were refused or lost on the way, or come later. A gap is reported once,
+            not again with a duplicate.
 
     A delayed message, and one in a transaction, is put on a queue later: its queue_id, queue_offset and
     physical_offset are -1, its offset_msg_id is empty, and store_timestamp is when it was sent.

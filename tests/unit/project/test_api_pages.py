@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib import import_module
+from inspect import getdoc, isclass
 from pathlib import Path
 
 import yaml
@@ -30,6 +32,28 @@ def test_every_name_of_the_reference_exists() -> None:
         module, _, member = name.rpartition(".")
         holder = import_module(f"trovemq.{module}" if module else "trovemq")
         assert name in modules or getattr(holder, member).__doc__, name
+
+
+def documented(name: str) -> Iterator[str]:
+    """The docstrings of a public name and of its public members."""
+    named = getattr(trovemq, name)
+    members = (
+        [member for own, member in vars(named).items() if not own.startswith("_")] if isclass(named) else []
+    )
+    yield from filter(None, map(getdoc, (named, *members)))
+
+
+def test_every_entry_of_a_docstrings_table_is_a_name_and_what_it_means() -> None:
+    """A line that goes on is indented: else the reference shows it as an entry of its own."""
+    wrong = [
+        line
+        for name in trovemq.__all__
+        for text in documented(name)
+        for table in re.findall(r"^(?:Args|Attributes):\n((?: .*\n?|\n)+)", text, re.MULTILINE)
+        for line in re.findall(r"^ {4}\S.*$", table, re.MULTILINE)
+        if not re.match(r" {4}[\w*]+: ", line)
+    ]
+    assert wrong == []
 
 
 def test_the_site_has_every_page_of_the_folder() -> None:
