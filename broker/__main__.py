@@ -13,14 +13,14 @@ from typing import Annotated
 
 import typer
 
-from broker.rocketmq_keys import IGNORED_KEYS
-from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
+from broker.daemon.rocketmq_keys import IGNORED_KEYS
+from broker.daemon.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from trovemq_daemon.cli import command_line, exit_codes_help, run_cli
 from trovemq_daemon.settings import Loaded
 
 
 def _run(loaded: Loaded[BrokerSettings]) -> int:
-    from broker import app  # late: --help and --print-config need none of it
+    from broker.daemon import app  # late: --help and --print-config need none of it
 
     return app.run(loaded.settings, loaded.written)
 

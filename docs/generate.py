@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from broker.rocketmq_keys import IGNORED_KEYS as IGNORED_BROKER_KEYS
-from broker.settings import BrokerSettings
+from broker.daemon.rocketmq_keys import IGNORED_KEYS as IGNORED_BROKER_KEYS
+from broker.daemon.settings import BrokerSettings
 from nameserver.settings import IGNORED_KEYS as IGNORED_NAMESERVER_KEYS
 from nameserver.settings import NameserverSettings
 from trovemq_daemon.setting_report import format_reference

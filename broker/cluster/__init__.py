@@ -1,0 +1,1 @@
+"""Registration at nameservers, and the view of the cluster that they answer."""

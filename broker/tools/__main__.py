@@ -18,8 +18,8 @@ from typing import Annotated, Final
 
 import typer
 
-from broker.rocketmq_keys import IGNORED_KEYS
-from broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
+from broker.daemon.rocketmq_keys import IGNORED_KEYS
+from broker.daemon.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from broker.tools import dump, export, tree_dump
 from broker.tools.tree_dump import TreeView
 from trovemq_daemon.settings import SettingsError, load_settings

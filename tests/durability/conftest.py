@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.timers import rocketmq_files
+from broker.groups.timers import rocketmq_files
 from tests.durability.killed_engine import KilledEngine
 from tests.durability.planted import Planting
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from broker.delivery.request import Delivered, ReceiveRequest
+from broker.groups.delivery.request import Delivered, ReceiveRequest
 from tests.durability.engine_script import STEPS, WORKERS
 from tests.durability.tree_script import TreeScript, void
 from trovemq_proto.records import decode_message

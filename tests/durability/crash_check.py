@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from broker.consumer_model import ConsumerModel
-from broker.delivery.request import ReceiveRequest
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import ReceiveRequest
 from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages

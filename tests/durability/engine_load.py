@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from broker.consumer_model import ConsumerModel
-from broker.delivery.request import ReceiveRequest
-from broker.retention_task import RetentionTask
-from broker.topic_changes import TopicChanges
+from broker.admin.topic_changes import TopicChanges
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import ReceiveRequest
+from broker.maintenance.retention_task import RetentionTask
 from tests.durability.engine_threads import EngineThreads, Reply
 from tests.durability.oracle import QUEUES, READERS, TOPIC, WORKERS, History, Ledger, content, may_be_twice
 from tests.support.engine import append, record

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from broker.consumer_model import ConsumerModel
+from broker.groups.consumer_state import ConsumerModel
 from tests.durability.oracle import Ledger
 from trovemq_store.engine.message_store import FlushWork, MessageStore
 

@@ -19,12 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.request import ReceiveRequest
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import ReceiveRequest
+from broker.groups.timers import rocketmq_files
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
-from broker.timers import rocketmq_files
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, flush, record
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.message_store import MessageStore

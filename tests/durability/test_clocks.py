@@ -14,12 +14,12 @@ from typing import Final
 
 import pytest
 
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.request import ReceiveRequest
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import ReceiveRequest
+from broker.groups.timers import rocketmq_files
+from broker.groups.transactions.records import GIVEN_UP_TOPIC
 from broker.query.search_offset import search_offset
-from broker.timers import rocketmq_files
-from broker.transactions.records import GIVEN_UP_TOPIC
 from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, record
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError

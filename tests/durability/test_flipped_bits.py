@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from broker.consumer_model import ConsumerModel
+from broker.groups.consumer_state import ConsumerModel
 from tests.support.answers import Answers, Known, Verdict
 from tests.support.damage import (
     TINY,

@@ -81,7 +81,7 @@ BUGS = (
     ),
     Planted(
         "events behind the snapshot are not replayed",
-        "broker/consumer_model.py",
+        "broker/groups/consumer_state.py",
         "        self._replay(state.event_offset)",
         "        pass",
         (
@@ -97,14 +97,14 @@ BUGS = (
     ),
     Planted(
         "carrying forgets to write its events",
-        "broker/consumer_model.py",
+        "broker/groups/consumer_state.py",
         "        self.events.flush(now_ms)\n        return count\n",
         "        return count\n",
         (f"{RETENTION}test_what_is_owed_is_delivered_once_after_its_segment_went[after-cut_off]",),
     ),
     Planted(
         "a timer comes early",
-        "broker/timers/calendar.py",
+        "broker/groups/timers/calendar.py",
         'head["deliver_ms"], now_ms, "right")',
         'head["deliver_ms"], now_ms + 1, "right")',
         ("tests/unit/timers/test_calendar.py::test_it_gives_what_a_sorted_list_gives",),
@@ -126,7 +126,7 @@ BUGS = (
     ),
     Planted(
         "pending timers are not carried at expiry",
-        "broker/consumer_model.py",
+        "broker/groups/consumer_state.py",
         "        count += self.timers.carry_before(physical_offset, now_ms)\n",
         "",
         (f"{RETENTION}test_what_is_owed_is_delivered_once_after_its_segment_went[after-killed]",),
@@ -189,7 +189,7 @@ BUGS = (
     ),
     Planted(
         "an acknowledgement is stored before its transaction is on disk",
-        "broker/atomic/atomic_commits.py",
+        "broker/groups/atomic/atomic_commits.py",
         "            self._store.offsets.needs_log(result.end)\n",
         "",
         (
@@ -199,7 +199,7 @@ BUGS = (
     ),
     Planted(
         "one acknowledgement of a transaction is not in its run",
-        "broker/atomic/atomic_commits.py",
+        "broker/groups/atomic/atomic_commits.py",
         "(acknowledgement.event(now_ms) for acknowledgement in prepared)",
         "(acknowledgement.event(now_ms) for acknowledgement in prepared[1:] or prepared)",
         (MODEL_WALK,),
@@ -215,7 +215,7 @@ BUGS = (
     ),
     Planted(
         "a search forgets what the trees lack",
-        "broker/search/search.py",
+        "broker/query/search/search.py",
         "        return min(high, max(low, trees.search.position if trees is not None else 0))",
         "        return high if trees is not None else low",
         (
@@ -227,7 +227,7 @@ BUGS = (
     ),
     Planted(
         "the cursor of a priority passes a message",
-        "broker/delivery/priority_taking.py",
+        "broker/groups/delivery/priority_taking.py",
         "        self._order.cursors[priority] = offset + 1\n",
         "        self._order.cursors[priority] = offset + 2\n",
         (
@@ -237,7 +237,7 @@ BUGS = (
     ),
     Planted(
         "until_acknowledged waits for one group only",
-        "broker/held_log.py",
+        "broker/groups/held_log.py",
         '        offset, group = min(behind, default=(0, ""))\n',
         '        offset, group = max(behind, default=(0, ""))\n',
         (f"{ENGINE}test_held_log.py::test_every_group_counts_and_a_deleted_one_counts_no_more",),

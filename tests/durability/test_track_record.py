@@ -108,7 +108,7 @@ FAULTS = (
     ),
     Planted(
         "A power cut lost dead letters whose originals counted as consumed",
-        "broker/consume/offsets.py",
+        "broker/fetch/offsets.py",
         "            while offsets.dirty and offsets.log_needed > self._store.flushed_offset:",
         "            while False:",
         (
@@ -118,35 +118,35 @@ FAULTS = (
     ),
     Planted(
         "A message with full properties never became a dead letter",
-        "broker/delivery/dead_letters.py",
+        "broker/groups/delivery/dead_letters.py",
         'context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)',
         'copy.with_properties({"RETRY_TOPIC": None, **origin})',
         (f"{DELIVERY}test_a_message_with_full_properties_never_became_a_dead_letter",),
     ),
     Planted(
         "A message with full properties made every clean stop fail",
-        "broker/delivery/retry_copies.py",
+        "broker/groups/delivery/retry_copies.py",
         "context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})",
         "copy.with_properties({FIRST_POP_TIME_PROPERTY: first_pop})",
         (f"{DELIVERY}test_a_message_with_full_properties_made_every_clean_stop_fail",),
     ),
     Planted(
         "An orderly group stood still after a dead letter was refused",
-        "broker/delivery/orderly.py",
+        "broker/groups/delivery/orderly.py",
         "                    self._blocked.add(key)\n                    self._postponed = True",
         "                    self._blocked.add(key)",
         (f"{DELIVERY}test_an_orderly_group_stood_still_after_a_dead_letter_was_refused",),
     ),
     Planted(
         "A refused dead letter was tried again for each message of a receive, and held up what came back",
-        "broker/delivery/grants.py",
+        "broker/groups/delivery/grants.py",
         "            self._batch.dead_letters_refused = True\n",
         "",
         (f"{DELIVERY}test_a_refused_dead_letter_held_up_every_other_message_that_came_back",),
     ),
     Planted(
         "Polls of an orderly group slept on when its full window moved",
-        "broker/delivery/delivery.py",
+        "broker/groups/delivery/delivery.py",
         "            or (pair.keyed and moved and window_was_full)\n",
         "",
         (f"{DELIVERY}test_waiters_of_an_orderly_group_slept_on_when_its_full_window_moved",),
@@ -160,7 +160,7 @@ FAULTS = (
     ),
     Planted(
         "With asynchronous flush every clean stop with messages in flight failed",
-        "broker/consumer_model.py",
+        "broker/groups/consumer_state.py",
         "        self.on_append = _nothing  # what",
         "        # what",
         (
@@ -186,7 +186,7 @@ FAULTS = (
     ),
     Planted(
         "A delayed message that was due before 1970 was acknowledged and never delivered",
-        "broker/timers/timers.py",
+        "broker/groups/timers/timers.py",
         "        if deliver_ms <= 0:",
         "        if False:",
         ("tests/durability/test_clocks.py::test_what_clocks_do[0]",),
@@ -243,7 +243,7 @@ FAULTS = (
     ),
     Planted(
         "One delayed message on a bad sector, and all that were due with it were forgotten",
-        "broker/timers/delivering.py",
+        "broker/groups/timers/delivering.py",
         "        record = store.read_given(physical_offset, size)",
         "        record = store.read(physical_offset, size)",
         (
@@ -252,7 +252,7 @@ FAULTS = (
     ),
     Planted(
         "A delivery that its client suspended twice kept every later event from the log",
-        "broker/delivery/delivery.py",
+        "broker/groups/delivery/delivery.py",
         "            max(0, before.attempt - suspend),",
         "            before.attempt - suspend,",
         (
@@ -261,7 +261,7 @@ FAULTS = (
     ),
     Planted(
         "A classic retry that could not be read after a restart held up its group's offset for ever",
-        "broker/delivery/receiving.py",
+        "broker/groups/delivery/receiving.py",
         "            if record is None:\n                return True\n            state.keys",
         "            if record is None:\n                return False\n            state.keys",
         (
@@ -270,7 +270,7 @@ FAULTS = (
     ),
     Planted(
         "A classic retry that names no topic was lost to RocketMQ by a clean stop",
-        "broker/delivery/retry_copies.py",
+        "broker/groups/delivery/retry_copies.py",
         "    if not topic or not is_plausible_topic(name):",
         "    if False:",
         (
@@ -279,7 +279,7 @@ FAULTS = (
     ),
     Planted(
         "A number out of range in `consumerOrderInfo.json` kept the broker from starting",
-        "broker/delivery/order_info.py",
+        "broker/groups/delivery/order_info.py",
         "            if info.is_plausible:",
         "            if True:",
         (
@@ -288,7 +288,7 @@ FAULTS = (
     ),
     Planted(
         "A damaged unit of a queue that points behind the log made every receive of its group fail",
-        "broker/delivery/records.py",
+        "broker/groups/delivery/records.py",
         " or not 0 <= begin <= len(data) - size",
         "",
         (
@@ -297,7 +297,7 @@ FAULTS = (
     ),
     Planted(
         "A delayed message of an old client, with full properties, was lost when its time came",
-        "broker/timers/copies.py",
+        "broker/groups/timers/copies.py",
         "    if len(block) < PROPERTIES_SIZE_MAX:",
         "    if True:",
         (
@@ -330,7 +330,7 @@ FAULTS = (
     ),
     Planted(
         "A page of the queue of delayed messages that could not be read kept the broker from starting",
-        "broker/timers/waiting_table.py",
+        "broker/groups/timers/waiting_table.py",
         "units = readable_units(queue, offset, UNITS_STEP)",
         "units = queue.units(offset, UNITS_STEP)",
         (
@@ -340,7 +340,7 @@ FAULTS = (
     ),
     Planted(
         "A topic was deleted and made again just before a kill: a group never got its first messages",
-        "broker/delivery/delivery.py",
+        "broker/groups/delivery/delivery.py",
         "        if forgotten:\n            self._flush_events(now_ms)\n",
         "",
         (
@@ -349,7 +349,7 @@ FAULTS = (
     ),
     Planted(
         "After a kill a transaction acknowledged what waited for its priority, and it was delivered again",
-        "broker/delivery/delivery.py",
+        "broker/groups/delivery/delivery.py",
         "                or passed_over(self.context, state, offset)  # a crash has lost the lease\n",
         "",
         (
@@ -358,7 +358,7 @@ FAULTS = (
     ),
     Planted(
         "The biography of a message failed in a topic by priority, after a start without trees",
-        "broker/delivery/standing.py",
+        "broker/groups/delivery/standing.py",
         "order.next_from(other), until)",
         "order.cursors[other], until)",
         (

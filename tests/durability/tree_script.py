@@ -6,10 +6,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from broker.atomic.atomic_commits import AtomicCommits
-from broker.atomic.ends import Committed
-from broker.delivery.prepared import Acknowledgement
-from broker.delivery.request import Delivered, ReceiveRequest
+from broker.groups.atomic.atomic_commits import AtomicCommits
+from broker.groups.atomic.ends import Committed
+from broker.groups.delivery.prepared import Acknowledgement
+from broker.groups.delivery.request import Delivered, ReceiveRequest
 from tests.durability.engine_script import QUEUES, SETTINGS, WORKERS, EngineScript, Run
 from tests.support.engine import record, validated
 from trovemq_proto.errors import TroveError

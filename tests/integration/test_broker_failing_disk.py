@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broker.app import BrokerApp
-from broker.settings import BrokerSettings
+from broker.daemon.app import BrokerApp
+from broker.daemon.settings import BrokerSettings
 from tests.support.broker_here import broker_here, small_settings
 from tests.support.broker_process import Stubs, refused
 from trovemq_daemon.lifecycle import ExitCode, Stop, exit_code_of

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.atomic.atomic_commits import AtomicCommits
-from broker.atomic.ends import Committed
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.prepared import Acknowledgement
-from broker.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
-from broker.filters.filter import TAKE_ALL
+from broker.groups.atomic.atomic_commits import AtomicCommits
+from broker.groups.atomic.ends import Committed
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.prepared import Acknowledgement
+from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
+from broker.groups.filters.filter import TAKE_ALL
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, read_queue, record, send, with_crc_property
 from trovemq_proto.records import Message, RecordBatch, validate_batch
 from trovemq_store.engine.message_store import MessageStore

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from broker.app import BrokerApp
-from broker.settings import BrokerSettings
+from broker.daemon.app import BrokerApp
+from broker.daemon.settings import BrokerSettings
 from tests.support.broker_process import Stubs
 from trovemq_daemon.lifecycle import Stop
 from trovemq_proto.v1 import admin_pb2

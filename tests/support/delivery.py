@@ -1,15 +1,15 @@
-"""A delivery engine over a store in memory, with a clock of its own: for the tests of broker/delivery."""
+"""A delivery engine over a store in memory, with a clock of its own: for tests of broker/groups/delivery."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import Delivery
-from broker.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
-from broker.delivery.snapshotting import DeliveryState
-from broker.filters.filter import TAKE_ALL, Filter
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
+from broker.groups.delivery.snapshotting import DeliveryState
+from broker.groups.filters.filter import TAKE_ALL, Filter
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore

@@ -19,8 +19,8 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from broker.services import open_consumer_model
-from broker.settings import BrokerSettings
+from broker.daemon.services import open_consumer_model
+from broker.daemon.settings import BrokerSettings
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
 from tests.support.fuzzing import MessageMaker, Values, request_bytes
 from tests.support.rocketmq_parts import message, receive_request

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.request import Delivered, ReceiveRequest
-from broker.retention_task import RetentionTask
-from broker.topic_changes import TopicChanges
+from broker.admin.topic_changes import TopicChanges
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import Delivered, ReceiveRequest
+from broker.maintenance.retention_task import RetentionTask
 from tests.support.engine import NOW_MS, SMALL, flush, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message

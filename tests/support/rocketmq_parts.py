@@ -8,19 +8,22 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from broker.consume.long_poll import LongPolls
-from broker.consume.new_messages import NewMessages
-from broker.consume.offsets import OffsetKeeper
-from broker.consume.pull import Puller as QueuePuller
-from broker.consume.pull import PullSettings
-from broker.consume.receive_waits import ReceiveWaits
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import Delivery
+from broker.fetch.long_poll import LongPolls
+from broker.fetch.offsets import OffsetKeeper
+from broker.fetch.pull import Puller as QueuePuller
+from broker.fetch.pull import PullSettings
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.new_messages import NewMessages
+from broker.groups.receive_waits import ReceiveWaits
+from broker.groups.timers.timers import Timers
+from broker.groups.transactions.transactions import Transactions
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
+from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.acknowledging import Acknowledger, AckParts
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.ending import Ender, EndParts
@@ -28,9 +31,6 @@ from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.pulling import Puller, PullParts
 from broker.server.rocketmq.receiving import ReceiveParts, Receiver
 from broker.server.rocketmq.sending import Sender, SendParts
-from broker.server.traffic import Traffic
-from broker.timers.timers import Timers
-from broker.transactions.transactions import Transactions
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

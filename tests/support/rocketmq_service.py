@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from broker.consume.offsets import OffsetKeeper
-from broker.consume.pull import Puller as QueuePuller
-from broker.consume.pull import PullSettings
+from broker.fetch.offsets import OffsetKeeper
+from broker.fetch.pull import Puller as QueuePuller
+from broker.fetch.pull import PullSettings
 from broker.query.search_offset import search_offset
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.service import RocketmqParts, RocketmqService

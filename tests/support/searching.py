@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.search.conditions import Condition, Has, SearchQuery
-from broker.search.search import SearchPage, search_page
+from broker.query.search.conditions import Condition, Has, SearchQuery
+from broker.query.search.search import SearchPage, search_page
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_MASK, SYS_FLAG_TRANSACTION_ROLLBACK

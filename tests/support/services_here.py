@@ -25,11 +25,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
-from broker.rocketmq_services import RocketmqServices
-from broker.server.admin_service import AdminService
-from broker.server.traffic import Traffic
-from broker.services import RoutedTopics, StoreServices, open_consumer_model
-from broker.settings import BrokerSettings
+from broker.daemon.rocketmq_services import RocketmqServices
+from broker.daemon.services import RoutedTopics, StoreServices, open_consumer_model
+from broker.daemon.settings import BrokerSettings
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.admin_service import AdminService
 from nameserver.routes import RouteLimits
 from nameserver.service import RegistrationService, Registry, RouteService
 from tests.support.engine import NOW_MS
@@ -366,11 +366,11 @@ class NameserverServices(Calls):
 def in_process() -> Iterator[None]:
     """Clock, threads and loggers of the daemons' modules, for services that live in the test's process."""
     with ExitStack() as stack:
-        for module in ("broker.services", "broker.rocketmq_services"):
+        for module in ("broker.services", "broker.daemon.rocketmq_services"):
             stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
         stack.enter_context(patch("broker.produce.group_commit.ThreadPoolExecutor", InlineExecutor))
         stack.enter_context(patch("broker.server.pace.time", SimpleNamespace(monotonic=_loop_time)))
-        stack.enter_context(patch("broker.rocketmq_services.set_log_level", lambda _level: None))
+        stack.enter_context(patch("broker.daemon.rocketmq_services.set_log_level", lambda _level: None))
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         yield
 
@@ -385,7 +385,7 @@ def faults_seen(calls: Calls) -> Iterator[None]:
     modules = (
         "trovemq_daemon.grpc_server",
         "broker.server.rocketmq.status",
-        "broker.server.store_service",
+        "broker.server.native.store_service",
         "nameserver.service",
     )
     with ExitStack() as stack:

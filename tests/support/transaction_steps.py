@@ -15,9 +15,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from broker.delivery.prepared import Acknowledgement
-from broker.delivery.request import ReceiveRequest
-from broker.delivery.standing import Stand
+from broker.groups.delivery.prepared import Acknowledgement
+from broker.groups.delivery.request import ReceiveRequest
+from broker.groups.delivery.standing import Stand
 from tests.support.engine import record, validated
 from tests.support.indexed_answers import IndexedAnswers, QueuePlace, Transaction, place_of
 from tests.support.store_answers import QUEUES, TAGS, TOPICS, Sent

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.consume.receive_waits import ReceiveWaits
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import Delivery
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.receive_waits import ReceiveWaits
 from broker.produce.group_commit import GroupCommit
 from broker.server.rocketmq.messages import duration_ms
 from broker.server.rocketmq.resources import group_name, topic_to_read

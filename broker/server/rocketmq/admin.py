@@ -26,6 +26,7 @@ import msgspec
 from broker.query.get_message import FoundMessages, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
+from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.group_views import GroupViews
@@ -33,7 +34,6 @@ from broker.server.rocketmq.messages import message_of, timestamp_ms
 from broker.server.rocketmq.resources import group_name, message_types, topic_to_read
 from broker.server.rocketmq.routes import MASTER_ID, require_topic
 from broker.server.rocketmq.status import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
-from broker.server.traffic import Traffic
 from broker.server.turns import Turns
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors

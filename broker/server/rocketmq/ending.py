@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from broker.groups.timers.recall_handle import decode_recall_handle
+from broker.groups.timers.timers import Timers
+from broker.groups.transactions.transactions import Transactions
 from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.status import OK_STATUS, Context
-from broker.timers.recall_handle import decode_recall_handle
-from broker.timers.timers import Timers
-from broker.transactions.transactions import Transactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.consume.group_lag import GroupLags, QueueLag
-from broker.consume.offsets import OffsetKeeper, ResetTarget
-from broker.delivery.request import QueueProgress
-from broker.filters.filter import Filter, parse_filter
+from broker.fetch.offsets import OffsetKeeper, ResetTarget
+from broker.groups.delivery.request import QueueProgress
+from broker.groups.filters.filter import Filter, parse_filter
+from broker.groups.group_lag import GroupLags, QueueLag
 from broker.server.rocketmq.client_settings import duration
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.messages import timestamp_ms
@@ -27,7 +27,7 @@ TOPICS_MAX: Final = 1_024  # of one answer
 
 
 class Progress(Protocol):
-    """The part of broker.delivery.delivery.Delivery that is looked at."""
+    """The part of broker.groups.delivery.delivery.Delivery that is looked at."""
 
     def progress(self, group: str, topic: str, now_ms: int) -> list[QueueProgress]: ...
 

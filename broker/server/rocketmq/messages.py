@@ -17,9 +17,9 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from broker.delivery.request import Delivered
+from broker.groups.delivery.request import Delivered
 from broker.produce.outgoing import OutgoingMessage
-from broker.server.convert import born_host_of
+from broker.server.native.convert import born_host_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (

@@ -15,12 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from broker.consume.long_poll import LongPolls
-from broker.consume.offsets import OffsetKeeper
-from broker.consume.pull import TAGS_MAX, PullRequest, PullResult
-from broker.consume.pull import Puller as QueuePuller
-from broker.consumer_settings import ConsumerSettings
-from broker.filters.filter import Filter
+from broker.fetch.long_poll import LongPolls
+from broker.fetch.offsets import OffsetKeeper
+from broker.fetch.pull import TAGS_MAX, PullRequest, PullResult
+from broker.fetch.pull import Puller as QueuePuller
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.filters.filter import Filter
+from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.messages import duration_ms, message_of, timestamp_ms
 from broker.server.rocketmq.receiving import (
     ANSWER_BEFORE_S,
@@ -31,7 +32,6 @@ from broker.server.rocketmq.receiving import (
 )
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
-from broker.server.traffic import Traffic
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, parse_properties

@@ -6,7 +6,7 @@ handler's response_serializer is None.
 
 What is handed out belongs to the call until its stream has been written: where the client goes away before,
 its messages come again as if they had not been handed out, those that the client cannot have at once
-(broker/delivery/giving_back.py).
+(broker/groups/delivery/giving_back.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from broker.consume.receive_waits import ReceiveWaits, Wait
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import Delivery
-from broker.delivery.giving_back import give_back
-from broker.delivery.request import Delivered, ReceiveRequest
-from broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.delivery.giving_back import give_back
+from broker.groups.delivery.request import Delivered, ReceiveRequest
+from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.groups.receive_waits import ReceiveWaits, Wait
+from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
 from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.messages import duration_ms, received
@@ -35,7 +36,6 @@ from broker.server.rocketmq.status import (
     client_id_of,
     metadata_value,
 )
-from broker.server.traffic import Traffic
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2

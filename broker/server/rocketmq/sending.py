@@ -11,19 +11,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from broker.groups.timers.recall_handle import encode_recall_handle
+from broker.groups.timers.timers import Timers
+from broker.groups.transactions.transactions import Transactions
 from broker.produce.append import Appender
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingMessage
+from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, timestamp_ms
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.send_checks import check_message, kind_of
 from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, status_of
-from broker.server.traffic import Traffic
-from broker.timers.recall_handle import encode_recall_handle
-from broker.timers.timers import Timers
-from broker.transactions.transactions import Transactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.hashes import group_queue

@@ -18,15 +18,18 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.consume.long_poll import LongPolls
-from broker.consume.offsets import OffsetKeeper
-from broker.consume.pull import Puller as QueuePuller
-from broker.consume.receive_waits import ReceiveWaits
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import Delivery
+from broker.fetch.long_poll import LongPolls
+from broker.fetch.offsets import OffsetKeeper
+from broker.fetch.pull import Puller as QueuePuller
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.receive_waits import ReceiveWaits
+from broker.groups.timers.timers import Timers
+from broker.groups.transactions.transactions import OpenTransaction, Transactions
 from broker.produce.append import Appender
 from broker.produce.coalesce import Coalescer
 from broker.produce.group_commit import GroupCommit
+from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.acknowledging import Acknowledger, AckParts
 from broker.server.rocketmq.admin import Admin, AdminParts
 from broker.server.rocketmq.client_settings import SettingsRules
@@ -43,10 +46,7 @@ from broker.server.rocketmq.routes import RouteParts, Routes
 from broker.server.rocketmq.sending import Sender, SendParts
 from broker.server.rocketmq.status import reader, stream, unary, write_reply
 from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
-from broker.server.traffic import Traffic
 from broker.server.turns import Turns
-from broker.timers.timers import Timers
-from broker.transactions.transactions import OpenTransaction, Transactions
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2

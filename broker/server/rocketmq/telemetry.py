@@ -28,7 +28,7 @@ from typing import Final, NoReturn
 
 import grpc
 
-from broker.consumer_settings import STREAMS_PER_CLIENT
+from broker.groups.consumer_settings import STREAMS_PER_CLIENT
 from broker.server.rocketmq.client_settings import ClientTypeError, SettingsRules, accept_settings
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.commands import ClientCommands

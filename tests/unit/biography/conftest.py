@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.biography.biography import Biographer, Biography, LifeStory, Limits
-from broker.biography.copies import Location
-from broker.biography.verdicts import Members, Verdict
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
-from broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
+from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.track.biography import Biographer, Biography, LifeStory, Limits
+from broker.track.copies import Location
+from broker.track.verdicts import Members, Verdict
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import BORN_HOST, NOW_MS, flush, send
 from trovemq_store.engine.message_store import AppendResult, MessageStore

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.biography.copies import CopyRole, Location
-from broker.filters.filter import parse_filter
+from broker.groups.filters.filter import parse_filter
+from broker.track.copies import CopyRole, Location
 from tests.support.delivery import LEASE_MS, ROOMY
 from tests.support.engine import NOW_MS
 from trovemq_proto import errors
@@ -470,7 +470,7 @@ def test_events_and_groups_beyond_the_limits_are_said(world: World) -> None:
 
 
 def test_more_copies_than_an_answer_has(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.biography.copies.COPIES_MAX", 3)
+    monkeypatch.setattr("broker.track.copies.COPIES_MAX", 3)
     for body in "abcde":
         world.send(body, key="same")
     found = world.tell("same")
@@ -482,7 +482,7 @@ def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A verdict for each message and group, and each event compared with each message."""
-    monkeypatch.setattr("broker.biography.copies.LIVES_MAX", 4)
+    monkeypatch.setattr("broker.track.copies.LIVES_MAX", 4)
     for number in range(10):
         world.send(f"{number}", key="same")
     for name in ("one", "two", "workers"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.biography.copies import Copy, CopyRole, Life, copy_of, lives_of
-from broker.biography.history import Place, scan_events
-from broker.biography.timeline import GroupEvents, Happening
+from broker.track.copies import Copy, CopyRole, Life, copy_of, lives_of
+from broker.track.history import Place, scan_events
+from broker.track.timeline import GroupEvents, Happening
 from tests.support.engine import NOW_MS, record
 from trovemq_proto.records import decode_stored
 from trovemq_store.engine.record_writer import NewRecord

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.consume.dead_letters import DeadLetters
+from broker.groups.dead_letters import DeadLetters
 from tests.support.engine import NOW_MS, open_store, own_properties, read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consume import group_lag
-from broker.consume.group_lag import GroupLags, Position, QueueLag, Work, queue_lag
-from broker.delivery.request import QueueProgress
-from broker.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.groups import group_lag
+from broker.groups.delivery.request import QueueProgress
+from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
+from broker.groups.group_lag import GroupLags, Position, QueueLag, Work, queue_lag
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consume.group_standing import GroupStanding, standing_steps
-from broker.delivery.request import Delivered
+from broker.groups.delivery.request import Delivered
+from broker.groups.group_standing import GroupStanding, standing_steps
 from tests.support.delivery import LEASE_MS, Engine
 from trovemq_store.engine.steps import finished
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

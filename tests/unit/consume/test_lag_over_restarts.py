@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.consume.group_lag import GroupLags
-from broker.consume.lag import lag_steps
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.request import Delivered, ReceiveRequest
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import Delivered, ReceiveRequest
+from broker.groups.group_lag import GroupLags
+from broker.groups.lag import lag_steps
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
 from tests.unit.delivery.test_take_over_of_wheel import store_of_rocketmq

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.consume.long_poll import LongPolls, Waiter
+from broker.fetch.long_poll import LongPolls, Waiter
 from trovemq_proto.errors import TroveError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.consume.offsets import OffsetKeeper, ResetEntry, ResetTarget
+from broker.fetch.offsets import OffsetKeeper, ResetEntry, ResetTarget
 from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, flush, open_store, send
 from trovemq_proto.errors import TroveError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consume.pull import Puller, PullRequest, PullResult, PullSettings
+from broker.fetch.pull import Puller, PullRequest, PullResult, PullSettings
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message

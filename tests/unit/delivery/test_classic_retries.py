@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import Delivery
-from broker.delivery.take_over import take_over
-from broker.filters.filter import parse_filter
-from broker.timers.wheel_records import WHEEL_TOPIC
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.delivery.take_over import take_over
+from broker.groups.filters.filter import parse_filter
+from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.unit.delivery.test_take_over import revive_record
 from trovemq_proto.errors import TroveError

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.delivery.leases import Lease, LeaseHeap
-from broker.delivery.renewals import Renewals
+from broker.groups.delivery.leases import Lease, LeaseHeap
+from broker.groups.delivery.renewals import Renewals
 from tests.support.delivery import LEASE_MS, Engine, bodies
 
 

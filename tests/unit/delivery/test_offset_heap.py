@@ -9,8 +9,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.delivery import offset_heap
-from broker.delivery.offset_heap import OffsetHeap
+from broker.groups.delivery import offset_heap
+from broker.groups.delivery.offset_heap import OffsetHeap
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=120), st.integers(0, 9))

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery import open_messages, packed_leases, pair, priority_taking
-from broker.delivery.by_priority import ByPriority
-from broker.delivery.leases import Lease
-from broker.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
-from broker.delivery.pair import Pair
-from broker.delivery.queue_state import QueueState
-from broker.delivery.request import Delivered
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery import open_messages, packed_leases, pair, priority_taking
+from broker.groups.delivery.by_priority import ByPriority
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
+from broker.groups.delivery.pair import Pair
+from broker.groups.delivery.queue_state import QueueState
+from broker.groups.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS, Engine, bodies
 from tests.support.engine import NOW_MS, send
 from tests.support.trials import SOAK

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.delivery.lease_time import GRACE_MAX_MS, PAUSE_MIN_MS, LeaseTime
+from broker.groups.delivery.lease_time import GRACE_MAX_MS, PAUSE_MIN_MS, LeaseTime
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import NOW_MS
 from trovemq_proto.errors import TroveError

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery import priority_waiting
-from broker.delivery.priority_waiting import waiting_steps
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery import priority_waiting
+from broker.groups.delivery.priority_waiting import waiting_steps
 from tests.support.delivery import LEASE_MS, ROOMY, Engine
 from tests.support.engine import flush, send
 from trovemq_store.engine.steps import finished

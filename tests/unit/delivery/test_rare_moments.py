@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.delivery import delivery as delivery_module
-from broker.delivery import pair as pair_module
-from broker.filters.filter import parse_filter
+from broker.groups.delivery import delivery as delivery_module
+from broker.groups.delivery import pair as pair_module
+from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

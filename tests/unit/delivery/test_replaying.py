@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import DeliveryState
-from broker.filters.filter import parse_filter
-from broker.timers.wheel_records import WHEEL_TOPIC
-from broker.transactions.records import HALF_TOPIC
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.delivery import DeliveryState
+from broker.groups.filters.filter import parse_filter
+from broker.groups.timers.wheel_records import WHEEL_TOPIC
+from broker.groups.transactions.records import HALF_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import RECEIVE_READS_MAX
-from broker.filters.filter import parse_filter
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import RECEIVE_READS_MAX
+from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto.errors import TroveError
 from trovemq_store.topics.subscription_groups import SubscriptionGroup

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.delivery.take_over import take_over
-from broker.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
+from broker.groups.delivery.take_over import take_over
+from broker.groups.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
 from tests.support.delivery import Engine, attempts, bodies
 from tests.unit.delivery.test_take_over import REVIVE_TOPIC, revive_record
 from trovemq_store.engine.record_writer import NewRecord

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.consumer_model import SNAPSHOT_PATH, ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.delivery import Delivered, ReceiveRequest
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumerModel
+from broker.groups.delivery.delivery import Delivered, ReceiveRequest
 from tests.support.engine import NOW_MS, open_store, send
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.consume.pull import Puller, PullRequest, PullSettings
+from broker.fetch.pull import Puller, PullRequest, PullSettings
 from broker.query.get_message import get_message_at
 from broker.query.search_offset import search_offset
 from tests.support.engine import (

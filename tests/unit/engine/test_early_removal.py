@@ -110,7 +110,7 @@ def test_forced_cleaning_is_told_loudly_and_filling_without_it_too(monkeypatch: 
         def warning(self, event: str, **_fields: object) -> None:
             told.append(event)
 
-    monkeypatch.setattr("broker.retention_task.get_logger", Log)
+    monkeypatch.setattr("broker.maintenance.retention_task.get_logger", Log)
     _forced()
     assert told == ["retention.removed_early"]
     told.clear()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consume.pull import Puller, PullRequest, PullSettings
+from broker.fetch.pull import Puller, PullRequest, PullSettings
 from broker.query.get_message import get_message, get_message_at
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
@@ -465,8 +465,8 @@ def test_a_full_disk_takes_even_what_is_owed_and_says_what(lines_max: int) -> No
     broker.files.capacity = 0
     logged: list[dict[str, object]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("broker.retention_task.get_logger", lambda: Recorder(logged))
-        patch.setattr("broker.retention_task.DROPPED_LINES_MAX", lines_max)
+        patch.setattr("broker.maintenance.retention_task.get_logger", lambda: Recorder(logged))
+        patch.setattr("broker.maintenance.retention_task.DROPPED_LINES_MAX", lines_max)
         while broker.store.end_offset % 32_768 < 27_000:  # no room is left in the last segment
             broker.send("y" * 2_000, "filler")
         assert broker.clean(PRESSED) >= 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.consume.pull import Puller, PullRequest, PullSettings
+from broker.fetch.pull import Puller, PullRequest, PullSettings
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consume.pull import Puller, PullRequest, PullSettings
+from broker.fetch.pull import Puller, PullRequest, PullSettings
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import REQUEST_WORK_MAX, WORK_MAX, query_pages
 from tests.support.engine import SMALL, append, open_store, record

@@ -13,8 +13,8 @@ from typing import Final
 import pandas as pd
 import pytest
 
-from broker.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
-from broker.search.search import search_pages
+from broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
+from broker.query.search.search import search_pages
 from deploy.demo.flights import FLIGHT_COUNT, FlightMessage, flight_messages, flight_rows
 from tests.support.engine import BORN_HOST, NOW_MS, flush
 from tests.support.trials import SOAK

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.search.conditions import CONDITIONS_MAX, EVERYTHING, AllOf, AnyOf, Condition, Has, SearchQuery
-from broker.search.matching import answering, answers
+from broker.query.search.conditions import (
+    CONDITIONS_MAX,
+    EVERYTHING,
+    AllOf,
+    AnyOf,
+    Condition,
+    Has,
+    SearchQuery,
+)
+from broker.query.search.matching import answering, answers
 from tests.support.engine import NOW_MS, record
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.fields import read_fields

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.search import plan, search, walks
-from broker.search.conditions import (
+from broker.query.search import plan, search, walks
+from broker.query.search.conditions import (
     CONDITIONS_MAX,
     DEPTH_MAX,
     EVERYTHING,
@@ -23,7 +23,7 @@ from broker.search.conditions import (
     Has,
     SearchQuery,
 )
-from broker.search.search import search_page, search_pages
+from broker.query.search.search import search_page, search_pages
 from tests.support.engine import (
     BORN_HOST,
     NOW_MS,

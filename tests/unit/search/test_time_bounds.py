@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.search import time_bounds
-from broker.search.conditions import Has, SearchQuery
-from broker.search.search import search_page
-from broker.search.time_bounds import within_time
+from broker.query.search import time_bounds
+from broker.query.search.conditions import Has, SearchQuery
+from broker.query.search.search import search_page
+from broker.query.search.time_bounds import within_time
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
 from trovemq_proto import errors

@@ -12,10 +12,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from broker.search import candidates, plan
-from broker.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
-from broker.search.search import search_page
-from broker.search.sifting import may_answer
+from broker.query.search import candidates, plan
+from broker.query.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
+from broker.query.search.search import search_page
+from broker.query.search.sifting import may_answer
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
 from trovemq_store.engine.message_store import MessageStore

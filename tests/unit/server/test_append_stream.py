@@ -11,9 +11,9 @@ import pytest
 
 from broker.produce.append import Appender, AppendSettings
 from broker.produce.group_commit import FlushSettings, GroupCommit
-from broker.server.append_stream import AppendParts, AppendStream
-from broker.server.frames import AppendFrame
-from broker.server.traffic import Traffic
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.append_stream import AppendParts, AppendStream
+from broker.server.native.frames import AppendFrame
 from tests.support.engine import NOW_MS, SMALL_SYNC, open_store, read_queue, record, with_crc_property
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2, message_pb2

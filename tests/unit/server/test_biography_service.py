@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.biography_service import BiographyParts, BiographyService
+from broker.server.native.track_service import BiographyParts, BiographyService
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.turns import Turns
 from tests.unit.biography.conftest import World

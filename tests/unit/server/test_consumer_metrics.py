@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker import consumer_tasks
-from broker.delivery.request import Delivered, ReceiveRequest
+from broker.daemon.settings import BrokerSettings
+from broker.groups.delivery.request import Delivered, ReceiveRequest
+from broker.maintenance import consumer_tasks
 from broker.server.rocketmq.clients import ClientDescription
-from broker.settings import BrokerSettings
 from tests.support.engine import NOW_MS, send
 from tests.support.metrics_bench import Bench
 from trovemq_proto import errors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.server.convert import born_host_of
-from broker.server.frames import read_append_frame, write_fetch_reply
+from broker.server.native.convert import born_host_of
+from broker.server.native.frames import read_append_frame, write_fetch_reply
 from trovemq_proto.v1 import message_pb2
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

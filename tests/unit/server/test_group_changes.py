@@ -7,10 +7,10 @@ import errno
 
 import pytest
 
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.group_changes import GroupChanges
-from broker.topic_changes import TopicChanges
+from broker.admin.group_changes import GroupChanges
+from broker.admin.topic_changes import TopicChanges
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
 from tests.support.engine import NOW_MS, open_store
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem

@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from broker.consume.offsets import OffsetKeeper
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.delivery.request import ReceiveRequest
-from broker.group_changes import GroupChanges
+from broker.admin.group_changes import GroupChanges
+from broker.admin.topic_changes import TopicChanges
+from broker.fetch.offsets import OffsetKeeper
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.request import ReceiveRequest
+from broker.groups.timers.recall_handle import decode_recall_handle
 from broker.query.search_offset import search_offset
-from broker.server.group_service import GroupService, GroupServiceParts
+from broker.server.native.group_service import GroupService, GroupServiceParts
 from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.turns import Turns
-from broker.timers.recall_handle import decode_recall_handle
-from broker.topic_changes import TopicChanges
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
-from broker.delivery.request import ReceiveRequest
-from broker.server.metric_families import SAMPLES_OF_PART
-from broker.server.metrics import BrokerCollector
+from broker.groups.delivery.request import ReceiveRequest
+from broker.server.monitoring.metric_families import SAMPLES_OF_PART
+from broker.server.monitoring.metrics import BrokerCollector
 from tests.support import fake_loop
 from tests.support.engine import NOW_MS, append, record
 from tests.support.loop_time import LoopTime, loop_time

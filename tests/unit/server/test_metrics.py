@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.consume.lag import lag_steps
-from broker.server.traffic import MESSAGE_SIZE_BUCKETS
+from broker.groups.lag import lag_steps
+from broker.server.monitoring.traffic import MESSAGE_SIZE_BUCKETS
 from tests.support.engine import NOW_MS, append, record, send
 from tests.support.metrics_bench import Bench
 from trovemq_daemon.exposition import text_of

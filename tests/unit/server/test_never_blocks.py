@@ -16,15 +16,15 @@ from typing import Literal
 import pytest
 from blockbuster import BlockBusterFunction, BlockingError
 
-from broker.consume.offsets import ResetTarget
-from broker.consume.pull import PullRequest
-from broker.delivery.request import ReceiveRequest
+from broker.daemon.services import StoreServices
+from broker.daemon.settings import BrokerSettings
+from broker.fetch.offsets import ResetTarget
+from broker.fetch.pull import PullRequest
+from broker.groups.delivery.request import ReceiveRequest
 from broker.produce.outgoing import OutgoingMessage
 from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.services import StoreServices
-from broker.settings import BrokerSettings
 from tests.support.engine import NOW_MS, record, with_crc_property
 from trovemq_daemon.addresses import parse_address
 from trovemq_store.engine.message_store import MessageStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.server.reply_stream import ReplyStream
+from broker.server.native.reply_stream import ReplyStream
 from tests.support import fake_loop
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 

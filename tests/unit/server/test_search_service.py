@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.search import search
-from broker.server.search_service import SearchService
-from broker.server.traffic import Traffic
+from broker.query.search import search
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.search_service import SearchService
 from broker.server.turns import Turns
 from tests.support.engine import SMALL, flush, open_store, send
 from trovemq_proto import errors

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.store_service import StoreService
+from broker.server.native.store_service import StoreService
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, send
 from tests.unit.server.test_never_blocks import waits_forbidden
 from trovemq_proto import errors

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.topic_changes import TopicChanges
+from broker.admin.topic_changes import TopicChanges
 from tests.support.engine import NOW_MS, append, open_store, record, send
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from broker import settings as settings_module
-from broker.consumer_settings import ConsumerSettings
-from broker.rocketmq_keys import IGNORED_KEYS
-from broker.settings import BrokerSettings
+from broker.daemon import settings as settings_module
+from broker.daemon.rocketmq_keys import IGNORED_KEYS
+from broker.daemon.settings import BrokerSettings
+from broker.groups.consumer_settings import ConsumerSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.settings import Loaded, load_settings, settings_of

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from broker.settings import BrokerSettings
+from broker.daemon.settings import BrokerSettings
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_daemon.settings import load_settings
 from trovemq_proto.errors import TroveError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.consumer_settings import ConsumerSettings
-from broker.timers.lookups import FOUND_MAX
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.timers.lookups import FOUND_MAX
 from tests.support.engine import NOW_MS
 from tests.support.trials import SOAK
 from tests.unit.timers.engine import ROOMY, Broker

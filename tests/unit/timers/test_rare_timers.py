@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.timers import delivering, rocketmq_files, timers
-from broker.timers.calendar import ROW_DTYPE, WAITS, Calendar
-from broker.timers.copies import delivered_copy
-from broker.timers.ended import EndedOffsets
-from broker.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
-from broker.timers.sources import SCHEDULE_QUEUES_MAX
-from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
-from broker.timers.wheel_records import PROPERTIES_ROOM_MAX, read_record, read_waiting
+from broker.groups.timers import delivering, rocketmq_files, timers
+from broker.groups.timers.calendar import ROW_DTYPE, WAITS, Calendar
+from broker.groups.timers.copies import delivered_copy
+from broker.groups.timers.ended import EndedOffsets
+from broker.groups.timers.rocketmq_files import UNIT_DTYPE, UNIT_SIZE, load_units, save_units, units_per_file
+from broker.groups.timers.sources import SCHEDULE_QUEUES_MAX
+from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
+from broker.groups.timers.wheel_records import PROPERTIES_ROOM_MAX, read_record, read_waiting
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from tests.unit.timers.test_copies import PLACE, copied, target, waiting

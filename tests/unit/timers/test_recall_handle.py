@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.timers.recall_handle import RecallHandle, decode_recall_handle, encode_recall_handle
+from broker.groups.timers.recall_handle import RecallHandle, decode_recall_handle, encode_recall_handle
 from trovemq_proto.errors import TroveError
 
 words = st.text(st.characters(blacklist_characters=" ", blacklist_categories=["Cs"]), min_size=1, max_size=40)

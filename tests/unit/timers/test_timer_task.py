@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
-from broker.consumer_tasks import TimerTask
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.maintenance.consumer_tasks import TimerTask
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, read_queue

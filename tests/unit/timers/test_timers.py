@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.timers import lookups
-from broker.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
-from broker.timers.wheel_records import wheel_out_ms
+from broker.groups.timers import lookups
+from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
+from broker.groups.timers.wheel_records import wheel_out_ms
 from tests.support.engine import NOW_MS, SMALL, flush, own_properties, read_queue
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from trovemq_proto import errors

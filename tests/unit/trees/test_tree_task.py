@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.tree_task import POLL_S, TreeTask
+from broker.maintenance.tree_task import POLL_S, TreeTask
 from tests.support.engine import SMALL, append, flush, open_store, record
 from tests.support.fake_loop import run
 from tests.support.metrics_bench import Bench
@@ -31,7 +31,7 @@ def steps_in_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def here(work: Callable[[], Any]) -> Any:
         return work()
 
-    monkeypatch.setattr("broker.tree_task.run_in_thread", here)
+    monkeypatch.setattr("broker.maintenance.tree_task.run_in_thread", here)
 
 
 def filled(files: FaultyFileSystem | MemoryFileSystem, messages: int = 20) -> MessageStore:
@@ -119,7 +119,7 @@ def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
             await real_sleep(0)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("broker.tree_task.asyncio.sleep", sleeping)
+            patch.setattr("broker.maintenance.tree_task.asyncio.sleep", sleeping)
             with pytest.raises(asyncio.CancelledError):
                 await task.run()
 

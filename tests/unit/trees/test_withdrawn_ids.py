@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.consumer_model import ConsumerModel
-from broker.consumer_settings import ConsumerSettings
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.consumer_state import ConsumerModel
 from tests.support.deduplicated import TOPIC, opened, send, step
 from tests.support.engine import NOW_MS, flush, read_queue
 from trovemq_proto import errors

@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consumer_settings import ConsumerSettings
+from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.status import code_of
 from tests.support.engine import NOW_MS, flush, read_queue
 from tests.support.fake_loop import run, turns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
+from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.group_order import GroupOrder, fifo_topics
 from tests.support.engine import NOW_MS
 from tests.support.fake_loop import run, turns

@@ -8,8 +8,8 @@ import pytest
 
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.search.conditions import AllOf, AnyOf, Has, SearchQuery
-from broker.search.search import search_page
+from broker.query.search.conditions import AllOf, AnyOf, Has, SearchQuery
+from broker.query.search.search import search_page
 from broker.server.rocketmq.messages import outgoing
 from tests.support.engine import SMALL, open_store, send
 from trovemq_proto.records import decode_message

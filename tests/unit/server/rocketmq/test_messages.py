@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.delivery.request import Delivered
+from broker.groups.delivery.request import Delivered
 from broker.server.rocketmq.messages import message_of, outgoing, peer_host, received
 from tests.support.rocketmq_parts import message
 from trovemq_proto.errors import TroveError

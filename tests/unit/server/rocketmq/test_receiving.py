@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.consumer_settings import ConsumerSettings
+from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.rocketmq.clients import ClientDescription
 from broker.server.rocketmq.status import code_of
 from tests.support.engine import NOW_MS

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broker.consumer_settings import ConsumerSettings
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.timers.recall_handle import decode_recall_handle
 from broker.server.rocketmq.status import code_of
-from broker.timers.recall_handle import decode_recall_handle
 from tests.support.engine import NOW_MS, flush, own_properties, read_queue
 from tests.support.fake_loop import run, turns
 from tests.support.rocketmq_parts import BROKER, ROOMY, Parts, message

@@ -1,0 +1,1 @@
+"""Changes of topics and groups: checked, written, durable before they are answered."""

@@ -1,1 +1,0 @@
-"""What became of one message: its copies, what groups did with it, and why one has not consumed it yet."""

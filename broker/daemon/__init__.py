@@ -1,0 +1,1 @@
+"""The process: settings, start and stop. `app` is the one place where everything is put together."""

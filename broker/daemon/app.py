@@ -1,0 +1,322 @@
+"""The composition root: the one place that makes the broker's parts and wires them together.
+
+Order of life: listen (nothing is served yet) - open and recover the store - serve - drain - close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from broker.cluster.registration import Registrations, RegistrationSettings
+from broker.cluster.self_route import SelfRouteService
+from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.daemon.recovery_log import log_recovery
+from broker.daemon.rocketmq_services import RocketmqServices
+from broker.daemon.services import RoutedTopics, StoreServices, clock_ms, open_consumer_model
+from broker.daemon.settings import BrokerSettings
+from broker.groups.consumer_state import ConsumerModel
+from broker.maintenance.consumer_tasks import log_copy_failures
+from broker.produce.append import batch_size_limit
+from broker.server.monitoring.metrics import BrokerCollector
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.admin_service import AdminService
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.grpc_server import GrpcServer
+from trovemq_daemon.lifecycle import Stop, run_daemon
+from trovemq_daemon.limits import raise_descriptor_limit
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.metrics import RpcMetrics, new_registry
+from trovemq_daemon.ops_http import OpsHttp, Readiness
+from trovemq_daemon.tls import identity_for, log_identity
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.memory import keep_freed_memory
+from trovemq_proto.v1 import (
+    admin_pb2_grpc,
+    query_pb2_grpc,
+    route_pb2_grpc,
+    search_pb2_grpc,
+    store_pb2_grpc,
+)
+from trovemq_store.check.store_view import SIZES, with_sizes_of_store
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.real import RealFileSystem
+from trovemq_store.settings import StoreSettings
+
+CALLS_END_S: Final = 1.0  # for unary calls under way when the streams have ended
+LAST_REPLIES_S: Final = 0.5  # for saying STORE_FAILED to those who wait
+
+
+class BrokerApp:
+    """One broker in the running event loop."""
+
+    def __init__(self, settings: BrokerSettings, written: Collection[str] = SIZES) -> None:
+        """`written`: names of the settings that somebody chose. A size that nobody chose is the store's."""
+        self._settings = settings
+        self._written = written
+        self._version = installed_version()
+        self._registry = new_registry(self._version)
+        self._rpc_metrics = RpcMetrics(
+            self._registry, cluster=settings.cluster, node_type="broker", node_id=settings.name
+        )
+        self._grpc = GrpcServer(settings.grpc_limits(), self._rpc_metrics)
+        self._problem = "starting"
+        self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+        """Where it listens, once requests are served."""
+        readiness = Readiness()
+        readiness.add("broker", lambda: self._problem)
+        self._readiness = readiness
+        self._http = OpsHttp(self._registry, readiness)
+
+    async def run(self, stop: Stop) -> None:
+        """Serves until `stop`, then drains. Raises what ended it: AddressInUseError, TroveError, …"""
+        settings = self._settings
+        address = self._grpc.bind(settings.listen_address)
+        tls = await self._bind_tls(address)
+        http = settings.http_address
+        http = await self._http.start(http) if http is not None else None
+        try:
+            advertised = settings.advertised(address)
+            self._problem = "recovering the store"
+            store_settings = settings.store_settings(advertised)
+            store = await asyncio.to_thread(open_store, settings, store_settings, self._written)
+            model: ConsumerModel | None = None
+            try:
+                model = await asyncio.to_thread(open_consumer_model, store, settings)
+                await self._serve(model, store, advertised, Listening(address, http, tls), stop)
+            finally:
+                self._problem = "closing the store"
+                await asyncio.to_thread(close_store, store, model)
+        finally:
+            await self._grpc.stop(0)
+            await self._http.stop()
+
+    async def _bind_tls(self, plain: Address) -> Address | None:
+        """Where the same is served by TLS; None where that is not wanted."""
+        settings = self._settings
+        wanted = settings.tls_listen_address
+        if wanted is None:
+            return None
+        known = (settings.advertised(plain), wanted)
+        hosts = [address.host for address in known if not address.is_unspecified]
+        identity = await asyncio.to_thread(
+            identity_for, settings.tls_certificate, settings.tls_key, hosts=hosts
+        )
+        log_identity(identity)
+        return self._grpc.bind_tls(wanted, identity)
+
+    async def _serve(
+        self, model: ConsumerModel, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
+    ) -> None:
+        settings = self._settings
+        traffic = Traffic(self._rpc_metrics.observe)
+        services = StoreServices(store, settings, traffic, model, self._grpc.replies)
+        rocketmq = RocketmqServices(services, settings, advertised, self._version)
+        view = LocalBroker(self._description(store, advertised), RoutedTopics(store))
+        route = SelfRouteService(view)
+        registrations = Registrations(
+            settings.nameserver_addresses, view, _registration_settings(settings), random.random
+        )
+        self._add_services(services, view, route)
+        rocketmq.add_to(self._grpc.server)
+        self._readiness.add("nameservers", registrations.problem)
+        self._readiness.add("store", lambda: _store_problem(services))
+        self._readiness.add_warning("retention", lambda: _retention_warning(services))
+        try:
+            async with asyncio.TaskGroup() as group:
+                commit = group.create_task(services.group_commit.run(), name="group-commit")
+                background = {**services.background(settings), **rocketmq.background()}
+                others = [group.create_task(work, name=name) for name, work in background.items()]
+                await self._start(registrations, listening)
+                await stop.wait()
+                get_logger().info("broker.stopping", reason=stop.reason)
+                await self._drain(services, rocketmq, registrations, route)
+                await commit
+                for task in others:
+                    task.cancel()
+        finally:
+            self._problem = "stopped"
+            await self._grpc.stop(LAST_REPLIES_S if services.group_commit.failure is not None else 0)
+            await services.settle()
+            services.group_commit.close()
+
+    async def _start(self, registrations: Registrations, listening: Listening) -> None:
+        await self._grpc.start()
+        await self._grpc.set_serving(True)
+        gc.collect()
+        gc.freeze()  # what was made so far stays: later collections need not look at it again
+        self._problem = ""
+        self.serving.set_result(listening)
+        registrations.start()
+        get_logger().info(
+            "broker.started",
+            listen=str(listening.grpc),
+            tls=str(listening.tls or "off"),
+            http=str(listening.http or "off"),
+            name=self._settings.name,
+        )
+
+    async def _drain(
+        self,
+        services: StoreServices,
+        rocketmq: RocketmqServices,
+        registrations: Registrations,
+        route: SelfRouteService,
+    ) -> None:
+        self._problem = "stopping"
+        timeout_s = self._settings.drain_time_max_ms / 1000
+        await self._grpc.set_serving(False)
+        await registrations.stop()
+        await services.drain(timeout_s)
+        await rocketmq.drain(timeout_s)
+        route.close()
+        await self._grpc.stop(min(timeout_s, CALLS_END_S))
+
+    def _add_services(self, services: StoreServices, view: LocalBroker, route: SelfRouteService) -> None:
+        server = self._grpc.server
+        store, statistics = services.store, services.statistics
+        services.messages.add_to(server)
+        services.transactions.add_to(server)
+        admin = AdminService(
+            store,
+            services.topic_changes,
+            services.offsets,
+            services.long_polls,
+            services.traffic,
+            turns=services.turns,
+            topic_hold=services.retention.topic_hold,
+            broker_info=lambda: broker_info(view),
+            counters=statistics.counter_steps,
+        )
+        query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
+        search_pb2_grpc.add_SearchServiceServicer_to_server(services.searches, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+        route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
+        store_pb2_grpc.add_StoreServiceServicer_to_server(services.store_service, server)
+        self._registry.register(BrokerCollector(statistics))
+
+    def _description(self, store: MessageStore, advertised: Address) -> BrokerDescription:
+        settings = store.settings
+        return BrokerDescription(
+            cluster=settings.cluster,
+            name=settings.broker,
+            address=str(advertised),
+            store_host_ipv6=settings.store_host.startswith("["),
+            append_property_crc=settings.append_property_crc,
+            body_size_max=settings.body_size_max,
+            batch_size_max=batch_size_limit(settings),
+            flush_mode=settings.flush_mode,
+            version=self._version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    grpc: Address
+    http: Address | None
+    tls: Address | None = None
+
+
+def open_store(
+    settings: BrokerSettings, store_settings: StoreSettings, written: Collection[str]
+) -> MessageStore:
+    """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
+    started = time.perf_counter()
+    try:
+        store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
+        files = RealFileSystem(settings.store_path)
+        store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
+    except StorageError as error:
+        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+        raise TroveError(spec, f"the store cannot be opened: {error}") from error
+    except TroveError as error:
+        raise _ending(error) from error
+    report = store.recovery
+    get_logger().info(
+        "store.opened",
+        path=str(settings.store_path),
+        clean=report.clean,
+        records_scanned=report.records_scanned,
+        bytes_cut=report.bytes_cut,
+        damages=len(report.damages),
+        gaps=len(report.gaps),
+        end=report.end,
+        ms=round((time.perf_counter() - started) * 1000),
+    )
+    log_recovery(get_logger(), store)
+    return store
+
+
+def close_store(store: MessageStore, model: ConsumerModel | None) -> None:
+    """Hands over what is owed, flushes and closes; blocks.
+
+    Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers.
+    """
+    try:
+        try:
+            if model is not None and not store.failed:
+                model.hand_back(clock_ms())
+                log_copy_failures(model)
+        finally:
+            store.close(clock_ms())
+    except StorageError as error:
+        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+        raise TroveError(spec, f"the store was not closed cleanly: {error}") from error
+    except TroveError as error:
+        raise _ending(error) from error
+
+
+def _ending(error: TroveError) -> TroveError:
+    """A call to the disk that failed is tried again while the broker runs; at its start or end it ends it."""
+    return TroveError(errors.STORE_FAILED, error.message) if error.spec is errors.UNKNOWN_ERROR else error
+
+
+def installed_version() -> str:
+    try:
+        return version("trovemq-broker")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _store_problem(services: StoreServices) -> str:
+    """Why requests cannot be served as they should, or an empty text."""
+    store = services.store
+    if services.group_commit.failure is not None:
+        return f"failed: {services.group_commit.failure}"
+    index = store.key_index
+    if index is not None and index.create_failures and index.name in store.lagging:
+        return f"no index file can be made ({index.create_failures} failures)"
+    return ""
+
+
+def _retention_warning(services: StoreServices) -> str:
+    """What of the disk somebody should look at, or an empty text."""
+    counters, removed = services.retention.counters, services.store.early_removal.removed
+    texts = [str(removed)] if removed else []
+    if counters.disk_full:
+        texts.append(f"{counters.disk_used_percent:.1f} % of the disk is used: new messages are refused")
+    return "; ".join(texts)
+
+
+def _registration_settings(settings: BrokerSettings) -> RegistrationSettings:
+    return RegistrationSettings(
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        retry_min_ms=settings.registration_retry_min_ms,
+        retry_max_ms=settings.registration_retry_max_ms,
+    )
+
+
+def run(settings: BrokerSettings, written: Collection[str]) -> int:
+    """Runs the daemon to its end; the exit code. `written`: names of the settings that are no defaults."""
+    keep_freed_memory()
+    raise_descriptor_limit()
+    return run_daemon(lambda stop: BrokerApp(settings, written).run(stop))

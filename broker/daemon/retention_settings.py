@@ -1,0 +1,127 @@
+"""Settings of what is kept how long: RocketMQ's, by its names and with its bounds.
+
+RocketMQ moves percentages that are out of bounds into them; so do values given by its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from broker.daemon.node_settings import DAY_MS, NodeSettings
+from trovemq_daemon.settings import setting
+from trovemq_store.log.retention import RetentionPolicy, parse_hours
+
+
+def _hours(text: str, _current: object) -> str:
+    """RocketMQ's fileReservedTime counts hours."""
+    if not text.strip().isdecimal():
+        raise ValueError("must be a whole number of hours")
+    return f"{text.strip()}h"
+
+
+def _between(least: int, most: int) -> Callable[[str, object], str]:
+    def convert(text: str, _current: object) -> str:
+        return str(min(max(int(text), least), most)) if text.strip().isdecimal() else text
+
+    return convert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings(NodeSettings):
+    """The values. `problems()` says what does not go together."""
+
+    reserved_time_ms: int = setting(
+        3 * DAY_MS,
+        "How long messages are kept; whole segments go, by the store time of their last record.",
+        unit="ms",
+        minimum=1,
+        maximum=36_500 * DAY_MS,
+        rocketmq="fileReservedTime",
+        convert=_hours,
+    )
+    delete_when: str = setting(
+        "04",
+        "Hours of the day (local time) at which old segments go, joined by `;`.",
+        unit="hours",
+        rocketmq="deleteWhen",
+    )
+    clean_interval_ms: int = setting(
+        10_000,
+        "How often old segments are looked for, and how full the disk is.",
+        unit="ms",
+        minimum=10,
+        maximum=DAY_MS,
+        rocketmq="cleanResourceInterval",
+    )
+    disk_used_percent_max: int = setting(
+        75,
+        "Where more of the disk is used, old segments go at any hour.",
+        unit="%",
+        minimum=1,
+        maximum=100,
+        rocketmq="diskMaxUsedSpaceRatio",
+        convert=_between(10, 95),
+    )
+    disk_forcible_percent: int = setting(
+        85,
+        "Where more of the disk is used, the oldest segments go however young they are, if "
+        "clean_forcibly_enable is on; else the log warns.",
+        unit="%",
+        minimum=1,
+        maximum=100,
+        rocketmq="diskSpaceCleanForciblyRatio",
+        convert=_between(30, 85),
+    )
+    clean_forcibly_enable: bool = setting(
+        False,
+        "Whether segments go before their time to free the disk, as RocketMQ does it. Off: new messages are "
+        "refused from disk_warning_percent on, and nothing goes that retention keeps.",
+        rocketmq="cleanFileForciblyEnable",
+    )
+    disk_warning_percent: int = setting(
+        90,
+        "Where more of the disk is used, new messages are refused as DISK_FULL.",
+        unit="%",
+        minimum=1,
+        maximum=100,
+        rocketmq="diskSpaceWarningLevelRatio",
+        convert=_between(35, 90),
+    )
+    unacknowledged_max_ms: int = setting(
+        30 * DAY_MS,
+        "How long topics with `retention = until_acknowledged` keep what some group has not acknowledged, "
+        "where they have no `retention_age_max` of their own.",
+        unit="ms",
+        minimum=1_000,
+        maximum=36_500 * DAY_MS,
+    )
+    delete_files_max: int = setting(
+        10,
+        "Segments that go in one run.",
+        unit="files",
+        minimum=1,
+        maximum=10_000,
+        rocketmq="deleteFileBatchMax",
+    )
+
+    def problems(self) -> Iterator[str]:
+        """What does not go together, one sentence each."""
+        yield from NodeSettings.problems(self)
+        try:
+            parse_hours(self.delete_when)
+        except ValueError as error:
+            yield f"delete_when {error}"
+
+    def retention_policy(self) -> RetentionPolicy:
+        """What the engine decides by. ValueError where problems() names delete_when."""
+        return RetentionPolicy(
+            reserved_ms=self.reserved_time_ms,
+            hours=parse_hours(self.delete_when),
+            used_percent_max=self.disk_used_percent_max,
+            forcible_percent=self.disk_forcible_percent,
+            warning_percent=self.disk_warning_percent,
+            forcible_enable=self.clean_forcibly_enable,
+            files_max=self.delete_files_max,
+            unacknowledged_max_ms=self.unacknowledged_max_ms,
+        )

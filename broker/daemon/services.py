@@ -1,0 +1,315 @@
+"""What works on one open store, wired together: produce and consume, without the network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from broker.admin.group_changes import GroupChanges
+from broker.admin.topic_changes import TopicChanges
+from broker.daemon.duplicate_log import log_duplicate, log_gap
+from broker.daemon.settings import BrokerSettings
+from broker.fetch.long_poll import LongPolls
+from broker.fetch.offsets import OffsetKeeper
+from broker.fetch.pull import Puller, PullSettings
+from broker.groups.atomic.atomic_commits import AtomicCommits
+from broker.groups.atomic.open_transactions import OpenTransactions
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.new_messages import NewMessages
+from broker.groups.priority_counts import PriorityCounts
+from broker.groups.receive_waits import ReceiveWaits
+from broker.maintenance import background, consumer_tasks
+from broker.maintenance.consumer_tasks import TimerTask
+from broker.maintenance.retention_task import RetentionTask
+from broker.maintenance.tree_task import TreeTask
+from broker.produce.append import Appender, AppendSettings, batch_size_limit
+from broker.produce.coalesce import Coalescer
+from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.produce.outgoing import OutgoingEncoder
+from broker.query.search_offset import search_offset
+from broker.server.monitoring.statistics import BrokerStatistics, StatisticsParts
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.append_stream import AppendParts
+from broker.server.native.fetch_stream import FetchParts
+from broker.server.native.message_service import MessageService
+from broker.server.native.query_service import QueryService
+from broker.server.native.search_service import SearchService
+from broker.server.native.store_service import StoreService
+from broker.server.native.transaction_service import TransactionParts, TransactionService
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.turns import Turns
+from trovemq_daemon.memory_trim import TrimPolicy, keep_trimmed
+from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import UniqueKeyGenerator
+from trovemq_store.engine.deduplication import Deduplication
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+from trovemq_store.topics.names import is_system_topic
+from trovemq_store.topics.topics import TopicConfig
+
+SECONDS_2021: Final = 1_609_459_200  # 2021-01-01T00:00:00Z, where the unique keys' clock begins
+
+
+def clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class StoreServices:
+    """The parts; the daemon starts `background` and ends with `drain`."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: BrokerSettings,
+        traffic: Traffic | None = None,
+        model: ConsumerModel | None = None,
+        replies: ReplyBudget | None = None,
+    ) -> None:
+        self.store, self.model = store, model or open_consumer_model(store, settings)
+        self.appended = asyncio.Event()
+        self.long_polls = LongPolls(settings.long_polls_max)
+        self.receive_waits = _receive_waits(store, self.model, settings)
+        self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
+        self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
+        self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)
+        self.deduplication = Deduplication(store, log_duplicate(), log_gap())
+        self.appender = Appender(
+            store,
+            self.group_commit,
+            AppendSettings(
+                auto_create_topic=settings.auto_create_topic_enable,
+                auto_create_queue_count=settings.auto_create_queue_count,
+            ),
+            clock_ms,
+            self._grown,
+            self.appended.set,
+            self.deduplication,
+        )
+        self.model.on_append = self.appender.appended
+        encoder = OutgoingEncoder(store.settings, self.appender.store_host_ipv6, unique_keys().next)
+        self.coalescer = Coalescer(
+            self.appender, encoder, batch_size_limit(store.settings), self.group_commit
+        )
+        self.puller = Puller(store, PullSettings(bytes_max=settings.pull_bytes_max))
+        self.offsets = OffsetKeeper(store, self.group_commit.durable, self.search_offset, self._offsets_moved)
+        self.topic_changes = TopicChanges(store, clock_ms, self.offsets.persist, self._topic_deleted)
+        self.group_changes = GroupChanges(
+            self.model.groups,
+            store,
+            self.model.delivery,
+            self.topic_changes,
+            clock_ms,
+            self.offsets.persist,
+            self.receive_waits.wake_group,
+        )
+        self.retention = RetentionTask(
+            store,
+            self.model,
+            settings.retention_policy(),
+            settings.clean_interval_ms,
+            self.group_commit.durable,
+            self.appender.hold,
+            self.topic_changes,
+            clock_ms,
+            lambda topic: [group for group, _ in self.clients.subscriptions(topic=topic)],
+        )
+        self.store_service = StoreService(
+            store, settings.store_path, self.topic_changes.changing, clock_ms, settings.backup_path
+        )
+        self.traffic, self.turns = traffic or Traffic(), Turns()
+        self.priorities = PriorityCounts(store)
+        self.messages = self._message_service(settings, replies)
+        self.queries = QueryService(store, settings.queries_max, self.traffic, self.turns)
+        self.searches = SearchService(store, self.queries.one_more, self.traffic, self.turns)
+        self.atomic = self._open_transactions(settings)
+        self.transactions = self._transaction_service(settings)
+        self.statistics = BrokerStatistics(self._statistics_parts())
+
+    def _open_transactions(self, settings: BrokerSettings) -> OpenTransactions:
+        commits = AtomicCommits(self.store, self.model, self.deduplication)
+        return OpenTransactions(commits, settings.atomic_limits(), self.appender.topic_for_write)
+
+    def _transaction_service(self, settings: BrokerSettings) -> TransactionService:
+        return TransactionService(
+            TransactionParts(
+                transactions=self.atomic,
+                appender=self.appender,
+                group_commit=self.group_commit,
+                traffic=self.traffic,
+                broker=settings.name,
+                clock_ms=clock_ms,
+            )
+        )
+
+    def _message_service(self, settings: BrokerSettings, replies: ReplyBudget | None) -> MessageService:
+        append = AppendParts(
+            self.appender,
+            self.group_commit,
+            self.traffic,
+            settings.name,
+            settings.append_frames_in_flight_max,
+        )
+        fetch = FetchParts(
+            self.puller,
+            self.long_polls,
+            self.traffic,
+            settings.long_poll_wait_max_ms,
+            settings.fetch_frames_in_flight_max,
+            replies,
+        )
+        return MessageService(append, fetch, self.coalescer, clock_ms)
+
+    def _statistics_parts(self) -> StatisticsParts:
+        return StatisticsParts(
+            store=self.store,
+            model=self.model,
+            group_commit=self.group_commit,
+            long_polls=self.long_polls,
+            receive_waits=self.receive_waits,
+            queries=self.queries,
+            searches=self.searches.counters,
+            streams=self.messages.streams,
+            traffic=self.traffic,
+            timer_task=self.timer_task,
+            clients=self.clients,
+            retention=self.retention.counters,
+            priorities=self.priorities,
+            deduplication=self.deduplication,
+            atomic=self.atomic,
+            store_service=self.store_service.counters,
+            clock_ms=clock_ms,
+        )
+
+    def _grown(self, queues: list[tuple[str, int]]) -> None:
+        """These queues have new visible messages: whoever waits for them is told."""
+        self.long_polls.wake(queues)
+        self.model.grown(queues)
+        self.timer_task.changed()
+        self.receive_waits.grown(queues)
+
+    def _offsets_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """Somebody set a group's offsets: what is in flight of these queues is forgotten."""
+        forgotten = self.model.delivery.reset(group, topic, offsets, clock_ms())
+        self.receive_waits.wake((group, topic))
+        return forgotten
+
+    def _topic_deleted(self, topic: str) -> None:
+        self.deduplication.forget_topic(topic)
+        self.priorities.forget(topic)
+        now_ms = clock_ms()
+        self.model.delivery.forget_topic(topic, now_ms)
+        self.model.timers.forget_topic(topic, now_ms)
+        self.model.transactions.forget_topic(topic)
+        self.receive_waits.wake_topic(topic)
+
+    def search_offset(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The first queue offset stored at or after that time."""
+        return search_offset(self.store, topic, queue_id, timestamp)
+
+    def background(self, settings: BrokerSettings) -> dict[str, Coroutine[Any, Any, None]]:
+        """What runs beside the requests, by name, until it is cancelled."""
+        return {
+            "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
+            "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
+            "catch-up": background.catch_up(self.store),
+            "trees": TreeTask(self.store, settings.tree_index_share_percent).run(),
+            "room": background.keep_room(self.store, self._grown),
+            "segments": background.make_segments_ahead(self.store, self.appended),
+            "retention": self.retention.run(),
+            "timers": self.timer_task.run(),
+            "memory": keep_trimmed(TrimPolicy()),
+            "snapshots": consumer_tasks.save_snapshots(self.model, self.group_commit.durable, clock_ms),
+            "groups": consumer_tasks.save_groups(
+                self.group_changes.save_used, settings.consumer_offset_flush_interval_ms
+            ),
+        }
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes no more appends, syncs what is appended, answers what was asked, ends the streams."""
+        self.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping"))
+        self.group_commit.stop()
+        self.long_polls.close()
+        self.receive_waits.close()
+        await asyncio.gather(self.messages.streams.end_all(timeout_s), self.transactions.end_all(timeout_s))
+
+    async def settle(self) -> None:
+        """Returns when no thread writes any more; nothing is asked for by now."""
+        await self.topic_changes.settle()
+        await self.group_changes.settle()
+        await self.offsets.settle()
+
+
+def open_consumer_model(store: MessageStore, settings: BrokerSettings) -> ConsumerModel:
+    """Blocks while it reads what is owed. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
+    try:
+        return ConsumerModel.open(store, store.files, settings.consumer_settings(), clock_ms())
+    except StorageError as error:
+        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
+        raise TroveError(spec, f"the store cannot be opened: {error}") from error
+    except TroveError as error:
+        if error.spec is errors.UNKNOWN_ERROR:  # a call to the disk failed
+            raise TroveError(errors.STORE_FAILED, error.message) from error
+        raise
+
+
+class RoutedTopics:
+    """The topics that routes name: those of the table, and those that only the store's queues know."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    @property
+    def data_version(self) -> int:
+        return self._store.topics.data_version
+
+    def names(self, include_system: bool = False) -> list[str]:
+        names = {*self._store.topics.names(include_system=True), *self._store.consume_queues.topics()}
+        return sorted(name for name in names if include_system or not is_system_topic(name))
+
+    def find(self, name: str) -> TopicConfig | None:
+        known = name in self._store.topics or self._store.consume_queues.has_topic(name)
+        return self.require(name) if known else None
+
+    def require(self, name: str) -> TopicConfig:
+        config = self._store.topics.get(name)
+        if config is not None:
+            return config
+        queues = self._store.consume_queues.queues(name)
+        count = max((queue.queue_id for queue in queues), default=-1) + 1
+        return TopicConfig(name, count, count, message_type="UNSPECIFIED")
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        self._store.topics.add_change_listener(listener)
+
+
+def _receive_waits(store: MessageStore, model: ConsumerModel, settings: BrokerSettings) -> ReceiveWaits:
+    return ReceiveWaits(settings.receive_polls_max, NewMessages(store, model.delivery.next_offset))
+
+
+def _flush_settings(settings: BrokerSettings) -> FlushSettings:
+    return FlushSettings(
+        mode=settings.flush_mode,
+        flush_interval_ms=settings.flush_interval_ms,
+        least_pages=settings.flush_least_pages,
+        thorough_interval_ms=settings.flush_thorough_interval_ms,
+        sync_flush_timeout_ms=settings.sync_flush_timeout_ms,
+        unsynced_bytes_max=settings.unsynced_bytes_max,
+        append_wait_max_ms=settings.append_wait_max_ms,
+    )
+
+
+def unique_keys() -> UniqueKeyGenerator:
+    """For messages that a client sent without one."""
+    started = time.monotonic()
+    return UniqueKeyGenerator(
+        uuid.getnode().to_bytes(6),
+        os.getpid(),
+        int(time.time()) - SECONDS_2021,
+        lambda: int(time.monotonic() - started),
+    )

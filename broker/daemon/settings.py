@@ -1,0 +1,485 @@
+"""Every setting of the broker, under our name and RocketMQ's. Parts of it go on as `StoreSettings` (the
+engine's) and `ConsumerSettings` (delivery, timers, transactions).
+
+Sizes in bytes, times in milliseconds. How they are read: `trovemq_daemon.settings`. RocketMQ's names are
+those of its broker and, for what there belongs to its gRPC proxy, those of the proxy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from broker.daemon.node_settings import DAY_MS, GIB, JAVA_INT_MAX
+from broker.daemon.retention_settings import RetentionSettings
+from broker.groups.atomic.atomic_limits import AtomicLimits
+from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
+from trovemq_daemon.addresses import Address, resolve_ip
+from trovemq_daemon.grpc_server import GrpcLimits
+from trovemq_daemon.reply_budget import ReplyLimits
+from trovemq_daemon.settings import setting
+from trovemq_store.settings import StoreSettings
+
+ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
+FRAME_OVERHEAD_MAX: Final = 65_536  # what protobuf adds around one frame's records
+
+
+def _seconds(text: str, _current: object) -> str:
+    """RocketMQ's timerMaxDelaySec counts seconds."""
+    if not text.strip().isdecimal():
+        raise ValueError("must be a whole number of seconds")
+    return f"{text.strip()}s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings(RetentionSettings):
+    """The values. `problems()` says what does not go together."""
+
+    # --- producing --------------------------------------------------------------------------------------
+    body_size_max: int = setting(
+        4_194_304,
+        "Largest body of one message.",
+        unit="bytes",
+        minimum=1,
+        maximum=GIB,
+        rocketmq="maxMessageSize",
+    )
+    batch_size_max: int = setting(
+        8_388_608,
+        "Largest record batch of one frame.",
+        unit="bytes",
+        minimum=4_096,
+        maximum=GIB,
+    )
+    auto_create_topic_enable: bool = setting(
+        False, "Makes an unknown topic when a message is sent to it.", rocketmq="autoCreateTopicEnable"
+    )
+    auto_create_queue_count: int = setting(
+        8,
+        "Queues of a topic that was made by sending.",
+        unit="queues",
+        minimum=1,
+        maximum=1_024,
+        rocketmq="defaultTopicQueueNums",
+    )
+    append_frames_in_flight_max: int = setting(
+        256,
+        "Frames of one Append stream that may await their acknowledgement.",
+        unit="frames",
+        minimum=1,
+        maximum=65_536,
+    )
+
+    atomic_open_max: int = setting(
+        1_000,
+        "Atomic transactions (of several messages, stored together) that may be open.",
+        unit="transactions",
+        minimum=1,
+        maximum=100_000,
+    )
+    atomic_bytes_max: int = setting(
+        536_870_912,
+        "Memory that open atomic transactions may take together.",
+        unit="bytes",
+        minimum=4_096,
+        maximum=64 * GIB,
+    )
+    atomic_timeout_max_ms: int = setting(
+        900_000,
+        "Longest time that an atomic transaction may be open; a client asks for 60 s unless told otherwise.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+    )
+
+    # --- consuming and queries --------------------------------------------------------------------------
+    pull_bytes_max: int = setting(
+        4_194_304,
+        "Most bytes of records in one reply; a single larger record still comes.",
+        unit="bytes",
+        minimum=4_096,
+        maximum=GIB,
+    )
+    fetch_frames_in_flight_max: int = setting(
+        256,
+        "Requests of one Fetch stream that may await their reply.",
+        unit="frames",
+        minimum=1,
+        maximum=65_536,
+    )
+    long_poll_wait_max_ms: int = setting(
+        30_000,
+        "Longest time that a pull may wait for messages.",
+        unit="ms",
+        minimum=0,
+        maximum=600_000,
+    )
+    long_polls_max: int = setting(
+        10_000, "Pulls that may wait at once.", unit="polls", minimum=1, maximum=1_000_000
+    )
+    query_messages_max: int = setting(
+        64,
+        "Messages of one query's page.",
+        unit="messages",
+        minimum=1,
+        maximum=10_000,
+        rocketmq="maxMsgsNumBatch",
+    )
+    query_page_bytes_max: int = setting(
+        4_194_304,
+        "Record bytes that one query loads for a page.",
+        unit="bytes",
+        minimum=4_096,
+        maximum=GIB,
+    )
+    queries_max: int = setting(64, "Queries that may run at once.", unit="queries", minimum=1, maximum=10_000)
+
+    # --- consumer groups --------------------------------------------------------------------------------
+    auto_create_group: bool = setting(
+        True, "Makes an unknown consumer group at its first use.", rocketmq="autoCreateSubscriptionGroup"
+    )
+    fifo_group_orderly: bool = setting(
+        True,
+        "A consumer group that is made by its first use is orderly (keeps the order of message groups) where "
+        "one of its topics is FIFO.",
+    )
+    new_group_start: NewGroupStart = setting(  # noqa: RUF009
+        "rocketmq",
+        "Where a new group begins: at a queue's begin or end, or as RocketMQ has it: at the begin of a queue "
+        "that is recent as a whole, else at its last message.",
+    )
+    recent_memory_percent: int = setting(
+        40,
+        "A queue is recent while its first message lies within this share of the machine's memory.",
+        unit="%",
+        minimum=0,
+        maximum=100,
+        rocketmq="accessMessageInMemoryMaxRatio",
+    )
+    in_flight_max: int = setting(
+        10_000,
+        "Messages of one queue that a group may hold unacknowledged; then it gets no further ones.",
+        unit="messages",
+        minimum=1,
+        maximum=1_000_000,
+        rocketmq="popInflightMessageThreshold",
+    )
+    ordered_window_max: int = setting(
+        2_048,
+        "How far beyond its first open message an orderly group looks for other message groups.",
+        unit="messages",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    priority_starvation_max: int = setting(
+        100,
+        "In a queue that is received by priority: a message goes out after so many of other priorities, "
+        "and 8 more, at the latest; 0: higher ones always go first.",
+        unit="messages",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    event_interval_ms: int = setting(
+        100,
+        "What was received and acknowledged goes to the log at least this often.",
+        unit="ms",
+        minimum=1,
+        maximum=10_000,
+    )
+    receive_count_max: int = setting(
+        32,
+        "Messages of one receive.",
+        unit="messages",
+        minimum=1,
+        maximum=10_000,
+        rocketmq="grpcClientConsumerLongPollingBatchSize",
+    )
+    receive_polls_max: int = setting(
+        20_000,
+        "Receives that may wait at once.",
+        unit="polls",
+        minimum=1,
+        maximum=1_000_000,
+        rocketmq="maxPopPollingSize",
+    )
+    invisible_min_ms: int = setting(
+        10_000,
+        "Shortest invisible time of a receive.",
+        unit="ms",
+        minimum=0,
+        maximum=DAY_MS,
+        rocketmq="minInvisibleTimeMillsForRecv",
+    )
+    invisible_max_ms: int = setting(
+        43_200_000,
+        "Longest invisible time, of a receive and of a change.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+        rocketmq="maxInvisibleTimeMills",
+    )
+    renewed_lease_ms: int = setting(
+        60_000,
+        "Invisible time of a receive with automatic renewal, renewed while its client lives.",
+        unit="ms",
+        minimum=1_000,
+        maximum=DAY_MS,
+        rocketmq="defaultInvisibleTimeMills",
+    )
+    renewed_total_max_ms: int = setting(
+        10_800_000,
+        "A message is renewed no longer than this.",
+        unit="ms",
+        minimum=1_000,
+        maximum=7 * DAY_MS,
+        rocketmq="renewMaxTimeMillis",
+    )
+    released_after_ms: int = setting(
+        1_000,
+        "Messages of a client that is gone come again after this.",
+        unit="ms",
+        minimum=0,
+        maximum=DAY_MS,
+        rocketmq="invisibleTimeMillisWhenClear",
+    )
+
+    # --- delayed messages and transactions --------------------------------------------------------------
+    delivery_delay_max_ms: int = setting(
+        YEAR_MS,
+        "Furthest delivery time of a delayed message.",
+        unit="ms",
+        minimum=1_000,
+        maximum=10 * YEAR_MS,
+        rocketmq="timerMaxDelaySec",
+        convert=_seconds,
+    )
+    timers_max: int = setting(
+        10_000_000, "Delayed messages that may be pending.", unit="messages", minimum=1, maximum=1_000_000_000
+    )
+    timer_batch_max: int = setting(
+        1_024, "Delayed messages that one turn delivers.", unit="messages", minimum=1, maximum=65_536
+    )
+    timer_log_file_size: int = setting(
+        104_857_600,
+        "Size of the timer log's files that a clean stop leaves for RocketMQ, where there are none yet.",
+        unit="bytes",
+        minimum=68,
+        maximum=JAVA_INT_MAX,
+        rocketmq="mappedFileSizeTimerLog",
+    )
+    timer_stop_dequeue: bool = setting(
+        False,
+        "Holds delayed messages back, also those that are overdue: to look at a store as it is.",
+        rocketmq="timerStopDequeue",
+    )
+    transaction_timeout_ms: int = setting(
+        6_000,
+        "A transaction that is open for this long is asked about.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+        rocketmq="transactionTimeOut",
+    )
+    transaction_check_interval_ms: int = setting(
+        30_000,
+        "How often its producer is asked.",
+        unit="ms",
+        minimum=1,
+        maximum=DAY_MS,
+        rocketmq="transactionCheckInterval",
+    )
+    transaction_check_max: int = setting(
+        15,
+        "After so many questions without an answer it is given up.",
+        unit="checks",
+        minimum=1,
+        maximum=10_000,
+        rocketmq="transactionCheckMax",
+    )
+    transactions_max: int = setting(
+        1_000_000, "Transactions that may be open.", unit="transactions", minimum=1, maximum=100_000_000
+    )
+
+    # --- gRPC and the cluster ---------------------------------------------------------------------------
+    clients_max: int = setting(
+        10_000, "RocketMQ clients that may be known at once.", unit="clients", minimum=1, maximum=1_000_000
+    )
+    client_expiry_ms: int = setting(
+        120_000,
+        "A RocketMQ client without a stream is forgotten after so long without a heartbeat.",
+        unit="ms",
+        minimum=1_000,
+        maximum=DAY_MS,
+        rocketmq="channelExpiredTimeout",
+    )
+    grpc_receive_size_max: int = setting(
+        136_314_880,
+        "Largest request; as RocketMQ's 130 MiB: 32 bodies of 4 MiB, which a client may send at once.",
+        unit="bytes",
+        minimum=65_536,
+        maximum=JAVA_INT_MAX,
+        rocketmq="grpcMaxInboundMessageSize",
+    )
+    reply_bytes_max: int = setting(
+        268_435_456,
+        "Replies of all connections that are ready and not read; then large ones wait, 5 s at most.",
+        unit="bytes",
+        minimum=16_777_216,
+        maximum=1 << 40,
+    )
+    reply_connection_bytes_max: int = setting(
+        67_108_864, "The same of one connection.", unit="bytes", minimum=1_048_576, maximum=1 << 40
+    )
+    reply_unread_time_max_ms: int = setting(
+        60_000,
+        "A call ends when its client has not read a large reply for so long.",
+        unit="ms",
+        minimum=1_000,
+        maximum=86_400_000,
+    )
+    grpc_streams_max: int = setting(
+        1_000, "Calls and streams of one connection.", unit="streams", minimum=1, maximum=1_000_000
+    )
+    grpc_calls_max: int = setting(
+        10_000,
+        "Calls and streams of all connections, beside those that only wait: receives, pulls and telemetry,"
+        " which have limits of their own.",
+        unit="calls",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    grpc_handshake_timeout_ms: int = setting(
+        5_000, "A connection that says nothing is closed after this.", unit="ms", minimum=100, maximum=600_000
+    )
+    grpc_keepalive_time_ms: int = setting(
+        10_000, "A silent connection is pinged after this.", unit="ms", minimum=1_000, maximum=DAY_MS
+    )
+    grpc_keepalive_timeout_ms: int = setting(
+        5_000, "And closed where no answer came for this long.", unit="ms", minimum=100, maximum=600_000
+    )
+    heartbeat_interval_ms: int = setting(
+        3_000,
+        "How often each nameserver hears of this broker.",
+        unit="ms",
+        minimum=10,
+        maximum=60_000,
+        rocketmq="brokerHeartbeatInterval",
+    )
+    registration_retry_min_ms: int = setting(
+        200, "First wait before registering again.", unit="ms", minimum=1, maximum=60_000
+    )
+    registration_retry_max_ms: int = setting(
+        5_000, "Longest wait before registering again.", unit="ms", minimum=1, maximum=600_000
+    )
+
+    def problems(self) -> Iterator[str]:
+        """What does not go together, one sentence each."""
+        yield from RetentionSettings.problems(self)  # a class with slots has no super() before Python 3.14
+        if self.body_size_max > self.batch_size_max:
+            yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
+        for least, most in (
+            ("registration_retry_min_ms", "registration_retry_max_ms"),
+            ("invisible_min_ms", "invisible_max_ms"),
+            ("renewed_lease_ms", "renewed_total_max_ms"),
+        ):
+            if getattr(self, least) > getattr(self, most):
+                yield f"{least} must not exceed {most}"
+
+    def store_settings(self, advertised: Address) -> StoreSettings:
+        """The engine's settings. STOREHOST is the advertised address with a host name looked up (blocks).
+
+        Raises SettingsError where that name is unknown.
+        """
+        return StoreSettings(
+            commit_log_file_size=self.commit_log_file_size,
+            consume_queue_file_size=self.consume_queue_file_size,
+            index_slot_count=self.index_slot_count,
+            index_item_count=self.index_item_count,
+            message_index_enable=self.message_index_enable,
+            tree_index_enable=self.tree_index_enable,
+            producers_max=self.producers_max,
+            message_index_safe=self.message_index_safe,
+            body_size_max=self.body_size_max,
+            batch_size_max=self.batch_size_max,
+            append_property_crc=self.append_property_crc,
+            spare_segment_enable=self.spare_segment_enable,
+            flush_mode=self.flush_mode,
+            store_host=str(resolve_ip(advertised)),
+            cluster=self.cluster,
+            broker=self.name,
+            query_messages_max=self.query_messages_max,
+            query_page_bytes_max=self.query_page_bytes_max,
+            undispatched_bytes_max=self.undispatched_bytes_max,
+        )
+
+    def atomic_limits(self) -> AtomicLimits:
+        """What open atomic transactions may take."""
+        return AtomicLimits(
+            open_max=self.atomic_open_max,
+            bytes_max=self.atomic_bytes_max,
+            timeout_max_ms=self.atomic_timeout_max_ms,
+        )
+
+    def consumer_settings(self) -> ConsumerSettings:
+        """What delivery, timers and transactions take."""
+        return ConsumerSettings(
+            auto_create_group=self.auto_create_group,
+            fifo_group_orderly=self.fifo_group_orderly,
+            new_group_start=self.new_group_start,
+            recent_bytes_max=machine_memory_size() * self.recent_memory_percent // 100,
+            in_flight_max=self.in_flight_max,
+            ordered_window_max=self.ordered_window_max,
+            priority_starvation_max=self.priority_starvation_max,
+            event_interval_ms=self.event_interval_ms,
+            receive_count_max=self.receive_count_max,
+            invisible_min_ms=self.invisible_min_ms,
+            invisible_max_ms=self.invisible_max_ms,
+            renewed_lease_ms=self.renewed_lease_ms,
+            renewed_total_max_ms=self.renewed_total_max_ms,
+            released_after_ms=self.released_after_ms,
+            delivery_delay_max_ms=self.delivery_delay_max_ms,
+            timers_max=self.timers_max,
+            timer_batch_max=self.timer_batch_max,
+            timer_log_file_size=self.timer_log_file_size,
+            transaction_timeout_ms=self.transaction_timeout_ms,
+            transaction_check_interval_ms=self.transaction_check_interval_ms,
+            transaction_check_max=self.transaction_check_max,
+            transactions_max=self.transactions_max,
+        )
+
+    @property
+    def _waiting_calls_max(self) -> int:
+        """Calls that are open only to wait; they must leave room for all others."""
+        return self.receive_polls_max + self.long_polls_max + STREAMS_PER_CLIENT * self.clients_max
+
+    def grpc_limits(self) -> GrpcLimits:
+        """A request may be as large as RocketMQ's clients send them, and at least as our own frames are."""
+        return GrpcLimits(
+            receive_size_max=max(self.grpc_receive_size_max, self.batch_size_max + FRAME_OVERHEAD_MAX),
+            send_size_max=min(
+                max(self.batch_size_max, self.pull_bytes_max, self.query_page_bytes_max)
+                + self.batch_size_max
+                + FRAME_OVERHEAD_MAX,
+                JAVA_INT_MAX,  # gRPC has an int for it too
+            ),
+            concurrent_streams_max=self.grpc_streams_max,
+            concurrent_calls_max=self.grpc_calls_max + self._waiting_calls_max,
+            handshake_timeout_ms=self.grpc_handshake_timeout_ms,
+            keepalive_time_ms=self.grpc_keepalive_time_ms,
+            keepalive_timeout_ms=self.grpc_keepalive_timeout_ms,
+            replies=ReplyLimits(
+                total_max=self.reply_bytes_max,
+                connection_max=self.reply_connection_bytes_max,
+                unread_time_max_ms=self.reply_unread_time_max_ms,
+            ),
+        )
+
+
+def machine_memory_size() -> int:
+    """Bytes of main memory; 1 GiB where the machine does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return GIB

@@ -1,0 +1,156 @@
+"""Consumer groups' offsets as a service: checked against the queue, on disk before the reply.
+
+Invariants
+- An offset that is stored lies within the queue, and never beyond what the log has on disk: a commit beyond
+  that (async mode) waits for the sync of the log first.
+- A reply is sent after the file that holds the offset was written; commits that come meanwhile share the next
+  write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from broker.fetch.pull import out_of_range
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids, queue_range
+from trovemq_store.topics.names import check_group_name
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTarget:
+    """Where a group's offsets are to stand; exactly one is set."""
+
+    timestamp: int | None = None  # epoch ms: the first message at or after it
+    offset: int | None = None
+    to_min: bool = False
+    to_max: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResetEntry:
+    queue_id: int
+    offset_before: int | None
+    offset: int
+    in_flight: int = 0  # messages in flight that are forgotten
+
+
+Moved = Callable[[str, str, Mapping[int, int]], Mapping[int, int]]
+
+
+def _nothing_moved(_group: str, _topic: str, _offsets: Mapping[int, int]) -> Mapping[int, int]:
+    return {}
+
+
+class OffsetKeeper:
+    """Commits, reads and resets offsets. `sync_log` returns when the log is on disk up to a physical offset;
+    `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is told (group, topic, offsets by queue)
+    of every offset that is set here, and says how many messages in flight each queue forgets by it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        sync_log: Callable[[int], Awaitable[None]],
+        search: Callable[[str, int, int], int],
+        moved: Moved = _nothing_moved,
+    ) -> None:
+        self._store = store
+        self._sync_log = sync_log
+        self._search = search
+        self._moved = moved
+        self._writing = asyncio.Lock()
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """`offset` is the next one to consume. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
+        OFFSET_OUT_OF_RANGE, DISK_FULL, STORE_FAILED, FLUSH_DISK_TIMEOUT."""
+        check_group_name(group)
+        self._check_range(topic, queue_id, offset)
+        await self._log_behind(topic, {queue_id: offset})
+        self._check_range(topic, queue_id, offset)  # the topic may have gone meanwhile
+        self._moved(group, topic, {queue_id: offset})
+        self._store.offsets.commit(group, topic, queue_id, offset)
+        await self.persist()
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """None where the group has no offset for this queue. Raises GROUP_ILLEGAL, TOPIC_NOT_FOUND, …"""
+        check_group_name(group)
+        queue_range(self._store, topic, queue_id)
+        return self._store.offsets.get(group, topic, queue_id)
+
+    async def reset(
+        self, group: str, topic: str, queue_id: int | None, target: ResetTarget
+    ) -> list[ResetEntry]:
+        """Sets the offsets of one queue, or of every queue of the topic. Raises as commit()."""
+        targets = self._targets(group, topic, queue_id, target)
+        await self._log_behind(topic, targets)
+        planned = self._entries(group, topic, targets)
+        forgotten = self._moved(group, topic, targets)
+        for entry in planned:
+            self._store.offsets.commit(group, topic, entry.queue_id, entry.offset)
+        await self.persist()
+        return [replace(entry, in_flight=forgotten.get(entry.queue_id, 0)) for entry in planned]
+
+    def preview(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> list[ResetEntry]:
+        """What reset() would change; nothing is set. Raises as reset()."""
+        return self._entries(group, topic, self._targets(group, topic, queue_id, target))
+
+    def _targets(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> dict[int, int]:
+        check_group_name(group)
+        chosen = queue_ids(self._store, topic) if queue_id is None else [queue_id]
+        return {number: self._target_offset(topic, number, target) for number in chosen}
+
+    def _entries(self, group: str, topic: str, targets: Mapping[int, int]) -> list[ResetEntry]:
+        """All of them, or the error of the first that is out of its queue's range."""
+        entries = []
+        for number, offset in targets.items():
+            self._check_range(topic, number, offset)
+            entries.append(ResetEntry(number, self._store.offsets.get(group, topic, number), offset))
+        return entries
+
+    def _target_offset(self, topic: str, queue_id: int, target: ResetTarget) -> int:
+        low, high = queue_range(self._store, topic, queue_id)
+        if target.to_min:
+            return low
+        if target.to_max:
+            return high
+        if target.timestamp is not None:
+            return self._search(topic, queue_id, target.timestamp) if high > low else low
+        if target.offset is None:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a reset needs a timestamp, an offset, to_min or to_max")
+        return target.offset  # its range is checked before anything is set
+
+    def _check_range(self, topic: str, queue_id: int, offset: int) -> None:
+        low, high = queue_range(self._store, topic, queue_id)
+        if not low <= offset <= high:
+            raise out_of_range(topic, queue_id, offset, low, high)
+
+    async def _log_behind(self, topic: str, offsets: dict[int, int]) -> None:
+        """Syncs the log where one of these offsets lies beyond what is on disk (async mode)."""
+        flushed_offset = self._store.flushed_offset
+        for queue_id, offset in offsets.items():
+            queue = self._store.consume_queues.get(topic, queue_id)
+            if queue is not None and offset > queue.lower_bound(flushed_offset):
+                await self._sync_log(self._store.end_offset)
+                return
+
+    async def settle(self) -> None:
+        """Returns when nothing is being written."""
+        async with self._writing:
+            pass
+
+    async def persist(self) -> None:
+        """Brings changed offsets to disk, off the event loop; one write at a time. Raises DISK_FULL,
+        STORE_FAILED, FLUSH_DISK_TIMEOUT."""
+        async with self._writing:
+            offsets = self._store.offsets
+            while offsets.dirty and offsets.log_needed > self._store.flushed_offset:
+                await self._sync_log(offsets.log_needed)
+            work = offsets.begin_persist()
+            if work is not None:
+                await run_in_thread(work.run)
+                self._store.offsets.finish_persist(work)

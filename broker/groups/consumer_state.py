@@ -1,0 +1,261 @@
+"""What is owed to consumers and producers: deliveries, timers and transactions of one open store.
+
+All three are states made from the log: from the internal events and from RocketMQ's own system topics. This
+module opens them together, saves them together, and hands them over at a clean stop.
+
+    trovemq/consumers.snapshot   the state at a position of the log (see events/snapshot.py)
+
+Invariants
+- A snapshot is made with no event pending, and saved only when the log is on disk up to its `log_end`.
+- `closed` stands in the file only between a clean stop and the next start. While it does, the system topics
+  and RocketMQ's own files say everything too: whoever opens the store next goes on from there.
+- A store whose log went on after `closed` was used by RocketMQ: its files count then, the snapshot does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery, DeliveryState
+from broker.groups.delivery.revive_log import REVIVE_PREFIX
+from broker.groups.delivery.take_over import take_over as take_over_deliveries
+from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
+from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
+from broker.groups.transactions.transactions import Transactions, TransactionsState
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.codec import EventKind
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.events.snapshot import SnapshotFile
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+SNAPSHOT_PATH: Final = "trovemq/consumers.snapshot"
+SNAPSHOT_EVENTS_MIN: Final = 20_000
+"""So many events make a snapshot worth writing: a start then replays no more than about these."""
+
+
+class ConsumersState(msgspec.Struct):
+    """What the snapshot file holds."""
+
+    closed: bool
+    log_end: int
+    event_offset: int
+    delivery: DeliveryState
+    timers: TimersState
+    transactions: TransactionsState
+
+
+class SnapshotWork:
+    """One captured state; run() writes it, may block, and may run in another thread."""
+
+    def __init__(
+        self,
+        file: SnapshotFile[ConsumersState],
+        content: bytes,
+        log_end: int,
+        saved: Callable[[int], None],
+    ) -> None:
+        self._file = file
+        self._content = content
+        self._saved = saved
+        self.log_end = log_end
+        """The log must be on disk up to here before run()."""
+
+    def run(self) -> None:
+        """StorageError."""
+        fault_point("snapshot.before_save")
+        self._file.save(self._content)
+        fault_point("snapshot.after_save")
+        self._saved(self.log_end)
+
+
+class ConsumerModel:
+    """The three states and what they share. Used from one thread, except SnapshotWork.run()."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        files: FileSystem,
+        settings: ConsumerSettings,
+        groups: SubscriptionGroups,
+    ) -> None:
+        self.on_append: Callable[[], None] = _nothing
+        """Called after every append of the model's own: somebody must sync and dispatch it."""
+        self._store = store
+        self._files = files
+        self._file = SnapshotFile(files, SNAPSHOT_PATH, ConsumersState)
+        self._saved_events = 0
+        self._snapshot_wanted = False
+        self.saved_log_end = 0
+        """Where the log ended when the saved snapshot was made: a start needs nothing below but what is
+        owed."""
+        self.snapshot_failures = 0
+        """Since the start: snapshots that could not be saved; each is tried again."""
+        self.settings: Final = settings
+        self.groups: Final = groups
+        self.writer: Final = RecordWriter(store, self._appended)
+        self.events: Final = EventLog(store, self.writer)
+        self.timers: Final = Timers(store, self.writer, self.events, settings)
+        self.transactions: Final = Transactions(store, self.writer, self.events, settings)
+        self.delivery: Final = Delivery(store, self.writer, self.events, groups, settings)
+
+    @classmethod
+    def open(
+        cls,
+        store: MessageStore,
+        files: FileSystem,
+        settings: ConsumerSettings,
+        now_ms: int,
+    ) -> ConsumerModel:
+        """The states as the log has them. Blocks while it reads. TroveError STORE_FAILED, STORE_NEWER."""
+        model = cls(store, files, settings, SubscriptionGroups.load(files))
+        model._load(now_ms)
+        model._mark_open(now_ms)
+        return model
+
+    def _appended(self) -> None:
+        self.on_append()
+
+    def _load(self, now_ms: int) -> None:
+        state = self._file.load()
+        if state is not None and not (state.closed and state.log_end != self._store.end_offset):
+            self._restore(state)
+        elif state is None and self.events.next_offset > 0:
+            self._replay(0)  # the snapshot was lost: the log alone
+        else:
+            self._take_over(now_ms)
+        self.timers.catch_up()
+        self.transactions.catch_up()
+        self.timers.settle()
+        self.transactions.settle()
+        self.delivery.settle()
+
+    def _restore(self, state: ConsumersState) -> None:
+        self.timers.restore(state.timers)
+        self.transactions.restore(state.transactions)
+        self.delivery.restore(state.delivery)
+        self._replay(state.event_offset)
+
+    def _replay(self, begin: int) -> None:
+        for event in self.events.replay(begin):
+            if event.kind is EventKind.TIMER_ENDED:
+                self.timers.apply(event)
+            elif event.kind is EventKind.TRANSACTION_CHECKED:
+                self.transactions.apply(event)
+            else:
+                self.delivery.apply(event)
+
+    def _take_over(self, now_ms: int) -> None:
+        """The store is new, or RocketMQ had it last."""
+        self.timers.take_over(self._files, now_ms)
+        self.transactions.take_over()
+        revive_topics = [topic for topic in self.timers.pending_by_topic() if topic.startswith(REVIVE_PREFIX)]
+        waiting = {timer.queue_offset for topic in revive_topics for timer in self.timers.pending(topic)}
+        take_over_deliveries(self.delivery, self._store, self._files, waiting, now_ms)
+        for topic in revive_topics:  # its check points are retry messages now
+            self.timers.forget_topic(topic, now_ms)
+
+    # --- while it runs ------------------------------------------------------------------------------
+    def grown(self, queues: Iterable[tuple[str, int]]) -> None:
+        """These queues have new visible messages; those of system topics are read here."""
+        topics = {topic for topic, _ in queues}
+        if WHEEL_TOPIC in topics or SCHEDULE_TOPIC in topics:
+            self.timers.catch_up()
+        if HALF_TOPIC in topics or OP_TOPIC in topics:
+            self.transactions.catch_up()
+
+    def begin_snapshot(self, now_ms: int, *, always: bool = False) -> SnapshotWork | None:
+        """The state as it is now; None where little happened since the last one. TroveError as an append."""
+        few = self.events.appended_count - self._saved_events < SNAPSHOT_EVENTS_MIN
+        if few and not always and not self._snapshot_wanted:
+            return None
+        work = self._snapshot(now_ms, closed=False)
+        self._snapshot_wanted = False
+        return work
+
+    def want_snapshot(self) -> None:
+        """The next begin_snapshot() makes one: the log below saved_log_end is to go."""
+        self._snapshot_wanted = True
+
+    def _snapshot_saved(self, log_end: int) -> None:
+        self.saved_log_end = log_end
+
+    def _snapshot(self, now_ms: int, *, closed: bool) -> SnapshotWork:
+        self.events.flush(now_ms)
+        self._saved_events = self.events.appended_count
+        log_end = self._store.end_offset
+        state = ConsumersState(
+            closed,
+            log_end,
+            self.events.next_offset,
+            self.delivery.snapshot(),
+            self.timers.snapshot(),
+            self.transactions.snapshot(),
+        )
+        return SnapshotWork(self._file, self._file.encode(state), log_end, self._snapshot_saved)
+
+    # --- retention ----------------------------------------------------------------------------------
+    def lowest_owed(self) -> int | None:
+        """Lowest physical offset of a record that is still owed to somebody."""
+        lowest = [self.delivery.lowest_owed(), self.timers.lowest_owed(), self.transactions.lowest_owed()]
+        return min((offset for offset in lowest if offset is not None), default=None)
+
+    def owed_before(self, physical_offset: int) -> Iterator[int]:
+        """The physical offsets of the records below that are owed to somebody; one may come twice."""
+        yield from self.delivery.owed_before(physical_offset)
+        yield from self.timers.owed_before(physical_offset)
+        yield from self.transactions.owed_before(physical_offset)
+
+    def carry_before(self, physical_offset: int, now_ms: int) -> int:
+        """Appends again what is owed of the records below; how many. Once that is on disk, these may go.
+
+        TroveError as an append.
+        """
+        count = self.delivery.carry_before(physical_offset, now_ms)
+        count += self.timers.carry_before(physical_offset, now_ms)
+        count += self.transactions.carry_before(physical_offset, now_ms)
+        self.events.flush(now_ms)
+        return count
+
+    # --- start and stop -----------------------------------------------------------------------------
+    def _mark_open(self, now_ms: int) -> None:
+        """From here on the store counts as used by this broker, until hand_back()."""
+        work = self._snapshot(now_ms, closed=False)
+        self._sync()
+        work.run()
+
+    def hand_back(self, now_ms: int) -> None:
+        """At a clean stop, before the store is closed: writes what is owed so that RocketMQ, or the next
+        start, goes on from it. Blocks. TroveError, StorageError: the next start then replays the log."""
+        self.on_append = _nothing  # what is appended here is synced here; the event loop has ended its part
+        self.delivery.hand_back(now_ms, self._files)
+        fault_point("hand_back.after_deliveries")
+        self._sync()
+        self.timers.catch_up()
+        self.transactions.catch_up()
+        self.timers.hand_back(self._files, now_ms)
+        fault_point("hand_back.after_timers")
+        self.transactions.hand_back(now_ms)
+        fault_point("hand_back.after_transactions")
+        self.groups.persist(now_ms=now_ms)
+        fault_point("hand_back.before_snapshot")
+        work = self._snapshot(now_ms, closed=True)
+        self._sync()
+        work.run()
+
+    def _sync(self) -> None:
+        work = self._store.begin_flush()
+        if work is not None:
+            work.run()
+            self.grown(self._store.finish_flush(work))
+        self.grown(self._store.dispatch())
+
+
+def _nothing() -> None:
+    """Nobody listens yet: while the store is opened, what is appended is synced at the end."""

@@ -1,0 +1,85 @@
+"""How far one group has come in one queue that is received by priority.
+
+Beside QueueState, which says what is in flight, there is one cursor a priority: a message of priority p
+that is not in flight was handed out or passed over if its offset lies below cursors[p], and waits if not.
+So the state has the same size however many messages wait.
+
+Invariants
+- Everything below `waiting_from` was handed out or passed over, of whatever priority; it never passes a
+  message that waits, and the group's committed offset never passes it.
+- Cursors and waiting_from go up only, but for go_on_at() and cut().
+- Of what is open and has ended, each offset is once in `came_back` or `ended`, or in the state's `ready`
+  where it is loose.
+- `came_back`, `ended`, `passed_over` and `counted` are of this process alone: after a start the first two are
+  made from the leases, the others begin at 0.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from broker.groups.delivery.offset_heap import OffsetHeap
+from trovemq_proto.records.priorities import PRIORITY_COUNT
+
+
+class Counted:
+    """How many messages of one priority lie in the offsets [begin, end); see priority_waiting.py."""
+
+    __slots__ = ("begin", "count", "end")
+
+    def __init__(self) -> None:
+        self.begin = self.end = self.count = 0
+
+
+class ByPriority:
+    __slots__ = ("came_back", "counted", "cursors", "ended", "passed_over", "waiting_count", "waiting_from")
+
+    def __init__(self, offset: int) -> None:
+        self.cursors = [offset] * PRIORITY_COUNT
+        self.waiting_from = offset
+        self.came_back = [OffsetHeap() for _ in range(PRIORITY_COUNT)]
+        """Offsets whose lease has ended (some are settled since)."""
+        self.ended = array("q")
+        """Such offsets that are packed, and whose priority nobody has looked at."""
+        self.passed_over = [0] * PRIORITY_COUNT
+        """Messages of other priorities that were delivered since one of this priority was, while it
+        waited."""
+        self.counted = [Counted() for _ in range(PRIORITY_COUNT)]
+        """What waits of each priority, as far as it was counted for the metric."""
+        self.waiting_count: int | None = 0
+        """Messages that wait below the state's next_offset; None where they must be counted again."""
+
+    def next_from(self, priority: int) -> int:
+        """The first offset at which a message of that priority may wait."""
+        return max(self.cursors[priority], self.waiting_from)
+
+    def save(self) -> tuple[list[int], int, int]:
+        """(cursors, waiting_from, waiting_count or -1)."""
+        return list(self.cursors), self.waiting_from, -1 if self.waiting_count is None else self.waiting_count
+
+    def restore(self, cursors: list[int], waiting_count: int) -> None:
+        """What save() gave, into one that was made at waiting_from."""
+        self.cursors = list(cursors)
+        self.waiting_count = None if waiting_count < 0 else waiting_count
+
+    def go_on_at(self, offset: int) -> None:
+        """The group reads on at `offset`, whatever was before."""
+        self.__init__(offset)  # type: ignore[misc]
+
+    def drop_below(self, offset: int) -> None:
+        """Everything below is consumed, by whatever the group did elsewhere."""
+        self.cursors = [max(cursor, offset) for cursor in self.cursors]
+        self.waiting_from = max(self.waiting_from, offset)
+        self.waiting_count = None
+
+    def cut(self, end: int) -> None:
+        """The queue ends before what was known."""
+        self.cursors = [min(cursor, end) for cursor in self.cursors]
+        self.waiting_from = min(self.waiting_from, end)
+        self.waiting_count = None
+
+    def passed(self, priority: int, cursor: int, waiting_from: int, waiting_count: int) -> None:
+        """What a receive has handed out or passed over of one priority; waiting_count: -1 for None."""
+        self.waiting_count = None if waiting_count < 0 else waiting_count
+        self.cursors[priority] = max(self.cursors[priority], cursor)
+        self.waiting_from = max(self.waiting_from, waiting_from)

@@ -1,0 +1,97 @@
+"""What every part of the delivery engine works with."""
+
+from __future__ import annotations
+
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.lease_time import LeaseTime
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.pair import Pair
+from broker.groups.delivery.priority_order import PriorityOrder, PriorityQueues
+from broker.groups.delivery.queue_state import QueueState
+from broker.groups.delivery.records import RecordReader
+from broker.groups.delivery.renewals import Renewals
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.codec import Event
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+
+class Context:
+    """The store and its tools, and what is counted for metrics."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: RecordWriter,
+        events: EventLog,
+        groups: SubscriptionGroups,
+        settings: ConsumerSettings,
+    ) -> None:
+        self.store = store
+        self.writer = writer
+        self.events = events
+        self.groups = groups
+        self.settings = settings
+        self.records = RecordReader(store)
+        self.priority_order: PriorityOrder = PriorityQueues(store, self.records)
+        self.renewals = Renewals()
+        self.lease_time = LeaseTime(settings.event_interval_ms)
+        self.timed: set[Pair] = set()
+        """Pairs with a lease that ends by itself."""
+        self.woken: set[Pair] = set()
+        """Pairs of which a receive may now have more than before, for another reason than time."""
+        self.damaged_count = 0
+        """Messages passed over because their record cannot be read."""
+        self.dead_letter_count = 0
+        self.dead_letter_failures = 0
+        """Copies to a dead-letter topic that were refused (a full disk); each is tried again."""
+
+    def add(self, event: Event) -> None:
+        self.events.add(event)
+
+    def note_lease(self, pair: Pair, state: QueueState, lease: Lease) -> None:
+        """The lease is new, or its end has changed."""
+        if lease.renewed:
+            self.renewals.add(pair, state, lease)
+        else:
+            pair.leases.push(lease, state)
+            self.timed.add(pair)
+
+    def commit(self, state: QueueState) -> None:
+        """The group's offset, as consumerOffset.json has it, follows `committed`."""
+        self.store.offsets.commit(state.group, state.topic, state.queue_id, state.committed)
+
+    def is_orderly(self, group: str) -> bool:
+        found = self.groups.get(group)
+        return found is not None and found.orderly
+
+    def record_of(self, state: QueueState, offset: int) -> memoryview | None:
+        """The record of a message that is open or held; None where it cannot be read (see
+        waits_for_copy())."""
+        moved = state.moved.get(offset)
+        if moved is not None and moved < self.store.visible_offset:
+            return self.records.read_at(moved)
+        place = self._place_of(state, offset)
+        return None if place is None else self.records.read(*place)
+
+    def waits_for_copy(self, state: QueueState, offset: int) -> bool:
+        """Whether the message's record was appended again, and the copy cannot be read yet."""
+        return state.moved.get(offset, -1) >= self.store.visible_offset
+
+    def physical_offset_of(self, state: QueueState, offset: int) -> int | None:
+        """Where the record of a message that is open or held lies; None where the queue does not say."""
+        moved = state.moved.get(offset)
+        if moved is not None:
+            return moved
+        place = self._place_of(state, offset)
+        return None if place is None else place[0]
+
+    def _place_of(self, state: QueueState, offset: int) -> tuple[int, int] | None:
+        """(physical offset, size) of the record, as the consume queue says it; None where it does not."""
+        queue = self.store.consume_queues.get(state.topic, state.queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        ((physical_offset, size, _),) = readable_units(queue, offset, 1).tolist()
+        return (physical_offset, size) if physical_offset >= 0 and size != BLANK_UNIT_SIZE else None

@@ -1,0 +1,50 @@
+"""Messages that were delivered as often as their group allows: copies in `%DLQ%group`.
+
+Invariant: the copy is in the log before the message counts as consumed. A message that cannot be copied
+(store/trovemq_store/engine/copy_failures.py) counts as consumed without one; it stays in its own topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.records.layout import PROPERTY_DEAD_ID, PROPERTY_DEAD_TOPIC
+from trovemq_proto.records.message import decode_stored
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.files.fault_points import fault_point
+from trovemq_store.topics.names import DEAD_LETTER_PREFIX
+
+
+def dead_letter_topic(group: str) -> str:
+    return f"{DEAD_LETTER_PREFIX}{group}"
+
+
+def copy_to_dead_letters(
+    context: Context, state: QueueState, topic: str, record: memoryview, deliveries: int, now_ms: int
+) -> None:
+    """Appends the copy; `topic` is the original one. TroveError as an append and as ensure_internal()."""
+
+    def made() -> NewRecord:
+        name = dead_letter_topic(state.group)
+        context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
+        return context.writer.checked(_dead_letter(context, name, topic, record, deliveries))
+
+    copy = context.writer.copy_failures.copied("dead letter", record, made)
+    if copy is None:
+        return
+    fault_point("delivery.before_dead_letter")
+    (result,) = context.writer.append([copy], now_ms)
+    fault_point("delivery.after_dead_letter")
+    context.store.offsets.needs_log(result.end)
+    context.dead_letter_count += 1
+
+
+def _dead_letter(context: Context, name: str, topic: str, record: memoryview, deliveries: int) -> NewRecord:
+    message = decode_stored(record)
+    copy = replace(
+        NewRecord.copy_of(message, name, 0), reconsume_times=max(deliveries, message.reconsume_times)
+    )
+    origin = {PROPERTY_DEAD_TOPIC: topic, PROPERTY_DEAD_ID: message.message_id}
+    return context.writer.informed(copy.with_properties({"RETRY_TOPIC": None}), origin)

@@ -1,0 +1,600 @@
+"""The delivery engine: what consumer groups have been handed, and what they are owed.
+
+The state of a (group, topic, queue) is made from events (store: events/): a change is applied at once and its
+event added to the log, which is flushed within 100 ms. A tail of events that is lost means that messages are
+delivered again, never that one is lost.
+
+Invariants
+- A message that is not consumed is delivered again when its time is over, with an attempt one higher.
+- A consumed message is not delivered again, unless the event that says so was lost.
+- The group's offset (consumerOffset.json) never passes a message that is handed out or held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery import carrying, handing_back, replaying, snapshotting
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.dead_letters import copy_to_dead_letters
+from broker.groups.delivery.grants import Batch
+from broker.groups.delivery.lease_time import LeaseTime
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.orderly import OrderlyTaker
+from broker.groups.delivery.pair import Pair
+from broker.groups.delivery.pairs import Pairs
+from broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
+from broker.groups.delivery.priority_taking import (
+    PriorityTaker,
+    passed_over,
+    receive_in_log_order,
+    waiting_of,
+)
+from broker.groups.delivery.queue_state import QueueState
+from broker.groups.delivery.receiving import Taker
+from broker.groups.delivery.renewals import Renewed
+from broker.groups.delivery.request import ANY_QUEUE, Delivered, QueueProgress, ReceiveRequest
+from broker.groups.delivery.snapshotting import DeliveryState
+from broker.groups.delivery.standing import MessageStanding, message_standing
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.event_log import EventLog
+from trovemq_store.events.receipt_handle import (
+    HandleHead,
+    SourceKind,
+    encode_handle,
+    handle_head,
+    illegal_handle,
+)
+from trovemq_store.files.files import FileSystem
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+__all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRequest"]
+
+RECEIVE_BYTES_MAX: Final = 4 << 20
+"""Of one receive; a single message may be larger."""
+RECEIVE_UNITS_MAX: Final = 16_384
+RECEIVE_READS_MAX: Final = 2_048
+"""Units and records that one receive looks at for what its filter takes; due_pairs() then says: ask again."""
+RETRY_FIRST_EVERY: Final = 5
+"""One receive in so many looks at the retry topics first (RocketMQ: 20 %)."""
+RENEW_BEFORE_MS: Final = 10_000
+"""A renewed lease is extended when it would end within this."""
+
+
+class Delivery:
+    """All groups of one store. Used from one thread; nothing blocks but what makes a topic."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: RecordWriter,
+        events: EventLog,
+        groups: SubscriptionGroups,
+        settings: ConsumerSettings,
+    ) -> None:
+        self.context = Context(store, writer, events, groups, settings)
+        self._settings = settings
+        self.pair_table = Pairs(self.context)
+
+    # --- receive ---------------------------------------------------------------------------------------
+    def receive(self, request: ReceiveRequest) -> list[Delivered]:
+        """Up to count_max messages, at once; none where there is nothing now. Views of the log: use them at
+        once.
+
+        TroveError REQUEST_ILLEGAL, INVISIBLE_DURATION_ILLEGAL, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND,
+        LIMIT_EXCEEDED.
+        """
+        self._check(request)
+        self.context.events.check_room()
+        pair = self.pair_table.for_receive(request.group, request.topic, request.now_ms)
+        pair.end_leases(self.context.lease_time.at(request.now_ms))
+        self.context.woken.discard(pair)
+        pair.turn += 1
+        orderly = request.group.orderly
+        if orderly and request.attempt_id:
+            pair.repeat_attempt(request.attempt_id)
+        lasts_ms = self._settings.renewed_lease_ms if request.renewed else request.invisible_ms
+        batch = Batch(
+            request,
+            min(request.count_max, self._settings.receive_count_max),
+            RECEIVE_BYTES_MAX,
+            RECEIVE_UNITS_MAX,
+            RECEIVE_READS_MAX,
+            request.now_ms + lasts_ms,
+        )
+        config = self.context.store.topics.get(request.topic)
+        by_priority = config is not None and config.by_priority and not orderly
+        for state in self._in_turn(pair, request):
+            if state.order is not None and not by_priority:
+                receive_in_log_order(self.context, state, request.now_ms)
+                if orderly:
+                    self.pair_table.fill_keys(pair)
+            if orderly:
+                OrderlyTaker(self.context, pair, state, batch).take()
+            elif by_priority and state.kind is SourceKind.TOPIC:
+                PriorityTaker(self.context, pair, state, batch).take()
+            else:
+                Taker(self.context, pair, state, batch).take()
+            if batch.full:
+                break
+        if batch.unfinished and not batch.full:
+            self.context.woken.add(pair)
+        return batch.delivered
+
+    def _check(self, request: ReceiveRequest) -> None:
+        if request.count_max < 1:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"count_max {request.count_max} is not positive")
+        low, high = self._settings.invisible_min_ms, self._settings.invisible_max_ms
+        if not request.renewed and not low <= request.invisible_ms <= high:
+            raise _illegal_duration(request.invisible_ms, low, high)
+
+    def _in_turn(self, pair: Pair, request: ReceiveRequest) -> Sequence[QueueState]:
+        """The queues in the order in which this receive looks at them."""
+        queues: Sequence[QueueState] = pair.queues
+        if request.queue_id != ANY_QUEUE:
+            chosen = pair.sources.get((SourceKind.TOPIC, request.queue_id))
+            if chosen is None:
+                raise TroveError(
+                    errors.QUEUE_NOT_FOUND,
+                    f"topic {request.topic[:200]} has no queue {request.queue_id}",
+                    queue_id=request.queue_id,
+                )
+            queues = (chosen,)
+        elif len(queues) > 1:
+            begin = pair.turn % len(queues)
+            queues = [*queues[begin:], *queues[:begin]]
+        if request.group.orderly or not pair.retry_queues:
+            return queues
+        if pair.turn % RETRY_FIRST_EVERY == 0:
+            return [*pair.retry_queues, *queues]
+        return [*queues, *pair.retry_queues]
+
+    # --- what becomes of a message -----------------------------------------------------------------------
+    def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
+        """The message is consumed; once more for the same handle while it lasts is fine.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL.
+        """
+        pair, state, head, offset = self._find(group, topic, receipt_handle)
+        lease = self._open_lease(state, head, offset, now_ms)
+        if lease is not None:
+            self._settle(pair, state, EventKind.ACKNOWLEDGED, lease, range(offset, offset + 1), now_ms)
+
+    def acknowledge_many(
+        self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int
+    ) -> list[TroveError | None]:
+        """acknowledge() for several; None or the error of each. Neighbours under one lease cost little."""
+        results: list[TroveError | None] = []
+        last: tuple[Pair, QueueState, Lease] | None = None
+        last_head: HandleHead | None = None
+        first = end = 0
+        kind = EventKind.ACKNOWLEDGED
+        for handle in receipt_handles:
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                if (
+                    last is not None
+                    and head is last_head
+                    and offset == end
+                    and state.open.get(end) is last[2]
+                ):
+                    end += 1
+                    results.append(None)
+                    continue
+                if last is not None:
+                    self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
+                    last = None
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError as error:
+                results.append(error)
+                continue
+            results.append(None)
+            if lease is not None:
+                last, last_head, first, end = (pair, state, lease), head, offset, offset + 1
+        if last is not None:
+            self._settle(*last[:2], kind, last[2], range(first, end), now_ms)
+        return results
+
+    def change_invisible(
+        self,
+        group: str,
+        topic: str,
+        receipt_handle: str,
+        invisible_ms: int,
+        now_ms: int,
+        *,
+        suspend: bool = False,
+    ) -> str:
+        """The message comes back invisible_ms from now on; returns its new handle, the old one is void.
+
+        `suspend`: this delivery does not count as an attempt. TroveError RECEIPT_HANDLE_ILLEGAL,
+        INVISIBLE_DURATION_ILLEGAL, LIMIT_EXCEEDED.
+        """
+        if not 0 <= invisible_ms <= self._settings.invisible_max_ms:
+            raise _illegal_duration(invisible_ms, 0, self._settings.invisible_max_ms)
+        self.context.events.check_room()
+        pair, state, old, offset = self._find(group, topic, receipt_handle)
+        before = self._open_lease(state, old, offset, now_ms)
+        if before is None:
+            raise illegal_handle("is of a message that is consumed")
+        lease = Lease(
+            state.take_lease_number(),
+            max(0, before.attempt - suspend),
+            offset,
+            offset + 1,
+            now_ms + invisible_ms,
+            before.received_ms,
+            before.client_id,
+            renewed=False,
+        )
+        state.hand_out(lease, range(offset, offset + 1))
+        self.context.note_lease(pair, state, lease)
+        self.context.add(
+            Event(
+                EventKind.CHANGED,
+                now_ms,
+                group,
+                state.topic,
+                state.queue_id,
+                offset,
+                until=lease.until_ms,
+                attempt=lease.attempt,
+                lease=lease.number,
+                client_id=lease.client_id,
+            )
+        )
+        head = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
+        return encode_handle(pair.seed, head, offset)
+
+    def dead_letter(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
+        """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL, and what an append is refused with: then nothing has changed.
+        """
+        pair, state, head, offset = self._find(group, topic, receipt_handle)
+        lease = self._open_lease(state, head, offset, now_ms)
+        if lease is None:
+            return
+        record = self.context.record_of(state, offset)
+        if record is None:
+            self.context.damaged_count += 1
+        else:
+            copy_to_dead_letters(self.context, state, topic, record, lease.attempt, now_ms)
+            pair.dead_letter_count += 1
+        self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)
+
+    def _find(self, group: str, topic: str, handle: str) -> tuple[Pair, QueueState, HandleHead, int]:
+        pair = self.pair_table.get(group, topic)
+        if pair is None:
+            raise illegal_handle("is of a group that has nothing of this topic")
+        head, offset = pair.handles.read(handle)
+        state = pair.sources.get(head[:2])
+        if state is None:
+            raise illegal_handle("is of a queue that is not there")
+        return pair, state, head, offset
+
+    def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: int) -> Lease | None:
+        """The lease that the handle stands for; None where the message is consumed and the handle would
+        last."""
+        lease = state.open.get(offset)
+        now_ms = self.context.lease_time.at(now_ms)
+        if lease is None:
+            if (
+                offset >= state.next_offset
+                or head.lease <= state.ended_lease
+                or offset in state.held
+                or (not head.renewed and head.granted_until_ms <= now_ms)
+                or passed_over(self.context, state, offset)  # a crash has lost the lease
+            ):
+                raise illegal_handle("is not valid any more")
+            return None
+        if lease.number != head.lease or lease.granted_until_ms != head.granted_until_ms:
+            raise illegal_handle("was replaced: the message was received again, or its time was changed")
+        if lease.over(now_ms):
+            raise illegal_handle("has expired")
+        return lease
+
+    def _settle(
+        self, pair: Pair, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
+    ) -> None:
+        """Messages that are open under the lease are consumed."""
+        self._consume(pair, state, lease, offsets)
+        self.context.add(settled_event(kind, state, lease, offsets, now_ms))
+
+    def _consume(self, pair: Pair, state: QueueState, lease: Lease, offsets: range) -> None:
+        """_settle() but for its event."""
+        begin = state.committed
+        moved = state.settle_run(lease, offsets)
+        if moved:
+            self.context.commit(state)
+        window_was_full = state.next_offset - begin >= self._settings.ordered_window_max
+        if (
+            state.held
+            or len(state.open) + len(offsets) >= self._settings.in_flight_max
+            or (pair.keyed and moved and window_was_full)
+        ):
+            self.context.woken.add(pair)  # others may have waited for that
+
+    # --- acknowledgements of an atomic transaction ---------------------------------------------------------
+    def prepare_acknowledgements(
+        self, acknowledgements: Sequence[Acknowledgement], now_ms: int
+    ) -> list[PreparedAcknowledgement]:
+        """What consume_prepared() will do; nothing has changed yet. Messages that are consumed already, by a
+        handle that would last, and handles that come twice are left out.
+
+        TroveError RECEIPT_HANDLE_ILLEGAL, with the handle's place in `index`: not one of them counts.
+        """
+        prepared: dict[tuple[int, int], PreparedAcknowledgement] = {}
+        for index, (group, topic, handle) in enumerate(acknowledgements):
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError as error:
+                text = f"acknowledgement {index} (group {group[:80]}, topic {topic[:80]}): {error.message}"
+                raise TroveError(error.spec, text, **{**error.fields, "index": index}) from error
+            if lease is not None:
+                prepared[id(state), offset] = PreparedAcknowledgement(pair, state, lease, offset)
+        return list(prepared.values())
+
+    def consume_prepared(self, prepared: Sequence[PreparedAcknowledgement]) -> None:
+        """The events of these acknowledgements lie in the log: their messages are consumed. Call it before
+        anything else happens to the groups."""
+        for pair, state, lease, offset in prepared:
+            self._consume(pair, state, lease, range(offset, offset + 1))
+
+    # --- time --------------------------------------------------------------------------------------------
+    def next_visible_ms(self, group: str, topic: str) -> int | None:
+        """When the earliest invisible message (of those not renewed) comes back; 0 where it is worth to ask
+        now."""
+        pair = self.pair_table.get(group, topic)
+        if pair is None:
+            return None
+        return 0 if pair in self.context.woken else pair.leases.earliest_ms()
+
+    def next_due_ms(self) -> int | None:
+        """When due_pairs() will have something; 0 where it has now."""
+        if self.context.woken:
+            return 0
+        times = [until for pair in self.context.timed if (until := pair.leases.earliest_ms()) is not None]
+        return min(times, default=None)
+
+    def due_pairs(self, now_ms: int) -> list[tuple[str, str]]:
+        """(group, topic) of pairs that have something to hand out since the last call: leases ended, messages
+        that were held are free, or a receive stopped before the end of its queues."""
+        now_ms = self.context.lease_time.at(now_ms)
+        due = self.context.woken
+        self.context.woken = set()
+        for pair in list(self.context.timed):
+            if pair.end_leases(now_ms):
+                due.add(pair)
+            if not len(pair.leases):
+                self.context.timed.discard(pair)
+        return sorted((pair.group, pair.topic) for pair in due)
+
+    @property
+    def lease_time(self) -> LeaseTime:
+        """The time by which leases end."""
+        return self.context.lease_time
+
+    def renew(self, now_ms: int, is_alive: Callable[[str], bool]) -> None:
+        """Extends renewed leases that would end within 10 s; releases those of clients that are gone, and
+        those that are older than renewed_total_max_ms."""
+        renewals = self.context.renewals
+        for entry in renewals.due(now_ms + RENEW_BEFORE_MS):
+            lease = entry.lease
+            old = now_ms - lease.received_ms >= self._settings.renewed_total_max_ms
+            if old or not is_alive(lease.client_id):
+                self._release(entry, now_ms, now_ms)
+                continue
+            renewals.extend(entry, now_ms + self._settings.renewed_lease_ms)
+            self._tell_changed(entry, now_ms)
+        renewals.forget_idle()
+
+    def release_client(self, client_id: str, now_ms: int, gone_ms: int | None = None) -> None:
+        """The client is gone, since gone_ms (None: now): its messages under renewed leases come back
+        released_after_ms later."""
+        for entry in self.context.renewals.take_client(client_id):
+            self._release(entry, now_ms, now_ms if gone_ms is None else gone_ms)
+
+    def release_handles(self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int) -> None:
+        """The leases of these messages end after released_after_ms and count as no attempt; until then the
+        handles are good. Messages that are settled, and handles that are void, are passed over."""
+        leases: dict[int, Renewed] = {}
+        for handle in receipt_handles:
+            try:
+                pair, state, head, offset = self._find(group, topic, handle)
+                lease = self._open_lease(state, head, offset, now_ms)
+            except TroveError:
+                continue
+            if lease is not None:
+                leases[id(lease)] = Renewed(pair, state, lease)
+        for entry in leases.values():
+            entry.lease.attempt, entry.lease.attempt_id = max(0, entry.lease.attempt - 1), ""
+            self._release(entry, now_ms, now_ms)
+
+    def _release(self, entry: Renewed, now_ms: int, gone_ms: int) -> None:
+        entry.lease.renewed = False
+        end_ms = max(now_ms, gone_ms + self._settings.released_after_ms)
+        entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
+        self.context.note_lease(entry.pair, entry.state, entry.lease)
+        self._tell_changed(entry, now_ms)
+
+    def _tell_changed(self, entry: Renewed, now_ms: int) -> None:
+        """The same lease has another end."""
+        state, lease = entry.state, entry.lease
+        self.context.add(
+            Event(
+                EventKind.CHANGED,
+                now_ms,
+                state.group,
+                state.topic,
+                state.queue_id,
+                lease.first,
+                lease.end - lease.first,
+                lease.until_ms,
+                lease.attempt,
+                lease.number,
+                lease.client_id,
+                lease.renewed,
+            )
+        )
+
+    # --- administration ----------------------------------------------------------------------------------
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int], now_ms: int) -> dict[int, int]:
+        """The group goes on at these offsets (queue -> offset). Returns how many messages in flight each
+        queue forgets. Queues of which the group has no state are left alone. Does not set the stored
+        offsets."""
+        forgotten = {}
+        for queue_id, offset in offsets.items():
+            state = self.pair_table.state(group, topic, queue_id)
+            if state is None:
+                continue
+            forgotten[queue_id] = state.go_on_at(offset)
+            self.context.add(
+                Event(EventKind.RESET, now_ms, group, topic, queue_id, offset, lease=state.ended_lease)
+            )
+            for pair in self.pair_table.of_state(state):
+                self.context.woken.add(pair)
+        if forgotten:
+            self.context.events.flush(now_ms)  # a reset is kept even where the process dies now
+        return forgotten
+
+    def forget_group(self, group: str, now_ms: int) -> None:
+        """The group was deleted; its stored offsets are not touched. The log has that before the first
+        delivery to a group that is made again under its name, as in forget_topic()."""
+        if self.pair_table.forget(group, None):
+            self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
+            self._flush_events(now_ms)
+
+    def forget_topic(self, topic: str, now_ms: int) -> None:
+        """The topic was deleted, for every group. The log has that before the first message of a topic that
+        is made again under its name: else a start would take those for messages that the groups had."""
+        forgotten = [group for group in self.pair_table.groups() if self.pair_table.forget(group, topic)]
+        for group in forgotten:
+            self.context.add(Event(EventKind.FORGOTTEN, now_ms, group, topic))
+        if forgotten:
+            self._flush_events(now_ms)
+
+    def _flush_events(self, now_ms: int) -> None:
+        with suppress(TroveError):  # they still wait then
+            self.context.events.flush(now_ms)
+
+    def progress(self, group: str, topic: str, now_ms: int) -> list[QueueProgress]:
+        """Each queue of the topic (which may be a retry topic). TroveError TOPIC_NOT_FOUND."""
+        found = []
+        for queue_id in queue_ids(self.context.store, topic):
+            state = self.pair_table.state(group, topic, queue_id)
+            if state is None:
+                offset = self.context.store.offsets.get(group, topic, queue_id)
+                found.append(QueueProgress(queue_id, offset, offset or 0, 0))
+            else:
+                found.append(
+                    QueueProgress(
+                        queue_id,
+                        state.committed,
+                        state.next_offset,
+                        len(state.open),
+                        len(state.held) + waiting_of(self.context.priority_order, state),
+                        len(state.open) - state.open.in_flight_count(now_ms),
+                    )
+                )
+        return found
+
+    def next_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The first message of the queue that is new to the group; None where it has no state of it."""
+        state = self.pair_table.state(group, topic, queue_id)
+        return None if state is None else state.next_offset
+
+    def standing_of(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        message_group: str,
+        priority: int,
+        now_ms: int,
+    ) -> MessageStanding | None:
+        """How one message stands with the group; `topic` is where it lies, perhaps a retry topic. None where
+        the group has no state of that queue."""
+        state = self.pair_table.state(group, topic, queue_id)
+        if state is None:
+            return None
+        return message_standing(self.context, state, offset, message_group, priority, now_ms)
+
+    def held_by(self, client_id: str) -> int:
+        """Messages that the client has under renewed leases."""
+        return self.context.renewals.held_by(client_id)
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(len(state.open) for state in self.pair_table.states())
+
+    @property
+    def damaged_count(self) -> int:
+        """Messages that were passed over because their record cannot be read."""
+        return self.context.damaged_count
+
+    @property
+    def dead_letter_count(self) -> int:
+        return self.context.dead_letter_count
+
+    @property
+    def dead_letter_failures(self) -> int:
+        return self.context.dead_letter_failures
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(group, original topic) with state, sorted."""
+        return self.pair_table.names()
+
+    # --- start and stop ------------------------------------------------------------------------------------
+    def apply(self, event: Event) -> None:
+        """One event of the log, in order; then settle()."""
+        replaying.apply(self.pair_table, event)
+
+    def snapshot(self) -> DeliveryState:
+        """The whole state."""
+        return snapshotting.snapshot(self.pair_table)
+
+    def restore(self, state: DeliveryState) -> None:
+        """Into an engine that has no state yet; then apply() what came after, and settle()."""
+        snapshotting.restore(self.pair_table, state)
+
+    def settle(self) -> None:
+        """After replay: stored offsets that are further win, queue ends bound everything, leases are known
+        again."""
+        replaying.settle(self.context, self.pair_table)
+
+    def hand_back(self, now_ms: int, files: FileSystem) -> None:
+        """At a clean stop: leaves the store as RocketMQ expects it. Blocks. Raises as appends do."""
+        handing_back.hand_back(self.context, self.pair_table, files, now_ms)
+
+    def carry_before(self, physical_offset: int, now_ms: int) -> int:
+        """Appends again every owed message whose record lies below; returns how many. Raises as appends
+        do."""
+        return carrying.carry_before(self.context, self.pair_table, physical_offset, now_ms)
+
+    def owed_before(self, physical_offset: int) -> Iterator[int]:
+        """The physical offsets of the owed messages below."""
+        return carrying.owed_before(self.context, self.pair_table, physical_offset)
+
+    def lowest_owed(self) -> int | None:
+        """The lowest physical offset of a record that is handed out or held."""
+        return carrying.lowest_owed(self.context, self.pair_table)
+
+
+def _illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:
+    return TroveError(
+        errors.INVISIBLE_DURATION_ILLEGAL,
+        f"an invisible duration of {invisible_ms} ms is not {low} to {high} ms",
+        field="invisible_duration",
+    )

@@ -1,0 +1,154 @@
+"""What a group has of one queue, by offset: the newest messages each with its Lease, the others packed.
+
+Whoever asks for a packed message gets its Lease unpacked, and may keep and change that until the next
+hand_out() or settling of its queue state: then leases may be packed again.
+
+Invariants
+- An offset is here once: either loose or packed.
+- A lease that is loose, not ended, and was unpacked is in `heap` where there is one (else whoever opens the
+  state puts all loose leases there: see replaying.settle()). So is the packed ones' clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappush, merge
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from broker.groups.delivery.leases import Lease, LeaseHeap
+from broker.groups.delivery.packed_leases import PackedLeases, Taken, can_pack
+
+if TYPE_CHECKING:
+    from broker.groups.delivery.queue_state import QueueState
+
+LOOSE_MAX: Final = 16_384
+"""Messages of one queue state that are not packed."""
+
+
+class OpenMessages:
+    """A mapping of offsets to leases."""
+
+    __slots__ = ("heap", "loose", "loose_max", "pack_at", "packed", "state")
+
+    def __init__(self, state: QueueState) -> None:
+        self.state = state
+        self.loose: dict[int, Lease] = {}
+        self.packed = PackedLeases()
+        self.heap: LeaseHeap[QueueState] | None = None
+        self.loose_max = LOOSE_MAX
+        self.pack_at = LOOSE_MAX
+        """With more loose messages it is time to pack()."""
+
+    def __len__(self) -> int:
+        return len(self.loose) + self.packed.count
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self.loose or (self.packed.count > 0 and offset in self.packed)
+
+    def __iter__(self) -> Iterator[int]:
+        """Rising; nothing may change meanwhile."""
+        loose = iter(sorted(self.loose))
+        return merge(loose, self.packed.offsets()) if self.packed.count else loose
+
+    def get(self, offset: int) -> Lease | None:
+        lease = self.loose.get(offset)
+        if lease is not None or not self.packed.count:
+            return lease
+        taken = self.packed.take(offset)
+        return None if taken is None else self._loosen(taken)
+
+    def has_ended(self, offset: int) -> bool:
+        """Whether it is open, and its lease has ended; a packed one stays packed."""
+        lease = self.loose.get(offset)
+        return lease.ended if lease is not None else self.packed.has_ended(offset)
+
+    def pop(self, offset: int) -> Lease | None:
+        """Its `live` is the caller's."""
+        lease = self.get(offset)
+        if lease is not None:
+            del self.loose[offset]
+        return lease
+
+    def items(self) -> Iterable[tuple[int, Lease]]:
+        """All of them; none is packed afterwards."""
+        self.loosen_all()
+        return self.loose.items()
+
+    def clear(self) -> None:
+        """None of the leases has a live message any more."""
+        for lease in self.loose.values():
+            lease.live = 0
+        self.loose.clear()
+        self.packed.clear()
+        self.pack_at = self.loose_max
+
+    def lowest_packed(self, otherwise: int) -> int:
+        """The lowest offset that is packed."""
+        lowest = self.packed.lowest() if self.packed.count else None
+        return otherwise if lowest is None else lowest
+
+    def in_flight_count(self, now_ms: int) -> int:
+        """How many could not be handed out again now."""
+        leases = set(self.loose.values())
+        loose = sum(lease.live for lease in leases if not lease.over(now_ms))
+        return loose + self.packed.count - (self.packed.ended_count(now_ms) if self.packed.count else 0)
+
+    # --- packing -------------------------------------------------------------------------------------
+    def limit(self, loose_max: int) -> None:
+        """So many messages stay loose from now on."""
+        self.loose_max = self.pack_at = loose_max
+
+    def pack(self, kept: Lease | None = None) -> None:
+        """The older half becomes packed, but for `kept` and what cannot be."""
+        loose = self.loose
+        wanted = len(loose) - self.loose_max // 2
+        leases = {id(lease): lease for lease in islice(loose.values(), wanted)}
+        rows: list[tuple[Lease, list[int]]] = []
+        for lease in leases.values():
+            if lease is kept or not can_pack(lease):
+                continue
+            offsets = [offset for offset in range(lease.first, lease.end) if loose.get(offset) is lease]
+            for offset in offsets:
+                del loose[offset]
+            lease.live = 0  # what a heap has of it is stale
+            rows.append((lease, offsets))
+        self.pack_at = max(self.loose_max, 2 * len(loose))
+        if not rows:
+            return
+        self.packed.add(rows)
+        if any(lease.ended for lease, _ in rows):
+            self._forget_ready()
+        self.push_clock()
+
+    def _forget_ready(self) -> None:
+        """What is packed is not in `ready`: `order`, or loosen_ended(), finds it."""
+        state = self.state
+        if state.order is not None:
+            state.order.ended.extend(offset for offset in state.ready if offset not in self.loose)
+        state.ready = [offset for offset in state.ready if offset in self.loose]
+        heapify(state.ready)
+
+    def push_clock(self) -> None:
+        """The heap knows when the first packed lease ends."""
+        if self.heap is not None and self.packed.clock.live:
+            self.heap.push(self.packed.clock, self.state)
+
+    def loosen_all(self) -> None:
+        for taken in self.packed.take_all() if self.packed.count else ():
+            self._loosen(taken)
+
+    def loosen_ended(self, count: int) -> None:
+        """So many of the lowest packed messages whose leases have ended become loose and ready."""
+        for taken in self.packed.take_ended(count):
+            self._loosen(taken)
+
+    def _loosen(self, taken: Taken) -> Lease:
+        lease, offsets = taken
+        self.loose.update(dict.fromkeys(offsets, lease))
+        if lease.ended:
+            for offset in offsets if self.state.order is None else ():  # `order` knows it already
+                heappush(self.state.ready, offset)
+        elif self.heap is not None:
+            self.heap.push(lease, self.state)
+        return lease

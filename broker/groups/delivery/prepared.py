@@ -1,0 +1,47 @@
+"""Acknowledgements as events, and those of an atomic transaction between their check and its commit."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.pair import Pair
+from broker.groups.delivery.queue_state import QueueState
+from trovemq_store.events.codec import Event, EventKind
+
+
+class Acknowledgement(NamedTuple):
+    """What a client names: its group, the topic that it received from, the handle of one delivery."""
+
+    group: str
+    topic: str
+    receipt_handle: str
+
+
+class PreparedAcknowledgement(NamedTuple):
+    """One message that is open under a lease which has not ended."""
+
+    pair: Pair
+    state: QueueState
+    lease: Lease
+    offset: int
+
+    def event(self, now_ms: int) -> Event:
+        """What the log is to say of it."""
+        offsets = range(self.offset, self.offset + 1)
+        return settled_event(EventKind.ACKNOWLEDGED, self.state, self.lease, offsets, now_ms)
+
+
+def settled_event(kind: EventKind, state: QueueState, lease: Lease, offsets: range, now_ms: int) -> Event:
+    """Messages that were open under the lease are consumed, in the way that `kind` says."""
+    return Event(
+        kind,
+        now_ms,
+        state.group,
+        state.topic,
+        state.queue_id,
+        offsets.start,
+        len(offsets),
+        attempt=lease.attempt,
+        lease=lease.number,
+    )

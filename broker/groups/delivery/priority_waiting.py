@@ -1,0 +1,115 @@
+"""How many messages wait of each priority, for a metric: counted on, from the last time.
+
+Of each priority of a queue state the last count is kept with the offsets [begin, end) that it is of. What the
+cursor has passed since is taken off, what has come since is added, so that a million that wait are counted
+once, and over several rounds: a round looks at a bounded number of messages.
+
+Invariant: a `Counted` is exact for the offsets that it is of; whatever may have changed among them otherwise
+(a cursor that went back, a queue that was cut or trimmed beyond `begin`) begins it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.groups.delivery.by_priority import Counted
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.priority_order import PriorityOrder
+from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.records.priorities import PRIORITY_COUNT
+from trovemq_store.engine.steps import Steps
+
+MESSAGES_MAX: Final = 32_768
+"""That one round looks at, about."""
+STATES_STEP: Final = 1_024
+"""Queue states of one step, where none has an order."""
+_STEP: Final = 16_384
+"""Offsets of which one priority's messages are counted at once."""
+
+
+def waiting_steps(
+    context: Context, states: Iterable[QueueState], entries_max: int, messages_max: int = MESSAGES_MAX
+) -> Steps[dict[tuple[str, str], list[int]]]:
+    """(group, topic) -> messages of priority 0 … 9 that the group was never handed, for at most that many of
+    them. What is not counted to its end yet is left out; the next rounds go on with it."""
+    found: dict[tuple[str, str], list[int]] = {}
+    unknown: set[tuple[str, str]] = set()
+    left = messages_max
+    for number, state in enumerate(list(states), 1):
+        if number % STATES_STEP == 0 or state.order is not None:
+            yield
+        key = (state.group, state.topic)
+        if state.order is None or (key not in found and len(found) >= entries_max):
+            continue
+        sums = found.setdefault(key, [0] * PRIORITY_COUNT)
+        left = _count_on(context, state, left)
+        if not _whole(context, state):
+            unknown.add(key)
+        for priority, counted in enumerate(state.order.counted):
+            sums[priority] += counted.count
+    return {key: sums for key, sums in found.items() if key not in unknown}
+
+
+def _bounds(context: Context, state: QueueState) -> tuple[int, int]:
+    queue = context.store.consume_queues.get(state.topic, state.queue_id)
+    return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+
+def _whole(context: Context, state: QueueState) -> bool:
+    assert state.order is not None
+    low, end = _bounds(context, state)
+    return all(
+        counted.end == max(end, begin) and counted.begin == begin
+        for counted, begin in zip(state.order.counted, _begins(state, low), strict=True)
+    )
+
+
+def _begins(state: QueueState, low: int) -> list[int]:
+    assert state.order is not None
+    return [max(low, state.order.next_from(priority)) for priority in range(PRIORITY_COUNT)]
+
+
+def _count_on(context: Context, state: QueueState, left: int) -> int:
+    """Returns how many messages may still be looked at."""
+    order, places = state.order, context.priority_order
+    assert order is not None
+    low, end = _bounds(context, state)
+    read_before = places.units_read
+    known = left > 0 and places.catch_up(state.topic, state.queue_id, max(low, order.waiting_from), left)
+    left -= places.units_read - read_before
+    if not known:
+        return left
+    for priority, begin in enumerate(_begins(state, low)):
+        left = _count_one(places, state, order.counted[priority], priority, begin, low, max(end, begin), left)
+    return left
+
+
+def _count_one(
+    places: PriorityOrder,
+    state: QueueState,
+    counted: Counted,
+    priority: int,
+    begin: int,
+    low: int,
+    end: int,
+    left: int,
+) -> int:
+    if not low <= counted.begin <= begin < counted.end <= end:
+        counted.begin = counted.end = begin
+        counted.count = 0
+
+    def count(first: int, last: int) -> int:
+        return places.count(state.topic, state.queue_id, priority, first, last)
+
+    while counted.begin < begin and left > 0:
+        step = min(begin, counted.begin + _STEP)
+        passed = count(counted.begin, step)
+        counted.begin, counted.count = step, counted.count - passed
+        left -= passed + 1
+    while counted.end < end and left > 0:
+        step = min(end, counted.end + _STEP)
+        came = count(counted.end, step)
+        counted.end, counted.count = step, counted.count + came
+        left -= came + 1
+    return left

@@ -1,0 +1,261 @@
+"""What one group owes of one queue: what it has been handed, what waits, how far it has come.
+
+Every offset of the queue is one of these:
+
+| offset                     | is                                                                       |
+|----------------------------|--------------------------------------------------------------------------|
+| in `open`                  | handed out and not settled: invisible, or ready again when its lease ended |
+| in `held`                  | looked at and not handed out yet                                         |
+| other, below `next_offset` | consumed                                                                 |
+| from `next_offset` on      | not looked at                                                            |
+
+Invariants
+- committed <= every offset of open and held < next_offset; committed == next_offset where both are empty.
+- `open` and `held` have no offset in common.
+- `ready` has every loose offset of `open` whose lease has ended (and perhaps offsets that are settled since);
+  those that are packed become loose by make_ready().
+- What was acknowledged out of order is not stored: it is what `open` and `held` leave between committed and
+  next_offset. So it takes no room, and the ranges of it follow from what is owed (consumed()).
+- Lease numbers rise: none is used twice.
+
+In a queue that is received by priority, `order` says what waits (by_priority.py): of the offsets between
+order.waiting_from and next_offset, those too that are neither open nor held may wait. committed never passes
+waiting_from. What is packed of such a state and has ended stays packed until its turn; `order` knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappush, merge
+
+from broker.groups.delivery.by_priority import ByPriority
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.open_messages import OpenMessages
+from broker.groups.delivery.packed_leases import BLOCK_BITS, BLOCK_SIZE
+from broker.groups.delivery.sequence_set import SequenceSet
+from trovemq_store.events.receipt_handle import SourceKind
+
+
+class QueueState:
+    """One (group, topic, queue). `topic` is where the messages lie, perhaps a retry topic."""
+
+    __slots__ = (
+        "committed",
+        "ended_lease",
+        "group",
+        "held",
+        "keys",
+        "kind",
+        "moved",
+        "next_lease",
+        "next_offset",
+        "open",
+        "order",
+        "queue_id",
+        "ready",
+        "topic",
+        "unblocked",
+    )
+
+    def __init__(self, group: str, topic: str, queue_id: int, kind: SourceKind, offset: int) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.kind = kind
+        self.committed = offset
+        self.next_offset = offset
+        self.next_lease = 1
+        self.ended_lease = 0
+        """Handles of leases up to this one are void."""
+        self.open = OpenMessages(self)
+        self.held = SequenceSet()
+        self.ready: list[int] = []
+        self.moved: dict[int, int] = {}
+        """Where the record of an offset lies now, where that is not what the consume queue says."""
+        self.keys: dict[int, str] = {}
+        """By what messages are kept apart: their message group, or the original topic of a classic retry."""
+        self.order: ByPriority | None = None
+        """How far the group has come of each priority; None where the queue is received in its own order."""
+        self.unblocked = True
+        """Something was settled, or came back, since held messages were last looked at."""
+
+    # --- the changes -----------------------------------------------------------------------------------
+    def take_lease_number(self) -> int:
+        number = self.next_lease
+        self.next_lease = number + 1
+        return number
+
+    def hand_out(self, lease: Lease, offsets: range) -> None:
+        """The offsets (of the lease's range) are open under the lease; new ones move next_offset."""
+        if offsets.stop <= self.next_offset:
+            for offset in offsets:
+                self._leave(offset)
+            if self.held:
+                self.held.discard_range(offsets.start, offsets.stop)
+        else:
+            assert offsets.start >= self.next_offset, "new messages and old ones are handed out apart"
+            self._advance_to(offsets.start)
+            self.next_offset = offsets.stop
+        loose = self.open.loose
+        loose.update(dict.fromkeys(offsets, lease))
+        lease.live += len(offsets)
+        if len(loose) > self.open.pack_at:
+            self._pack(lease)
+
+    def hold(self, offset: int) -> None:
+        """A new message waits."""
+        assert offset >= self.next_offset
+        self._advance_to(offset)
+        self.held.add(offset)
+        self.next_offset = offset + 1
+
+    def look_past(self, offset: int) -> None:
+        """Everything below `offset` was looked at; what is neither open nor held of it is consumed."""
+        self._advance_to(max(offset, self.next_offset))
+
+    def settle(self, offset: int) -> bool:
+        """The message is consumed. True where committed moved."""
+        lease = self.open.pop(offset)
+        if lease is not None:
+            lease.live -= 1
+            if len(self.open.loose) > self.open.pack_at:
+                self._pack()
+        else:
+            self.held.discard(offset)
+        if self.moved:
+            self.moved.pop(offset, None)
+        if self.keys:
+            self.keys.pop(offset, None)
+        self.unblocked = True
+        return offset == self.committed and self.advance()
+
+    def settle_run(self, lease: Lease, offsets: range) -> bool:
+        """Messages that are open under the lease are consumed. True where committed moved."""
+        loose = self.open.loose
+        if self.moved or self.keys or lease.live < len(offsets):  # the last: it was packed since it was found
+            return max([self.settle(offset) for offset in offsets])
+        for offset in offsets:
+            del loose[offset]
+        lease.live -= len(offsets)
+        self.unblocked = True
+        if len(loose) > self.open.pack_at:
+            self._pack()
+        return offsets.start == self.committed and self.advance()
+
+    def end_lease(self, lease: Lease) -> None:
+        """Its messages may be handed out again."""
+        lease.ended = True
+        self.unblocked = True
+        for offset in range(lease.first, lease.end):
+            if self.open.loose.get(offset) is lease:
+                heappush(self.ready, offset)
+
+    def end_due(self, lease: Lease, now_ms: int) -> bool:
+        """The same for what a heap gave at now_ms: a lease, or the clock of those that are packed. True where
+        messages may be handed out again."""
+        if lease is not self.open.packed.clock:
+            self.end_lease(lease)
+            return True
+        some = self.open.packed.end_until(now_ms, None if self.order is None else self.order.ended)
+        self.open.push_clock()
+        self.unblocked = self.unblocked or some
+        return some
+
+    def make_ready(self, count: int) -> None:
+        """`ready` has the lowest `count` messages that may be handed out again, packed ones too."""
+        self.open.loosen_ended(count)
+
+    def go_on_at(self, offset: int) -> int:
+        """Forgets what is open and held. Returns how many messages were open."""
+        count = len(self.open)
+        self.open.clear()
+        self.held.clear()
+        self.ready.clear()
+        self.moved.clear()
+        self.keys.clear()
+        self.committed = self.next_offset = offset
+        if self.order is not None:
+            self.order.go_on_at(offset)
+        self.ended_lease = self.next_lease - 1
+        self.unblocked = True
+        return count
+
+    def advance(self) -> bool:
+        """Moves committed over what is consumed. True where it moved."""
+        before = at = self.committed
+        loose, held, end = self.open.loose, self.held, self.next_offset
+        if self.open.packed.count:
+            end = self.open.lowest_packed(end)
+        if held:
+            end = min(end, held.first() or 0)
+        if self.order is not None:
+            end = min(end, self.order.waiting_from)
+        if not loose:
+            at = max(at, end)
+        while at < end and at not in loose:
+            at += 1
+        self.committed = at
+        return at != before
+
+    def drop_below(self, offset: int) -> None:
+        """Everything below is consumed, by whatever the group did elsewhere."""
+        for owed in self.owed_before(offset):
+            self.settle(owed)
+        self.next_offset = max(self.next_offset, offset)
+        if self.order is not None:
+            self.order.drop_below(offset)
+        self.advance()
+
+    # --- what is there --------------------------------------------------------------------------------
+    def owed(self) -> list[int]:
+        """Every offset that is open or held, in order."""
+        return list(self.each_owed())
+
+    def each_owed(self) -> Iterator[int]:
+        """owed(), without a list of them; nothing may change meanwhile."""
+        return merge(self.open, self.held) if self.held else iter(self.open)
+
+    def owed_before(self, offset: int) -> list[int]:
+        """Those below `offset`."""
+        found = []
+        for owed in self.each_owed():
+            if owed >= offset:
+                break
+            found.append(owed)
+        return found
+
+    def consumed(self) -> SequenceSet:
+        """What was acknowledged out of order: consumed, and not below committed."""
+        owed = SequenceSet(self.held.ranges())
+        for offset in sorted(self.open.loose):
+            owed.add(offset)
+        whole = (1 << BLOCK_SIZE) - 1
+        for block, mask in self.open.packed.blocks():
+            first = block << BLOCK_BITS
+            if mask == whole:
+                owed.add_range(first, first + BLOCK_SIZE)
+                continue
+            for bit in range(BLOCK_SIZE):
+                if mask >> bit & 1:
+                    owed.add(first + bit)
+        found, at = SequenceSet(), self.committed
+        for first, end in owed.ranges():
+            found.add_range(at, first)
+            at = end
+        found.add_range(at, self.next_offset)
+        return found
+
+    def _pack(self, kept: Lease | None = None) -> None:
+        if not self.keys and self.kind is not SourceKind.CLASSIC_RETRY:  # those have keys, or will have
+            self.open.pack(kept)
+
+    def _advance_to(self, offset: int) -> None:
+        """next_offset moves to `offset`; committed follows where nothing is owed."""
+        if self.committed == self.next_offset and self.order is None:
+            self.committed = offset
+        self.next_offset = offset
+
+    def _leave(self, offset: int) -> None:
+        lease = self.open.get(offset)
+        if lease is not None:
+            lease.live -= 1

@@ -1,0 +1,78 @@
+"""Leases that the broker renews while their client lives.
+
+Invariant: a lease is here from its grant until it is released or has no live message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from broker.groups.delivery.leases import Lease, LeaseHeap
+from broker.groups.delivery.pair import Pair
+from broker.groups.delivery.queue_state import QueueState
+
+_CLIENTS_MIN: Final = 256
+
+
+class Renewed(NamedTuple):
+    pair: Pair
+    state: QueueState
+    lease: Lease
+
+
+class Renewals:
+    """The renewed leases of all pairs, by client and by the time at which they would end."""
+
+    def __init__(self) -> None:
+        self._heap: LeaseHeap[Renewed] = LeaseHeap()
+        self._clients: dict[str, list[Renewed]] = {}
+        self._prune_at: dict[str, int] = {}
+        self._idle_at = _CLIENTS_MIN
+
+    def add(self, pair: Pair, state: QueueState, lease: Lease) -> None:
+        """A new lease."""
+        entry = Renewed(pair, state, lease)
+        self._heap.push(lease, entry)
+        entries = self._clients.setdefault(lease.client_id, [])
+        entries.append(entry)
+        if len(entries) > self._prune_at.get(lease.client_id, 64):
+            entries = self._clients[lease.client_id] = [one for one in entries if _alive(one.lease)]
+            self._prune_at[lease.client_id] = max(64, 2 * len(entries))
+
+    def extend(self, entry: Renewed, until_ms: int) -> None:
+        """The lease lasts longer; its receipt handles stay as they are."""
+        entry.lease.until_ms = until_ms
+        self._heap.push(entry.lease, entry)
+
+    def due(self, until_ms: int) -> list[Renewed]:
+        """Takes those that would end at or before until_ms: each is to be extended or released."""
+        return [entry for _, entry in self._heap.pop_until(until_ms) if entry.lease.renewed]
+
+    def take_client(self, client_id: str) -> Iterator[Renewed]:
+        """Takes the client's; they are to be released."""
+        self._prune_at.pop(client_id, None)
+        for entry in self._clients.pop(client_id, ()):
+            if _alive(entry.lease):
+                yield entry
+
+    def held_by(self, client_id: str) -> int:
+        """How many messages the client has under renewed leases."""
+        return sum(entry.lease.live for entry in self._clients.get(client_id, ()) if _alive(entry.lease))
+
+    def forget_idle(self) -> None:
+        """Drops clients that have nothing any more, when there are many."""
+        if len(self._clients) <= self._idle_at:
+            return
+        for client_id in [name for name, entries in self._clients.items() if not any(map(_live, entries))]:
+            del self._clients[client_id]
+            self._prune_at.pop(client_id, None)
+        self._idle_at = max(_CLIENTS_MIN, 2 * len(self._clients))
+
+
+def _alive(lease: Lease) -> bool:
+    return lease.renewed and lease.live > 0 and not lease.ended
+
+
+def _live(entry: Renewed) -> bool:
+    return _alive(entry.lease)

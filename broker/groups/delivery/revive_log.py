@@ -1,0 +1,164 @@
+"""RocketMQ's log of pop receives: check points ("these were handed out") and acknowledgements.
+
+(docs/store-format.md, "Retries, dead letters and pop receives")
+
+They are messages of `rmq_sys_REVIVE_LOG_<cluster>` that first wait in the timer wheel. A check point whose
+time has come and that the reader group has not passed, or that still waits, is pending: what is not
+acknowledged of its offsets is in flight. Which records of the wheel's queue still wait, the timers know: one
+that was taken over before does not.
+
+Bodies are JSON: ck `{"bm", "c", "d", "it", "n", "pt", "q", "so", "t"}`, ack `{"ao", "c", "pt", "q", "so",
+"t"}`, bAck with `"aol"` instead of `"ao"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+import msgspec
+
+from broker.groups.timers.wheel_records import WHEEL_QUEUE_ID, WHEEL_TOPIC
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_message, java_hash
+from trovemq_proto.records.check import is_plausible_topic
+from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP
+from trovemq_store.topics.names import RETRY_PREFIX
+
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+_CHECK_POINT_TAG: Final = "ck"
+_ACK_TAGS: Final = ("ack", "bAck")
+
+
+class CheckPoint(msgspec.Struct, frozen=True):
+    """Messages that one pop receive took from one queue."""
+
+    t: str
+    q: int
+    c: str
+    so: int
+    pt: int
+    it: int
+    n: int = 0
+    bm: int = 0
+    d: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.c, self.t, self.q, self.so, self.pt
+
+    @property
+    def revive_ms(self) -> int:
+        return self.pt + self.it
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether RocketMQ could have written it: `n` is one byte there, and the group can name a topic."""
+        return self.n < 256 and is_plausible_topic(f"{RETRY_PREFIX}{self.c}")
+
+    def open_offsets(self) -> list[int]:
+        """Those that it does not say to be acknowledged."""
+        offsets = [self.so + step for step in (self.d or range(self.n))]
+        return [offset for index, offset in enumerate(offsets) if not self.bm >> index & 1]
+
+
+class _Ack(msgspec.Struct):
+    t: str
+    q: int
+    c: str
+    so: int
+    pt: int
+    ao: int = -1
+    aol: list[int] | None = None
+
+
+Key = tuple[str, str, int, int, int]
+
+
+class ReviveLog:
+    """What the store's revive topics, and the wheel, say. `waiting`: offsets in the wheel's queue of all
+    that waits for a revive topic."""
+
+    def __init__(self, store: MessageStore, waiting: Collection[int]) -> None:
+        self._store = store
+        self._pending: dict[Key, CheckPoint] = {}
+        self._passed: set[Key] = set()
+        self._acknowledged: dict[Key, set[int]] = {}
+        for topic, queue_id in self.queues(store):
+            queue = store.consume_queues.get(topic, queue_id)
+            low = queue.min_offset if queue is not None else 0
+            passed = store.offsets.get(REVIVE_GROUP, topic, queue_id) or 0
+            for offset, message in _tagged(store, topic, queue_id, low):
+                self._read(message, pending=offset >= passed)
+        if waiting or self.queues(store):
+            for offset, message in _tagged(store, WHEEL_TOPIC, WHEEL_QUEUE_ID, 0):
+                if message.properties.get(PROPERTY_REAL_TOPIC, "").startswith(REVIVE_PREFIX):
+                    self._read(message, pending=offset in waiting)
+
+    @staticmethod
+    def queues(store: MessageStore) -> list[tuple[str, int]]:
+        """(topic, queue id) of every revive queue that has messages."""
+        topics = [topic for topic in store.consume_queues.topics() if topic.startswith(REVIVE_PREFIX)]
+        return [(topic, queue.queue_id) for topic in topics for queue in store.consume_queues.queues(topic)]
+
+    def in_flight(self) -> list[tuple[CheckPoint, list[int]]]:
+        """The pending check points, earliest first, each with its offsets that nobody acknowledged."""
+        found = []
+        for key, point in self._pending.items():
+            if key in self._passed:
+                continue
+            acknowledged = self._acknowledged.get(key, set())
+            offsets = [offset for offset in point.open_offsets() if offset not in acknowledged]
+            if offsets:
+                found.append((point, offsets))
+        return sorted(found, key=lambda one: (one[0].pt, one[0].key))
+
+    def _read(self, message: Message, *, pending: bool) -> None:
+        try:
+            if message.tags == _CHECK_POINT_TAG:
+                point = msgspec.json.decode(message.body, type=CheckPoint)
+                if not point.is_plausible:
+                    return
+                if pending:
+                    self._pending[point.key] = point
+                elif not message.topic.startswith(WHEEL_TOPIC):
+                    self._passed.add(point.key)
+            else:
+                ack = msgspec.json.decode(message.body, type=_Ack)
+                offsets = self._acknowledged.setdefault((ack.c, ack.t, ack.q, ack.so, ack.pt), set())
+                offsets.update(ack.aol or (ack.ao,))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return  # not RocketMQ's: nothing to be learnt from it
+
+
+def pass_revive_log(store: MessageStore) -> None:
+    """What the revive topics have was looked at: RocketMQ is not to do it again."""
+    for topic, queue_id in ReviveLog.queues(store):
+        end = store.consume_queues.next_offset(topic, queue_id)
+        store.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
+
+
+def _tagged(store: MessageStore, topic: str, queue_id: int, begin: int) -> Iterator[tuple[int, Message]]:
+    """(queue offset, message) of the messages with one of the log's tags, from `begin` on."""
+    queue = store.consume_queues.get(topic, queue_id)
+    if queue is None:
+        return
+    codes = {java_hash(tag) for tag in (_CHECK_POINT_TAG, *_ACK_TAGS)}
+    offset = max(begin, queue.min_offset)
+    while offset < queue.max_offset:
+        units = queue.units(offset, min(queue.max_offset - offset, UNITS_STEP))
+        for index, (physical_offset, size, code) in enumerate(units.tolist()):
+            if code not in codes or size == BLANK_UNIT_SIZE:
+                continue
+            try:
+                record = store.record_at(physical_offset)
+            except TroveError:
+                continue  # damaged: reported by recovery
+            if record is not None:
+                message = decode_message(record)
+                if message.tags == _CHECK_POINT_TAG or message.tags in _ACK_TAGS:
+                    yield offset + index, message
+        offset += len(units)

@@ -1,0 +1,208 @@
+"""From where on the log is held: topics of `retention = until_acknowledged`.
+
+A queue of such a topic holds the log from its first message that some group has not acknowledged and that is
+not older than the topic's `retention_age_max` (or the broker's limit). Where no group has anything of the
+topic, every message counts as not acknowledged: one may come yet.
+
+| a record                                                       | may go                                 |
+|----------------------------------------------------------------|----------------------------------------|
+| of such a topic, from that message of its queue on              | when the disk forces it                |
+| of such a topic, before it                                      | at once                                |
+| of the broker's own topics and of retry topics                  | at once: what is owed is carried         |
+| of any other topic                                              | by its age                             |
+
+Segments go from the front only, and a queue's records lie in the log in their order. So two positions say it
+exactly: `held_from`, the lowest record that is held, and `free_to`, the lowest that is not to go at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
+from trovemq_proto.records.layout import SCHEDULE_TOPIC
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.topics.names import RETRY_PREFIX, SYSTEM_PREFIX
+
+NOWHERE: Final = (1 << 63) - 1
+_OWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})
+
+Subscribers = Callable[[str], Iterable[str]]
+"""The groups whose members ask for the topic now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One queue that holds the log; `group` is the one that is furthest behind, "" where no group reads."""
+
+    topic: str
+    queue_id: int
+    group: str
+    queue_offset: int
+    physical_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """`holders`: every queue that holds, the one that holds most first."""
+
+    held_from: int = NOWHERE
+    free_to: int = 0
+    holders: tuple[Holder, ...] = ()
+
+    def first_of_each_topic(self, count_max: int) -> list[Holder]:
+        """Of each topic the queue that holds most."""
+        first: dict[str, Holder] = {}
+        for one in self.holders:
+            if len(first) < count_max:
+                first.setdefault(one.topic, one)
+        return list(first.values())
+
+    def count_before(self, store: MessageStore, end: int) -> dict[Holder, int]:
+        """How many messages each holder has from its own on below `end`."""
+        counts = {}
+        for one in self.holders:
+            queue = store.consume_queues.get(one.topic, one.queue_id)
+            if queue is not None and one.physical_offset < end:
+                counts[one] = queue.lower_bound(end) - one.queue_offset
+        return counts
+
+
+NOTHING_HELD: Final = HeldLog()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHold:
+    """How one topic holds the log: `holder` is the queue that holds most."""
+
+    holder: Holder
+    byte_count: int
+    """From its message to the end of the log, whatever lies there."""
+    until_ms: int
+    """When the topic's age limit lets that message go; 0 where its age is not known."""
+
+
+def topic_hold(
+    store: MessageStore,
+    model: ConsumerModel,
+    topic: str,
+    age_max_ms: int,
+    subscribers: Subscribers,
+    now_ms: int,
+) -> TopicHold | None:
+    """As it is now; None where the topic holds nothing. StorageError."""
+    option = store.topics.options(topic)
+    if not option.until_acknowledged:
+        return None
+    age_max_ms = option.retention_age_max_ms or age_max_ms
+    received = (group for group, received_topic in model.delivery.pairs() if received_topic == topic)
+    groups = _groups(store, topic, received, subscribers)
+    holders = _holders(store, model, topic, groups, now_ms - age_max_ms)
+    holder = min(holders, key=lambda one: one.physical_offset, default=None)
+    if holder is None:
+        return None
+    stored_ms = store.store_timestamp_at(holder.physical_offset)
+    until_ms = 0 if stored_ms is None else stored_ms + age_max_ms
+    return TopicHold(holder, max(0, store.end_offset - holder.physical_offset), until_ms)
+
+
+def held_log(
+    store: MessageStore, model: ConsumerModel, age_max_ms: int, subscribers: Subscribers, now_ms: int
+) -> HeldLog:
+    """As it is now. StorageError."""
+    steps = held_log_steps(store, model, age_max_ms, subscribers, now_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: HeldLog = end.value
+            return found
+
+
+def held_log_steps(
+    store: MessageStore, model: ConsumerModel, age_max_ms: int, subscribers: Subscribers, now_ms: int
+) -> Generator[None, None, HeldLog]:
+    """The same, topic by topic; between them it may become another one. StorageError."""
+    names = store.topics.names()
+    options = {name: found for name in names if (found := store.topics.options(name)).until_acknowledged}
+    if not options:
+        return NOTHING_HELD
+    received: dict[str, list[str]] = {}
+    for group, topic in model.delivery.pairs():
+        received.setdefault(topic, []).append(group)
+    holders: list[Holder] = []
+    for topic, option in options.items():
+        since_ms = now_ms - (option.retention_age_max_ms or age_max_ms)
+        groups = _groups(store, topic, received.get(topic, ()), subscribers)
+        holders += _holders(store, model, topic, groups, since_ms)
+        yield
+    holders.sort(key=lambda one: one.physical_offset)
+    held_from = holders[0].physical_offset if holders else NOWHERE
+    free_to = min(held_from, _lowest_by_age(store, options))
+    return HeldLog(held_from, free_to, tuple(holders))
+
+
+def _groups(store: MessageStore, topic: str, received: Iterable[str], subscribers: Subscribers) -> list[str]:
+    """Those that read the topic: they have an offset or a state of it, or ask for it now."""
+    return sorted({*store.offsets.groups(topic), *received, *subscribers(topic)})
+
+
+def _holders(
+    store: MessageStore, model: ConsumerModel, topic: str, groups: list[str], since_ms: int
+) -> Iterator[Holder]:
+    for queue in store.consume_queues.queues(topic):
+        if queue.min_offset >= queue.max_offset:
+            continue
+        behind = [(_acknowledged(store, model, group, queue), group) for group in groups]
+        offset, group = min(behind, default=(0, ""))
+        offset = _first_since(store, queue, max(offset, queue.min_offset), since_ms)
+        if offset < queue.max_offset:
+            yield Holder(topic, queue.queue_id, group, offset, queue.physical_before(offset))
+
+
+def _acknowledged(store: MessageStore, model: ConsumerModel, group: str, queue: ConsumeQueue) -> int:
+    """Everything below is acknowledged by the group; 0 where it has never read the queue."""
+    stored = store.offsets.get(group, queue.topic, queue.queue_id)
+    state = model.delivery.pair_table.state(group, queue.topic, queue.queue_id)
+    if state is None:
+        return stored or 0
+    return state.committed if stored is None else min(stored, state.committed)
+
+
+def _first_since(store: MessageStore, queue: ConsumeQueue, begin: int, since_ms: int) -> int:
+    """The first offset from `begin` on whose message was stored after since_ms."""
+    if begin >= queue.max_offset or _stored_ms(store, queue, begin) > since_ms:
+        return begin
+    offsets = range(begin, queue.max_offset)
+    return begin + bisect_right(offsets, since_ms, key=lambda offset: _stored_ms(store, queue, offset))
+
+
+def _stored_ms(store: MessageStore, queue: ConsumeQueue, offset: int) -> int:
+    """Of a record that cannot be read: the far future, so that it is not taken for an old one."""
+    stored_ms = store.store_timestamp_at(queue.physical_before(offset))
+    return NOWHERE if stored_ms is None else stored_ms
+
+
+def _lowest_by_age(store: MessageStore, held_topics: Iterable[str]) -> int:
+    """The first record that goes by its age alone."""
+    at_once = set(held_topics)
+    lowest = NOWHERE
+    for topic in store.consume_queues.topics():
+        if topic in at_once or is_own_topic(topic):
+            continue
+        for queue in store.consume_queues.queues(topic):
+            if queue.min_offset < queue.max_offset:
+                lowest = min(lowest, queue.physical_before(queue.min_offset))
+                if lowest < store.min_offset + store.settings.commit_log_file_size:
+                    return lowest  # not even the first segment goes at once
+    return lowest
+
+
+def is_own_topic(name: str) -> bool:
+    """Whether nobody but the broker reads it, and what is owed of it is carried."""
+    return name in _OWN_TOPICS or name.startswith((SYSTEM_PREFIX, RETRY_PREFIX))

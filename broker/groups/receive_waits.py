@@ -1,0 +1,252 @@
+"""Who waits for messages of a topic in the name of a consumer group.
+
+A wake-up says "look again", not "this is yours": whoever is woken tries to receive, wakes the next one where
+it got something, and waits on where it got nothing. So one new message costs one or two attempts a group,
+however many wait.
+
+Who looks passes over what its filter does not take, for the whole group. So new messages wake only those
+whose filters take some of them: while a group's filter is changed member by member, those with the old one
+sleep on, and what the new one takes is there for members who have it.
+
+Invariants
+- Waiters of a pair (group, topic) are woken in the order in which they came, one a wake-up; who got nothing
+  keeps its place.
+- A wake-up is not lost: one whose waiter is gone before it could look is passed on to the next.
+- New messages wake one waiter of each filter that takes some of them.
+- The number of waiters is bounded; a waiter costs one timer, and nothing while it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Final
+
+from broker.groups.filters.filter import TAKE_ALL, Filter
+from broker.groups.new_messages import NewMessages
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.topics.names import RETRY_PREFIX
+
+WAITERS_MAX: Final = 65_536
+FILTERS_MAX: Final = 64
+"""Different ones of one pair that are told apart; where there are more, new messages wake one waiter."""
+OTHERS_MAX: Final = 8
+"""Filters of others that one look is told of."""
+
+_FilterKey = tuple[str, str]
+
+Pair = tuple[str, str]
+"""A consumer group and the topic that it reads."""
+
+
+class Wait:
+    """One poll's wait, over all its attempts."""
+
+    __slots__ = ("_future", "_waits", "filter", "pair")
+
+    def __init__(self, waits: ReceiveWaits, pair: Pair, filter_: Filter) -> None:
+        self._waits = waits
+        self.filter: Final = filter_
+        self._future: asyncio.Future[bool] | None = None
+        self.pair: Final = pair
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a wake-up would reach it."""
+        return self._future is not None and not self._future.done()
+
+    async def woken(self, until: float) -> bool:
+        """True: look again. False: `until` (the loop's time, in s) has come."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._future = future
+        timer = loop.call_at(until, _resolve, future, False)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.result():
+                self._waits.wake(self.pair)
+            raise
+        finally:
+            timer.cancel()
+            self._future = None
+
+    def wake(self) -> None:
+        assert self._future is not None, "only who waits is woken"
+        self._future.set_result(True)
+
+
+class _Line:
+    """Who waits for one pair."""
+
+    __slots__ = ("filters", "seen", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: dict[Wait, None] = {}  # a dict keeps the order of arrival
+        self.filters: dict[_FilterKey, tuple[Filter, int]] = {}  # each with how many have it
+        self.seen: dict[int, int] = {}  # by queue: how far its new messages were looked at
+
+    def add(self, wait: Wait) -> None:
+        self.waiters[wait] = None
+        key = _key(wait.filter)
+        self.filters[key] = (wait.filter, self.filters.get(key, (wait.filter, 0))[1] + 1)
+
+    def remove(self, wait: Wait) -> None:
+        del self.waiters[wait]
+        key = _key(wait.filter)
+        filter_, count = self.filters.pop(key)
+        if count > 1:
+            self.filters[key] = (filter_, count - 1)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every message is for everybody who waits."""
+        return all(filter_.takes_all for filter_, _ in self.filters.values())
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether new messages are for some who wait, and not for others."""
+        return len(self.filters) <= FILTERS_MAX and not self.takes_all
+
+
+class ReceiveWaits:
+    """The waiters of all groups. Used on the event loop only.
+
+    `new_messages` tells whom new messages are for; without it they wake one waiter, whatever its filter.
+    """
+
+    def __init__(self, waiters_max: int = WAITERS_MAX, new_messages: NewMessages | None = None) -> None:
+        self._waiters_max = waiters_max
+        self._new_messages = new_messages
+        self._by_pair: dict[Pair, _Line] = {}
+        self._by_topic: dict[str, dict[Pair, None]] = {}  # stored topic: whose messages may come from there
+        self._count = 0
+        self.closed = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    @contextmanager
+    def enter(self, group: str, topic: str, filter_: Filter = TAKE_ALL) -> Iterator[Wait]:
+        """A place in the line of the pair. Raises TroveError LIMIT_EXCEEDED."""
+        if self._count >= self._waiters_max:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{self._count} receives are waiting already")
+        pair = (group, topic)
+        wait = Wait(self, pair, filter_)
+        line = self._by_pair.get(pair)
+        if line is None:
+            line = self._by_pair[pair] = _Line()
+            for name in _sources(group, topic):
+                self._by_topic.setdefault(name, {})[pair] = None
+        line.add(wait)
+        self._count += 1
+        try:
+            yield wait
+        finally:
+            self._leave(wait)
+
+    def _leave(self, wait: Wait) -> None:
+        line = self._by_pair[wait.pair]
+        line.remove(wait)
+        self._count -= 1
+        if not line.waiters:
+            del self._by_pair[wait.pair]
+            for name in _sources(*wait.pair):
+                pairs = self._by_topic[name]
+                del pairs[wait.pair]
+                if not pairs:
+                    del self._by_topic[name]
+
+    def wake(self, pair: Pair) -> None:
+        """The pair may have a message to receive: its first waiter looks."""
+        line = self._by_pair.get(pair)
+        if line is not None:
+            _wake_first(line.waiters)
+
+    def wake_for(self, pair: Pair, filter_: Filter) -> None:
+        """The pair has a message that this filter takes: the first waiter who has it looks."""
+        line, key = self._by_pair.get(pair), _key(filter_)
+        if line is not None and key in line.filters:
+            _wake_first(wait for wait in line.waiters if _key(wait.filter) == key)
+
+    def other_filters(self, pair: Pair, filter_: Filter) -> tuple[Filter, ...]:
+        """What others want who wait for the pair, where that is something else."""
+        line = self._by_pair.get(pair)
+        if line is None:
+            return ()
+        key = _key(filter_)
+        others = (other for other_key, (other, _) in line.filters.items() if other_key != key)
+        return tuple(islice(others, OTHERS_MAX))
+
+    def wake_pairs(self, pairs: Iterable[Pair]) -> None:
+        if self._count:
+            for pair in pairs:
+                self.wake(pair)
+
+    def grown(self, queues: Iterable[tuple[str, int]]) -> None:
+        """These queues (topic, queue id) have new messages: one waiter of each group looks, a queue; where
+        members want different things, one of each filter that takes some."""
+        if not self._count:
+            return
+        for topic, queue_id in queues:
+            for pair in self._by_topic.get(topic, ()):
+                line = self._by_pair[pair]
+                # what lies in a retry topic has passed a filter of the group
+                if self._new_messages is not None and topic == pair[1] and line.is_sorted:
+                    self._wake_takers(self._new_messages, pair, line, queue_id)
+                else:
+                    _wake_first(line.waiters)
+
+    def _wake_takers(self, new_messages: NewMessages, pair: Pair, line: _Line, queue_id: int) -> None:
+        filters = [filter_ for filter_, _ in line.filters.values()]
+        found = new_messages.takers(*pair, queue_id, line.seen.get(queue_id, 0), filters)
+        line.seen[queue_id] = found.end
+        for filter_ in found.takers:
+            self.wake_for(pair, filter_)
+
+    def wake_topic(self, topic: str) -> None:
+        """The topic was deleted or changed: all its waiters look again, and find out."""
+        for pair in self._by_topic.get(topic, ()):
+            self._wake_all(pair)
+
+    def wake_group(self, group: str) -> None:
+        """The group was deleted or changed."""
+        for pair in self._by_pair:
+            if pair[0] == group:
+                self._wake_all(pair)
+
+    def _wake_all(self, pair: Pair) -> None:
+        for wait in self._by_pair[pair].waiters:
+            if wait.waiting:
+                wait.wake()
+
+    def close(self) -> None:
+        """The broker is stopping: everybody answers now, and nobody should wait again."""
+        self.closed = True
+        for pair in self._by_pair:
+            self._wake_all(pair)
+
+
+def _sources(group: str, topic: str) -> tuple[str, ...]:
+    """The topics under which messages for the pair are stored: its own, and the forms of retry topics."""
+    retry = RETRY_PREFIX + group
+    return tuple(dict.fromkeys((topic, f"{retry}_{topic}", f"{retry}+{topic}", retry)))
+
+
+def _key(filter_: Filter) -> _FilterKey:
+    return filter_.kind, filter_.expression
+
+
+def _wake_first(waiters: Iterable[Wait]) -> None:
+    for wait in waiters:
+        if wait.waiting:
+            wait.wake()
+            return
+
+
+def _resolve(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,1 @@
+"""Delayed messages: the timer wheel's files of RocketMQ, what is due, what was recalled."""

@@ -1,0 +1,89 @@
+"""The copy of a waiting record for its real topic, made from the record's bytes.
+
+What the message carried while it waited stays in its properties, as RocketMQ leaves it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.groups.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_ROOM_MAX
+from trovemq_proto.records.check import crc_matches
+from trovemq_proto.records.encode import encode_record
+from trovemq_proto.records.fields import read_fields
+from trovemq_proto.records.layout import (
+    HEADERS,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_CRC,
+    PROPERTY_REAL_QUEUE_ID,
+    host_bits,
+    magic_of_topic,
+)
+from trovemq_proto.records.property_block import edited, terminated, value_of, without
+
+_BODY_CRC, _FLAG, _PHYSICAL_OFFSET, _BORN_MS, _BORN_HOST, _STORE_MS, _RECONSUME_TIMES = 2, 4, 6, 8, 9, 10, 12
+"""Members of an unpacked header."""
+
+
+class Target(NamedTuple):
+    """Where copies go, and how records are written there."""
+
+    topic: str
+    magic: int
+    queue_count: int
+    store_host: bytes
+    append_property_crc: bool
+
+    @classmethod
+    def of(cls, topic: str, queue_count: int, store_host: bytes, append_property_crc: bool) -> Target:
+        return cls(topic, magic_of_topic(topic), queue_count, store_host, append_property_crc)
+
+
+def delivered_copy(
+    record: memoryview, physical_offset: int, target: Target, now_ms: int, *, told: bool
+) -> tuple[int, bytes] | None:
+    """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
+
+    told: the copy says when the message was stored to wait and when it was delivered, where there is room.
+    """
+    data = bytes(record)
+    fields = read_fields(data, 0, len(data))
+    if fields is None or not crc_matches(data, fields):
+        return None
+    header = HEADERS[host_bits(fields.sys_flag)].unpack_from(data)
+    block = data[fields.property_position :]
+    queue_id = value_of(block, PROPERTY_REAL_QUEUE_ID)
+    if header[_PHYSICAL_OFFSET] != physical_offset or queue_id is None or not queue_id.isdigit():
+        return None
+    block = without(block, (PROPERTY_CRC,))
+    if len(block) < PROPERTIES_SIZE_MAX:
+        block = terminated(block)  # old clients left the last 0x02 out
+    if told and block == terminated(block):
+        block = _with_times(block, header[_STORE_MS], now_ms)
+    # A record that was stored without the CRC property may have no room for it: its copy goes without.
+    append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_ROOM_MAX
+    queue = int(queue_id) % target.queue_count
+    return queue, encode_record(
+        target.topic,
+        data[fields.body_position : fields.body_position + fields.body_size],
+        queue_id=queue,
+        properties=block,
+        flag=header[_FLAG],
+        sys_flag=fields.sys_flag & ~NOT_COPIED_FLAGS,
+        born_timestamp=header[_BORN_MS],
+        born_host=header[_BORN_HOST],
+        store_host=target.store_host,
+        reconsume_times=header[_RECONSUME_TIMES],
+        body_crc=header[_BODY_CRC] if fields.body_size else None,
+        magic=target.magic,
+        append_property_crc=append_property_crc,
+    )
+
+
+def _with_times(block: bytes, stored_ms: int, now_ms: int) -> bytes:
+    """They inform, and no more: a block without room stays as it is."""
+    changes = {DEQUEUE_MS: str(now_ms)}
+    if value_of(block, ENQUEUE_MS) is None:
+        changes = {ENQUEUE_MS: str(stored_ms)} | changes
+    changed = edited(block, changes)
+    return changed if len(changed) <= PROPERTIES_ROOM_MAX else block

@@ -1,0 +1,1 @@
+"""RocketMQ's transactional messages: half messages, their ends, their checks."""

@@ -1,0 +1,122 @@
+"""What the broker does beside answering: each of these runs as a task until it is cancelled.
+
+Whatever may block runs in a thread; the engine itself is only touched on the event loop, between awaits.
+A task that is cancelled ends when its thread has, so that the store can be closed then.
+A full disk is waited out (appends are refused meanwhile), a call that failed is made again; a failed sync
+ends the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from broker.fetch.offsets import OffsetKeeper
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+
+CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
+CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
+LAG_POLL_S: Final = 0.5
+SEGMENT_PAUSE_S: Final = 0.05
+ROOM_POLL_S: Final = 1.0  # new messages are taken again so soon after there is room
+QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of so many
+
+
+async def flush_projections(store: MessageStore, interval_ms: int) -> None:
+    """Brings consume queues, index and marks to disk while something changes."""
+    seen: tuple[int, ...] = ()
+    quiet = 0
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        now = (store.flushed_offset, store.visible_offset, len(store.lagging))
+        quiet = quiet + 1 if now == seen else 0
+        seen = now
+        if quiet <= QUIET_FLUSHES:
+            try:
+                await run_in_thread(store.flush_projections)
+            except StorageError as error:
+                _wait_out("store.projection_flush_failed", error)
+
+
+async def persist_offsets(keeper: OffsetKeeper, interval_ms: int) -> None:
+    """Saves consumer offsets that a commit left unsaved (its own write failed)."""
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            await keeper.persist()
+        except TroveError as error:
+            if error.spec not in (errors.DISK_FULL, errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
+                raise
+            get_logger().warning("store.offsets_not_saved", reason=error.message)
+
+
+async def catch_up(store: MessageStore) -> None:
+    """Lets projections that lag read on in the log, in small steps."""
+    told = False
+    while True:
+        more = bool(store.lagging) and store.catch_up(CATCH_UP_BYTES)
+        stuck = bool(store.lagging) and not more
+        if stuck and not told:
+            get_logger().warning(
+                "store.index_behind", reason="no index file can be made: queries scan the log"
+            )
+        told = stuck
+        await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S)
+
+
+async def keep_room(store: MessageStore, on_grown: Callable[[list[tuple[str, int]]], None]) -> None:
+    """Keeps a segment and a little more for a full disk; carries on what a full disk held back. Raises
+    STORE_FAILED where a sync of any file has failed."""
+    told = False
+    while True:
+        if store.failed:
+            raise TroveError(
+                errors.STORE_FAILED, f"the disk or the memory failed: {store.files.sync_failure}"
+            )
+        if (work := store.room.work()) is not None:
+            try:
+                await run_in_thread(work.run)
+            finally:
+                store.room.finish(work)
+        told = _tell_of_room(store, told)
+        if store.undispatched_bytes:
+            on_grown(store.dispatch())
+        await asyncio.sleep(ROOM_POLL_S)
+
+
+def _tell_of_room(store: MessageStore, told: bool) -> bool:
+    """One line when new messages begin to be refused for want of room, and one when they are taken again."""
+    full = store.room.is_full()
+    if full and not told:
+        why = store.room.failure or "no new segment can be made"
+        get_logger().warning("store.disk_full", reason=f"new messages are refused: {why}")
+    if told and not full:
+        get_logger().info("store.disk_has_room", reason="new messages are taken again")
+    return full
+
+
+async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> None:
+    """Has the next segment's file ready before it is needed."""
+    while True:
+        await appended.wait()
+        appended.clear()
+        if (spare := store.spare_work()) is not None:
+            try:
+                await run_in_thread(spare.run)
+            except StorageError as error:
+                _wait_out("store.spare_segment_failed", error)
+            finally:
+                store.finish_spare(spare)
+        await asyncio.sleep(SEGMENT_PAUSE_S)
+
+
+def _wait_out(event: str, error: StorageError) -> None:
+    if error.sync_failed:
+        raise TroveError(errors.STORE_FAILED, str(error)) from error
+    get_logger().warning(event, reason=str(error))

@@ -1,0 +1,174 @@
+"""What the consumer model does with time: delayed messages, leases that end, checks of transactions, events.
+
+Each of these runs as a task until it is cancelled. The engine is only touched on the event loop, between
+awaits. What could not be appended or saved, because the disk is full or a call failed, is tried again; a
+failed sync ends the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.transactions.transactions import OpenTransaction
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.files.files import StorageError
+
+Clock = Callable[[], int]
+Result = TypeVar("Result")
+
+TIMER_WAIT_MAX_S: Final = 1.0
+"""The clock may be set while a timer is waited for: it is looked at so often."""
+TIMER_TURN_S: Final = 0.01
+"""Timers that are due so close to each other share a turn: most of what a turn costs, it costs but once."""
+TIMER_GATHER_S: Final = 0.01
+"""Messages that fall due within so long after a delivery are delivered together: one append and one wake-up
+for each would cost more than a busy broker has."""
+RETRY_PAUSE_S: Final = 0.5
+RENEW_INTERVAL_MS: Final = 1_000
+SNAPSHOT_POLL_S: Final = 5.0
+CHECK_POLL_S: Final = 0.5
+
+
+class TimerTask:
+    """Delivers delayed messages at their time."""
+
+    def __init__(self, model: ConsumerModel, clock_ms: Clock, *, stopped: bool = False) -> None:
+        self._stopped = stopped
+        self._model = model
+        self._clock_ms = clock_ms
+        self._changed = asyncio.Event()
+        self.delivered_count = 0
+        self.lateness_max_ms = 0
+
+    def changed(self) -> None:
+        """There may be a timer that is due earlier than the one that is waited for."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        timers = self._model.timers
+        while True:
+            due_ms = None if self._stopped else timers.next_due_ms()
+            now_ms = self._clock_ms()
+            if due_ms is None or due_ms > now_ms:
+                away_s = TIMER_WAIT_MAX_S if due_ms is None else (due_ms - now_ms) / 1000
+                await self._wait(min(away_s, TIMER_WAIT_MAX_S))
+                continue
+            self.lateness_max_ms = max(self.lateness_max_ms, now_ms - due_ms)
+            delivered = await _appending("timers.not_delivered", lambda: timers.deliver_due(self._clock_ms()))
+            self.delivered_count += delivered or 0
+            more = delivered == self._model.settings.timer_batch_max
+            await asyncio.sleep(0 if more else TIMER_TURN_S)  # requests go in between
+
+    async def _wait(self, seconds: float) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+
+async def tend_deliveries(
+    model: ConsumerModel,
+    is_alive: Callable[[str], bool],
+    clock_ms: Clock,
+) -> None:
+    """Writes events and extends renewed leases; notices when the process stood still."""
+    renew_at_ms = 0
+    lease_time, pauses = model.delivery.lease_time, 0
+    while True:
+        await asyncio.sleep(model.settings.event_interval_ms / 1000)
+        now_ms = clock_ms()
+        lease_time.tick(now_ms)
+        if lease_time.pause_count > pauses:
+            pauses = lease_time.pause_count
+            get_logger().warning("broker.stood_still", times=pauses, longest_ms=lease_time.paused_ms)
+        log_copy_failures(model)
+        if now_ms >= renew_at_ms or now_ms < renew_at_ms - RENEW_INTERVAL_MS:
+            model.delivery.renew(now_ms, is_alive)
+            renew_at_ms = now_ms + RENEW_INTERVAL_MS
+        if model.events.pending_count:
+            await _appending("events.not_written", lambda: model.events.flush(clock_ms()))
+
+
+def log_copy_failures(model: ConsumerModel) -> None:
+    """Each record that was set aside since the last call, by its place."""
+    for failure in model.writer.copy_failures.take():
+        get_logger().warning(
+            "records.not_copied",
+            purpose=failure.purpose,
+            physical_offset=failure.physical_offset,
+            topic=failure.topic,
+            queue_id=failure.queue_id,
+            queue_offset=failure.queue_offset,
+            reason=failure.reason,
+        )
+
+
+async def check_transactions(
+    model: ConsumerModel, ask: Callable[[OpenTransaction], Awaitable[None]], clock_ms: Clock
+) -> None:
+    """Asks producers about transactions that they left open."""
+    while True:
+        await asyncio.sleep(CHECK_POLL_S)
+        next_ms = model.transactions.next_check_ms()
+        if next_ms is None or next_ms > clock_ms():
+            continue
+        due = await _appending("transactions.not_checked", lambda: model.transactions.due_checks(clock_ms()))
+        for transaction in due or ():
+            await ask(transaction)
+
+
+async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> None:
+    """Saves groups that were made by their first use."""
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            await save()
+        except TroveError as error:
+            _wait_out("groups.not_saved", error)
+
+
+async def save_snapshots(
+    model: ConsumerModel, durable: Callable[[int], Awaitable[None]], clock_ms: Clock
+) -> None:
+    """Saves the consumer model's state now and then, so that a start replays little."""
+    while True:
+        await asyncio.sleep(SNAPSHOT_POLL_S)
+        try:
+            work = model.begin_snapshot(clock_ms())
+            if work is not None:
+                await durable(work.log_end)
+                await run_in_thread(work.run)
+        except StorageError as error:
+            if error.sync_failed:
+                raise TroveError(errors.STORE_FAILED, str(error)) from error
+            model.snapshot_failures += 1
+            get_logger().warning("consumers.snapshot_not_saved", reason=str(error))
+        except TroveError as error:
+            model.snapshot_failures += 1
+            _wait_out("consumers.snapshot_not_saved", error)
+
+
+async def _appending(event: str, action: Callable[[], Result]) -> Result | None:
+    """What the action gives; None, after a pause, where the disk is full or a call failed."""
+    try:
+        return action()
+    except StorageError as error:
+        _wait_out(event, TroveError(errors.UNKNOWN_ERROR, str(error)))
+    except TroveError as error:
+        _wait_out(event, error)
+    await asyncio.sleep(RETRY_PAUSE_S)
+    return None
+
+
+def _wait_out(event: str, error: TroveError) -> None:
+    if not error.retriable and error.spec not in (errors.FLUSH_DISK_TIMEOUT, errors.UNKNOWN_ERROR):
+        raise error
+    get_logger().warning(event, reason=error.message)

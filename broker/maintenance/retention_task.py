@@ -1,0 +1,388 @@
+"""Retention as a task of the daemon: looks how full the disk is and what is old, and removes it.
+
+What may block runs in a thread; the engine is only touched on the event loop, between awaits.
+
+Invariants
+- Nothing that retention keeps goes, unless clean_forcibly_enable says so; then it is told loudly, and up to
+  which store time that reached is on disk before anything of it is taken from the readers.
+- A segment goes only when everything that was owed of it lies further on in the log, and that is on disk. The
+  exception: the disk forces it and there is no room for that; each such message is counted.
+- Nothing that another request was handed in the meantime is forgotten: what is owed is carried once more in
+  the same step of the loop that takes the segments from the readers.
+- At more than the warning level new messages are refused; the broker's own records are not.
+- What a topic keeps until it is acknowledged goes only where the disk forces it, or by its own age; each such
+  message that the disk takes is counted, and told by topic and group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from broker.admin.topic_changes import TopicChanges
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.delivery.carrying import CARRIED_TOPIC
+from broker.groups.held_log import (
+    NOTHING_HELD,
+    HeldLog,
+    Subscribers,
+    TopicHold,
+    held_log,
+    held_log_steps,
+    topic_hold,
+)
+from broker.groups.transactions.records import OP_TOPIC
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import decode_stored, encode_offset_msg_id
+from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import StoreTrim
+from trovemq_store.files.files import StorageError
+from trovemq_store.log.retention import Decision, DiskUse, RetentionPolicy, decide, is_disk_full
+from trovemq_store.log.segment_age import closed_segments
+
+POLL_S: Final = 2.0
+"""A full disk is looked at so often, to take messages again soon after there is room."""
+CARRY_STEP_BYTES: Final = 256 << 10
+"""Of the log, whose owed records are carried in one step of the loop."""
+CARRIED_PERCENT_MAX: Final = 90
+"""Of what is freed. Where more is owed, and the disk is full, to carry it would free nothing."""
+DROPPED_LINES_MAX: Final = 100
+"""Of one run, for messages that were dropped; the rest is only counted."""
+
+Hold = Callable[[TroveError | None], None]
+
+
+@dataclass(slots=True)
+class RetentionCounters:
+    """Since the start, but for the last four. Dropped: owed to somebody and gone for the disk's sake."""
+
+    removed_segments: int = 0
+    removed_bytes: int = 0
+    forced_segments: int = 0
+    carried_messages: int = 0
+    dropped_messages: int = 0
+    dropped_unacknowledged: int = 0
+    """Of topics that are kept until they are acknowledged; gone for the disk's sake."""
+    failures: int = 0
+    disk_used_percent: float = 0.0
+    disk_full: bool = False
+    disk_filling: bool = False
+    held: HeldLog = NOTHING_HELD
+    """As the last run found it: who keeps the log from going."""
+    held_bytes: int = 0
+    """From the first of it to the end of the log."""
+
+
+class RetentionTask:
+    """`hold` is told with which error new messages are to be refused, and None when no longer. durable(end)
+    returns when the log is on disk up to there. No topic is changed while files of queues go."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        model: ConsumerModel,
+        policy: RetentionPolicy,
+        interval_ms: int,
+        durable: Callable[[int], Awaitable[None]],
+        hold: Hold,
+        topic_changes: TopicChanges,
+        clock_ms: Callable[[], int],
+        subscribers: Subscribers = lambda _: (),
+    ) -> None:
+        self._store = store
+        self._model = model
+        self._policy = policy
+        self._interval_s = interval_ms / 1000
+        self._durable = durable
+        self._hold = hold
+        self._topic_changes = topic_changes
+        self._clock_ms = clock_ms
+        self._subscribers = subscribers
+        self._leaving: StoreTrim | None = None
+        self.counters: Final = RetentionCounters()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        clean_at = time.monotonic() + self._interval_s
+        while True:
+            await asyncio.sleep(min(self._interval_s, POLL_S))
+            try:
+                disk = await self.look()
+                if time.monotonic() >= clean_at:
+                    clean_at = time.monotonic() + self._interval_s
+                    await self.clean(disk)
+            except (StorageError, TroveError) as error:
+                if isinstance(error, TroveError) and error.spec is errors.STORE_FAILED:
+                    raise
+                self.counters.failures += 1
+                get_logger().warning("retention.failed", reason=str(error))
+
+    async def look(self) -> DiskUse:
+        """How full the disk is; refuses new messages, or no longer. StorageError."""
+        files = self._store.files
+        disk = await run_in_thread(lambda: DiskUse(files.total_bytes(), files.free_bytes()))
+        counters = self.counters
+        counters.disk_used_percent = disk.used_percent
+        full = is_disk_full(self._policy, disk)
+        if full != counters.disk_full:
+            counters.disk_full = full
+            used = round(disk.used_percent, 1)
+            get_logger().warning("retention.disk_full" if full else "retention.disk_has_room", used=used)
+            self._hold(self._refusal(disk) if full else None)
+        self._warn_of_filling(disk)
+        return disk
+
+    def _warn_of_filling(self, disk: DiskUse) -> None:
+        """Once each time: nothing goes for the disk's sake, so somebody must make room."""
+        filling = disk.above(self._policy.forcible_percent) > 0
+        if filling and not self.counters.disk_filling and not self._policy.forcible_enable:
+            get_logger().warning(
+                "retention.disk_filling",
+                used=round(disk.used_percent, 1),
+                refused_above=self._policy.warning_percent,
+                what_to_do="free or add space, or keep messages for less long (reserved_time_ms)",
+            )
+        self.counters.disk_filling = filling
+
+    def _refusal(self, disk: DiskUse) -> TroveError:
+        return TroveError(
+            errors.DISK_FULL,
+            f"{disk.used_percent:.1f} % of the disk is used, "
+            f"new messages are taken up to {self._policy.warning_percent} %",
+        )
+
+    async def clean(self, disk: DiskUse) -> int:
+        """One run; how many segments went. StorageError, TroveError: tried again at the next run."""
+        if self._leaving is not None:
+            async with self._topic_changes.changing:
+                await self._remove(self._leaving)
+        await self._forget_early()
+        decision = await self._decide(disk)
+        if not decision.count or self._store.removals_held():
+            return 0
+        end, carried = await self._carry(decision)
+        async with self._topic_changes.changing:
+            if self._store.removals_held():
+                return 0  # a backup began meanwhile, and copies these segments
+            if decision.forced:
+                await self._note_early(decision.newest_early_ms)
+            trim = await self._detach(end, carry=carried, pressed=decision.pressed)
+            if trim is None:
+                return 0
+            count = self._count(trim, decision)
+            await self._remove(trim)
+        self._tell_removed(count, end, decision)
+        return count
+
+    async def _note_early(self, newest_ms: int) -> None:
+        """On disk when it returns. TroveError."""
+        early, until_ms = self._store.early_removal, newest_ms + self._kept_max_ms()
+        await run_in_thread(lambda: early.note(newest_ms, until_ms))
+
+    async def _forget_early(self) -> None:
+        """Where retention would have removed it all by now. StorageError."""
+        early, now_ms = self._store.early_removal, self._clock_ms()
+        if early.removed:
+            await run_in_thread(lambda: early.forget_at(now_ms))
+
+    def _kept_max_ms(self) -> int:
+        """How long retention keeps a message at most."""
+        options, policy = self._store.topics.options, self._policy
+        held = (options(one.topic).retention_age_max_ms for one in self.counters.held.holders)
+        ages = [age_ms or policy.unacknowledged_max_ms for age_ms in held]
+        return max([policy.reserved_ms, *ages])
+
+    def _tell_removed(self, count: int, log_begins: int, decision: Decision) -> None:
+        if not decision.forced:
+            get_logger().info("retention.removed", segments=count, log_begins=log_begins)
+            return
+        get_logger().warning(
+            "retention.removed_early",
+            segments=count,
+            log_begins=log_begins,
+            newest_stored_ms=decision.newest_early_ms,
+            reason="the disk is filling and clean_forcibly_enable is on",
+        )
+
+    def _count(self, trim: StoreTrim, decision: Decision) -> int:
+        """How many segments that are."""
+        size = trim.physical_offset - trim.begin
+        count = size // self._store.settings.commit_log_file_size
+        self.counters.removed_segments += count
+        self.counters.removed_bytes += size
+        self.counters.forced_segments += max(0, count - (decision.count - decision.forced))
+        return count
+
+    async def _decide(self, disk: DiskUse) -> Decision:
+        store, policy, now_ms = self._store, self._policy, self._clock_ms()
+        segments = store.closed_segments()
+        if segments and segments[-1].end > self._model.saved_log_end:
+            self._model.want_snapshot()  # a start from the present one would look for these
+        safe = [segment for segment in segments if segment.end <= self._model.saved_log_end]
+        min_offset, hour = store.min_offset, time.localtime(now_ms / 1000).tm_hour
+        held = await self._look_in_steps(now_ms)
+        return await run_in_thread(
+            lambda: decide(
+                closed_segments(store.files, safe),
+                policy,
+                disk,
+                min_offset=min_offset,
+                hour=hour,
+                now_ms=now_ms,
+                held_from=held.held_from,
+                free_to=held.free_to,
+            )
+        )
+
+    async def _look_in_steps(self, now_ms: int) -> HeldLog:
+        """Requests go on between the topics. What goes is looked at once more, in one step, before it
+        does."""
+        max_ms = self._policy.unacknowledged_max_ms
+        steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return self._note_holders(end.value)
+            await asyncio.sleep(0)
+
+    def _look_what_is_held(self, now_ms: int) -> HeldLog:
+        max_ms = self._policy.unacknowledged_max_ms
+        return self._note_holders(held_log(self._store, self._model, max_ms, self._subscribers, now_ms))
+
+    def topic_hold(self, topic: str) -> TopicHold | None:
+        """Who keeps the log for this topic now. StorageError."""
+        max_ms = self._policy.unacknowledged_max_ms
+        return topic_hold(self._store, self._model, topic, max_ms, self._subscribers, self._clock_ms())
+
+    def _note_holders(self, held: HeldLog) -> HeldLog:
+        """Who keeps the log from going; told once for each topic and group that come to be the first."""
+        counters = self.counters
+        before = counters.held.holders[:1]
+        counters.held = held
+        counters.held_bytes = max(0, self._store.end_offset - held.held_from)
+        for one in held.holders[:1]:
+            if [(one.topic, one.group)] != [(old.topic, old.group) for old in before]:
+                get_logger().info(
+                    "retention.held", topic=one.topic, group=one.group, bytes_held=counters.held_bytes
+                )
+        return held
+
+    # --- what is owed -------------------------------------------------------------------------------
+    async def _carry(self, decision: Decision) -> tuple[int, bool]:
+        """Appends again what is owed of these segments, in steps; on disk when it returns.
+
+        Returns where the log may begin then, and True; or, where the disk is full and there is no room for
+        that, where it may begin without, and False if something is owed of that segment nevertheless.
+        """
+        freed = decision.end - self._store.min_offset
+        if decision.pressed and self._owed_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
+            return self._least(decision.end)
+        try:
+            await self._carry_in_steps(decision.end)
+        except TroveError as error:
+            no_room = error.spec in (errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED)
+            if not (decision.pressed and no_room):
+                raise
+            return self._least(decision.end)
+        return decision.end, True
+
+    def _least(self, end: int) -> tuple[int, bool]:
+        """The segments before the first owed record; where there is none, the oldest with what is owed."""
+        size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
+        owed = min(self._model.owed_before(end), default=end)
+        if owed >= begin + size:
+            return owed // size * size, True
+        return begin + size, False
+
+    async def _carry_in_steps(self, end: int) -> None:
+        store, model = self._store, self._model
+        lowest = model.lowest_owed()
+        if lowest is None or lowest >= end:
+            return
+        await self._topic_changes.ensure_internal(CARRIED_TOPIC, 1)
+        if model.transactions.open_count:
+            await self._topic_changes.ensure_internal(OP_TOPIC, 1)
+        position = store.min_offset
+        while position < end:
+            lowest = model.lowest_owed()
+            if lowest is None:
+                return
+            position = min(max(position, lowest) + CARRY_STEP_BYTES, end)
+            if lowest < position:
+                self.counters.carried_messages += model.carry_before(position, self._clock_ms())
+                await self._durable(store.end_offset)
+
+    def _owed_bytes(self, end: int) -> int:
+        sizes = (self._store.read(at, 4) for at in set(self._model.owed_before(end)))
+        return sum(int.from_bytes(size) for size in sizes)
+
+    # --- the removal --------------------------------------------------------------------------------
+    async def _detach(self, end: int, *, carry: bool, pressed: bool) -> StoreTrim | None:
+        """None where somebody has come to hold the log meanwhile."""
+        store, model = self._store, self._model
+        trim = store.trim(end)
+        await run_in_thread(trim.measure)
+        held = self._look_what_is_held(self._clock_ms())
+        if held.held_from < end and not pressed:
+            return None
+        self._note_unacknowledged(held, end)
+        if carry:
+            self.counters.carried_messages += model.carry_before(end, self._clock_ms())
+        else:
+            self._note_dropped(end)
+        trim.detach()
+        self._leaving = trim
+        if not carry:
+            with suppress(TroveError):  # each finds now that its records are gone
+                model.carry_before(end, self._clock_ms())
+        return trim
+
+    async def _remove(self, trim: StoreTrim) -> None:
+        await self._durable(self._store.end_offset)
+        await run_in_thread(trim.remove)
+        self._leaving = None
+
+    def _note_unacknowledged(self, held: HeldLog, end: int) -> None:
+        """What the disk takes of topics that are kept until they are acknowledged."""
+        for one, count in held.count_before(self._store, end).items():
+            self.counters.dropped_unacknowledged += count
+            get_logger().warning(
+                "retention.dropped_unacknowledged",
+                topic=one.topic,
+                queue_id=one.queue_id,
+                group=one.group,
+                messages=count,
+            )
+
+    def _note_dropped(self, end: int) -> None:
+        owed = sorted(set(self._model.owed_before(end)))
+        self.counters.dropped_messages += len(owed)
+        for physical_offset in owed[:DROPPED_LINES_MAX]:
+            topic, message_id, unique_key = self._identify(physical_offset)
+            get_logger().warning(
+                "retention.dropped", topic=topic, offset_msg_id=message_id, unique_key=unique_key
+            )
+        if owed:
+            get_logger().warning("retention.dropped_in_all", messages=len(owed), log_begins=end)
+
+    def _identify(self, physical_offset: int) -> tuple[str, str, str]:
+        """(topic, offsetMsgId, unique key) of the record there, as far as they can be read."""
+        try:
+            record = self._store.record_at(physical_offset, check=False)
+            message = decode_stored(record or b"")
+        except TroveError:
+            return "", f"at {physical_offset}", ""
+        return (
+            message.properties.get(PROPERTY_REAL_TOPIC, message.topic),
+            encode_offset_msg_id(message.packed_store_host, physical_offset),
+            message.properties.get(PROPERTY_UNIQ_KEY, ""),
+        )

@@ -1,0 +1,92 @@
+"""Looking at the records that an index names, or a scan: only a record itself says whether it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.query.located import queue_offset_of
+from broker.query.search.conditions import SearchQuery
+from broker.query.search.matching import answers
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.check import RecordState, crc_matches
+from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+
+NOTES_MAX: Final = 8
+
+
+@dataclass(slots=True)
+class Found:
+    """The records of a page, in the order of the answer; `notes` says what was left out, and why."""
+
+    store: MessageStore
+    query: SearchQuery
+    messages_max: int
+    records: list[memoryview] = field(default_factory=list)
+    queue_offsets: list[int] = field(default_factory=list)
+    physical_offsets: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    byte_count: int = 0
+    property_bytes: int = 0
+    """Of all records that were looked at."""
+
+    def look_at(self, physical_offset: int) -> bool:
+        """Takes the record if it answers. False: it would have to be taken, and the page is full."""
+        try:
+            found = self._answer_at(physical_offset)
+        except (StorageError, TroveError):  # the disk does not give it
+            self._note_damage(physical_offset)
+            return True
+        if found is None:
+            return True
+        record, fields = found
+        if self.records and self._is_full(len(record)):
+            return False
+        queues = self.store.consume_queues
+        self.records.append(record)
+        self.queue_offsets.append(queue_offset_of(queues, record, fields, physical_offset))
+        self.physical_offsets.append(physical_offset)
+        self.byte_count += len(record)
+        return True
+
+    def note(self, text: str) -> None:
+        if len(self.notes) < NOTES_MAX and text not in self.notes:
+            self.notes.append(text)
+
+    def _is_full(self, size: int) -> bool:
+        return (
+            len(self.records) >= self.messages_max
+            or self.byte_count + size > self.store.settings.query_page_bytes_max
+        )
+
+    def _answer_at(self, physical_offset: int) -> tuple[memoryview, RecordFields] | None:
+        store = self.store
+        if self.query.has_times:
+            timestamp = store.store_timestamp_at(physical_offset)
+            if timestamp is not None and not self.query.in_time(timestamp):
+                return None
+        record = store.record_at(physical_offset, check=False)
+        if record is None:
+            if physical_offset >= store.min_offset and not self._is_well_formed(physical_offset):
+                self._note_damage(physical_offset)
+            return None  # well formed, and yet not served: its topic was deleted
+        fields = read_fields(record, 0, len(record))
+        assert fields is not None, "the store gives records that are well formed"
+        self.property_bytes += fields.property_size
+        if not answers(self.query, record, fields):
+            return None
+        if not crc_matches(record, fields):
+            store.damage.met(physical_offset, len(record), RecordState.DAMAGED.value)
+            self._note_damage(physical_offset)
+            return None
+        return record, fields
+
+    def _is_well_formed(self, physical_offset: int) -> bool:
+        size = int.from_bytes(self.store.read(physical_offset, 4), signed=True)
+        record = self.store.read(physical_offset, max(0, size))
+        return read_fields(record, 0, len(record)) is not None
+
+    def _note_damage(self, physical_offset: int) -> None:
+        self.note(f"skipped at {physical_offset}: the record is damaged")

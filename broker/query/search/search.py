@@ -1,0 +1,371 @@
+"""A search: exact, in the order of the log or against it, in pages of bounded work, never cut in silence.
+
+The log is covered in up to three parts, from the oldest:
+  [lowest, declared)   before the properties that the search names were indexed: the trees without them
+  [declared, indexed)  the trees
+  [indexed, visible)   not in the trees yet: scanned
+where `lowest` and the end come closer by the search's times. Every record that a part names is looked at. A
+store without trees, or with trees that cannot be read, is scanned as a whole.
+
+Invariants
+- A page answers a contiguous part of the log, from its cursor on to the next cursor; what is in that part and
+  answers the search is in the page.
+- The trees are read in one snapshot, which is given back before the page is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from broker.query.log_windows import WINDOW_BYTES, windows
+from broker.query.search.candidates import Found
+from broker.query.search.conditions import SearchQuery
+from broker.query.search.cursor import decode_cursor, encode_cursor
+from broker.query.search.matching import Mask, answering
+from broker.query.search.plan import Plan, Planner
+from broker.query.search.sifting import MISSES_MIN, SIFTED_MAX, may_answer
+from broker.query.search.time_bounds import within_time
+from broker.query.search.walks import END, Range, Ranks
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.files.files import StorageError
+from trovemq_store.files.trees import TreeReader
+from trovemq_store.index.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, TopicEntry, property_key
+
+# Work is counted in entries of the trees that are touched, about a microsecond each.
+WORK_MAX: Final = 5_000
+REQUEST_WORK_MAX: Final = 400 * WORK_MAX
+"""Of all pages of one answer: then it is incomplete, and its cursor goes on."""
+_WORK_OF_CANDIDATE: Final = 30
+_WORK_OF_SCANNED_RECORD: Final = 2
+_PROPERTY_BYTES_OF_WORK: Final = 12
+_BODY_BYTES_OF_WORK: Final = 2_048
+_SCANNED_BYTES_OF_WORK: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPart:
+    """What serves a part [begin, end) of the log. entries: how many of the index will be touched, `at_least`
+    so many; of a scan 0, and the part's bytes are read."""
+
+    index: str
+    begin: int
+    end: int
+    entries: int = 0
+    at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """One page. Record i has queue_offsets[i] and physical_offsets[i]; records are views of the log.
+
+    complete: nothing more answers; otherwise `cursor` goes on, also from a page that is empty because its
+    share of work was done. parts: how what was left of the search was to be served, in the answer's order;
+    entries, scanned_bytes: what it took. lag_bytes: of the visible log, not in the trees.
+    """
+
+    records: list[memoryview]
+    queue_offsets: list[int]
+    physical_offsets: list[int]
+    complete: bool
+    cursor: str
+    parts: tuple[SearchPart, ...]
+    entries: int
+    scanned_bytes: int
+    lag_bytes: int
+    notes: tuple[str, ...] = ()
+    work: int = 0
+    """What it took, in units of about a microsecond."""
+    last: bool = False
+    """The answer ends with this page, complete or not."""
+
+
+def search_page(
+    store: MessageStore, query: SearchQuery, *, messages_max: int = 0, cursor: str = "", explain: bool = False
+) -> SearchPage:
+    """The next page of at most messages_max messages (0: maxMsgsNumBatch, which is also the most a page has).
+
+    explain: only `parts`, without looking at any record.
+    TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL, TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
+    """
+    query.check()
+    if messages_max < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{messages_max} messages", field="messages_max")
+    start = decode_cursor(cursor, query) if cursor else None
+    queue_ids(store, query.topic)  # a topic that is not here is an error, never an empty answer
+    _check_declared(store, query)
+    limit = store.settings.query_messages_max
+    found = Found(store, query, min(messages_max or limit, limit))
+    return _PageSearch(store, query, found, start).run(explain)
+
+
+def search_pages(
+    store: MessageStore,
+    query: SearchQuery,
+    *,
+    messages_max: int = 0,
+    cursor: str = "",
+    work_max: int = REQUEST_WORK_MAX,
+) -> Iterator[SearchPage]:
+    """Pages until the answer is complete, has messages_max messages (0: maxMsgsNumBatch), or took work_max.
+
+    The caller may do other things between two pages. Raises as search_page does.
+    """
+    left = messages_max or store.settings.query_messages_max
+    while True:
+        page = search_page(store, query, messages_max=left, cursor=cursor)
+        left -= len(page.records)
+        work_max -= page.work
+        if page.complete or left <= 0 or work_max <= 0:
+            yield replace(page, last=True)
+            return
+        yield page
+        cursor = page.cursor
+
+
+def _check_declared(store: MessageStore, query: SearchQuery) -> None:
+    declared = store.topics.options(query.topic).indexed_properties
+    for name in sorted(query.properties()):
+        if name not in declared:
+            names = " ".join(f"--indexed-property {one}" for one in (*declared, name))
+            raise TroveError(
+                errors.PROPERTY_NOT_INDEXED,
+                f"{query.topic} does not declare the property {name[:80]} as indexed: "
+                f"trovemq topic alter {query.topic} {names[:400]}",
+                property=name[:80],
+            )
+
+
+@dataclass(slots=True)
+class _PageSearch:
+    store: MessageStore
+    query: SearchQuery
+    found: Found
+    start: int | None
+    low: int = 0
+    high: int = 0
+    done: int = 0
+    """The rank (see walks.py) up to which everything is answered."""
+    work_left: int = field(default_factory=lambda: WORK_MAX)
+    work: int = 0
+    misses: int = 0
+    """So many of the records that were looked at last did not answer, in a row."""
+    entries: int = 0
+    scanned_bytes: int = 0
+    stopped: bool = False
+    parts: list[SearchPart] = field(default_factory=list)
+
+    def run(self, explain: bool) -> SearchPage:
+        store, newest_first = self.store, self.query.newest_first
+        self.low, self.high = store.min_offset, store.visible_offset
+        if self.start is not None and newest_first:
+            self.high = max(self.low, min(self.high, self.start))
+        elif self.start is not None:
+            self.low = min(self.high, max(self.low, self.start))
+        if self.query.begin > 0:
+            self.low = max(self.low, min(self.high, store.lowest_offset_at(self.query.begin)))
+        self.done = -self.high if newest_first else self.low - 1
+        indexed = self._indexed_to(self.low, self.high)
+        order = [(self._indexed, self.low, indexed), (self._scan, indexed, self.high)]
+        for serve, begin, end in reversed(order) if newest_first else order:
+            if begin < end:
+                serve(begin, end, explain)
+        return self._page(explain)
+
+    def _page(self, explain: bool) -> SearchPage:
+        complete = not self.stopped and not explain
+        at = -self.done if self.query.newest_first else self.done + 1
+        visible = self.store.visible_offset
+        return SearchPage(
+            self.found.records,
+            self.found.queue_offsets,
+            self.found.physical_offsets,
+            complete=complete,
+            cursor="" if complete or explain else encode_cursor(self.query, max(0, at)),
+            parts=tuple(self.parts),
+            entries=self.entries,
+            scanned_bytes=self.scanned_bytes,
+            lag_bytes=visible - self._indexed_to(self.store.min_offset, visible),
+            notes=tuple(self.found.notes),
+            work=self.work,
+        )
+
+    def _indexed_to(self, low: int, high: int) -> int:
+        """How far the trees are, within [low, high]."""
+        trees = self.store.trees
+        return min(high, max(low, trees.search.position if trees is not None else 0))
+
+    def _charge(self, work: int) -> None:
+        self.work += work
+        self.work_left -= work
+
+    # --- what the trees have --------------------------------------------------------------------------
+    def _indexed(self, begin: int, end: int, explain: bool) -> None:
+        trees = self.store.trees
+        assert trees is not None, "without trees nothing is indexed"
+        try:
+            with trees.trees.read() as reader:
+                self._in_trees(reader, begin, end, explain)
+        except StorageError as error:
+            self.found.note(f"the log was searched: {error}")
+            if self.query.newest_first:
+                end = min(end, -self.done)
+            else:
+                begin = max(begin, self.done + 1)
+            self._scan(begin, end, explain)
+
+    def _in_trees(self, reader: TreeReader, begin: int, end: int, explain: bool) -> None:
+        begin, end = within_time(self.store, self.query, reader, begin, end)
+        topic = self._topic(reader)
+        if topic is None or begin >= end:
+            if not explain and not self.stopped:
+                self._pass(begin, end)
+            self.parts.append(SearchPart("none: no such record is there", begin, end))
+            return
+        declared = self._declared_from(reader, topic)
+        border = min(end, max([begin, *declared.values()]))
+        order = [(begin, border), (border, end)]
+        for low, high in reversed(order) if self.query.newest_first else order:
+            if low < high:
+                span = Range(reader, low, high, self.query.newest_first)
+                planner = Planner(span, topic, lambda name, low=low: declared[name] <= low)  # type: ignore[misc]
+                self._walk(planner.plan(self.query.where), span, explain)
+
+    def _topic(self, reader: TreeReader) -> TopicEntry | None:
+        value = reader.get(TOPICS, self.query.topic.encode())
+        if value is None:
+            return None
+        entry = TopicEntry(*TOPIC_VALUE.unpack(value))
+        return entry if entry.since >= self.store.deletions.deleted_below(self.query.topic) else None
+
+    def _declared_from(self, reader: TreeReader, topic: TopicEntry) -> dict[str, int]:
+        """From where on the records have terms of each property that the search names."""
+        found = {}
+        for name in self.query.properties():
+            value = reader.get(META, property_key(topic.number, name))
+            found[name] = OFFSET.unpack(value)[0] if value else END
+        return found
+
+    def _walk(self, plan: Plan, span: Range, explain: bool) -> None:
+        self.parts.append(SearchPart(plan.text, span.low, span.high, plan.entries, plan.at_least))
+        self.entries += span.touched
+        self.work += span.touched
+        self.work_left = max(self.work_left - span.touched, WORK_MAX // 4)
+        span.touched = 0
+        if explain or self.stopped:
+            return
+        for block in plan.walk():
+            self.entries += span.touched
+            self._charge(span.touched)
+            span.touched = 0
+            if not self._look_through(block.ranks):
+                return
+            if block.edge != END:
+                self.done = max(self.done, block.edge)
+                if self.work_left <= 0:
+                    self.stopped = True
+                    return
+        self._pass(span.low, span.high)
+
+    def _look_through(self, ranks: Ranks) -> bool:
+        """_look_at(); where hardly any answers, those that cannot are left out before, many at once."""
+        at = int(np.searchsorted(ranks, self.done, "right"))
+        while at < len(ranks):
+            sift = self.misses >= MISSES_MIN and self.work_left > 0
+            part = ranks[at : at + (SIFTED_MAX if sift else MISSES_MIN)]
+            at += len(part)
+            kept = part
+            if sift:
+                self._charge(_WORK_OF_SCANNED_RECORD * len(part))
+                kept = part[self._may_answer(part)]
+            if not self._look_at(kept.tolist()):
+                return False
+            self.done = int(part[-1])
+            if sift:
+                self.misses = MISSES_MIN if 2 * len(kept) <= len(part) else 0
+        return True
+
+    def _may_answer(self, ranks: Ranks) -> Mask:
+        if self.query.newest_first:
+            return may_answer(self.store, self.query, -ranks[::-1])[::-1]
+        return may_answer(self.store, self.query, ranks)
+
+    def _pass(self, begin: int, end: int) -> None:
+        """Everything in [begin, end) is answered."""
+        self.done = max(self.done, -begin if self.query.newest_first else end - 1)
+
+    # --- what they do not have yet --------------------------------------------------------------------
+    def _scan(self, begin: int, end: int, explain: bool) -> None:
+        self.parts.append(SearchPart("log: scanned", begin, end))
+        if explain or self.stopped:
+            return
+        if self.query.newest_first:
+            self._scan_down(begin, end)
+        else:
+            self._scan_up(begin, end)
+
+    def _scan_down(self, begin: int, end: int) -> None:
+        for low, high in windows(self.store.consume_queues, begin, end):
+            ranks: list[int] = []
+            count = 0
+            for physical_offset, records, alive in self.store.scan(low, high, WINDOW_BYTES):
+                count += len(records)
+                chosen = answering(self.query, records)
+                if alive is not None:
+                    chosen &= alive
+                ranks += (-(physical_offset + records.positions[chosen])).tolist()
+            if not self._scanned(sorted(ranks), low, high, count):
+                return
+
+    def _scan_up(self, begin: int, end: int) -> None:
+        at = begin
+        for physical_offset, records, alive in self.store.scan(begin, end, WINDOW_BYTES):
+            chosen = answering(self.query, records)
+            if alive is not None:
+                chosen &= alive
+            behind = physical_offset + int(records.positions[-1] + records.sizes[-1])
+            ranks = (physical_offset + records.positions[chosen]).tolist()
+            if not self._scanned(ranks, at, behind, len(records)):
+                return
+            at = behind
+        self._pass(begin, end)
+
+    def _scanned(self, ranks: list[int], begin: int, end: int, record_count: int) -> bool:
+        """Whether the page goes on behind a part of the log with these candidates. The scan of it is charged
+        after them: it may cost more than a page's share, and yet the page has to get on."""
+        self.scanned_bytes += end - begin
+        goes_on = self._look_at(ranks)
+        self._charge(_WORK_OF_SCANNED_RECORD * record_count + (end - begin) // _SCANNED_BYTES_OF_WORK)
+        if not goes_on:
+            return False
+        self._pass(begin, end)
+        if self.work_left <= 0:
+            self.stopped = True
+        return not self.stopped
+
+    def _look_at(self, ranks: list[int]) -> bool:
+        """Looks at the records there; False where the page is full, or has done its share."""
+        for rank in ranks:
+            if rank <= self.done:
+                continue
+            worked = self.work_left > 0
+            self._charge(_WORK_OF_CANDIDATE)
+            before, found = self.found.property_bytes, len(self.found.records)
+            bytes_before = self.found.byte_count
+            goes_on = worked and self.found.look_at(abs(rank))
+            self._charge((self.found.property_bytes - before) // _PROPERTY_BYTES_OF_WORK)
+            self._charge((self.found.byte_count - bytes_before) // _BODY_BYTES_OF_WORK)
+            if not goes_on:
+                self.stopped = True
+                if not self.query.newest_first:
+                    self.done = rank - 1  # so that a cursor is where a record begins
+                return False
+            self.done = rank
+            self.misses = 0 if len(self.found.records) > found else self.misses + 1
+        return True

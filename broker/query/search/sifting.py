@@ -1,0 +1,51 @@
+"""Telling which of many records need not be looked at: their conditions, tested by columns.
+
+Where a walk names records that mostly do not answer (every message of a topic, or what only one of several
+conditions names), reading the columns of some hundred of them costs a small part of looking at each.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.query.search.conditions import SearchQuery
+from broker.query.search.matching import Mask, answering
+from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.geometry import sliding
+from trovemq_proto.records.layout import RECORD_SIZE_MIN
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+
+SIFTED_MAX: Final = 256
+"""Records that are tested at once."""
+MISSES_MIN: Final = 8
+"""So many in a row that did not answer, before more are tested at once."""
+_BYTES_A_RECORD_MAX: Final = 16 << 10
+"""Records that lie farther apart are looked at one by one: what lies between would be read, too."""
+
+
+def may_answer(store: MessageStore, query: SearchQuery, offsets: NDArray[np.int64]) -> Mask:
+    """Which of the records at these physical offsets (ascending) have to be looked at. True wherever it
+    is not certain that the record does not answer: what is damaged or not readable is for who looks at it."""
+    unknown = np.ones(len(offsets), np.bool_)
+    begin, last = int(offsets[0]), int(offsets[-1])
+    if last - begin > _BYTES_A_RECORD_MAX * len(offsets):
+        return unknown
+    try:
+        head = store.read(last, 4)
+        data = store.read(begin, last - begin + int.from_bytes(head, signed=True)) if len(head) else head
+    except StorageError:
+        return unknown
+    if len(data) < last - begin + RECORD_SIZE_MIN:
+        return unknown  # of two segments, or damaged
+    positions = offsets - begin
+    sizes = sliding(data, ">i4")[positions].astype(np.int64)
+    if (sizes < RECORD_SIZE_MIN).any() or (positions + sizes > len(data)).any():
+        return unknown
+    batch = RecordBatch(data, positions, sizes).well_formed_head()
+    if len(batch):
+        unknown[: len(batch)] = answering(query, batch)
+    return unknown

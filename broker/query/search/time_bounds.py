@@ -1,0 +1,62 @@
+"""Which part of the log may hold records of a time range.
+
+Store times rise along the log; in a store that another broker wrote they may step back, by no more than
+CLOCK_STEP_MAX_MS. So a record that is earlier than `begin` by more than that has none of the range before it,
+and one that is later than `end` by more than that none behind it. Which records there are is known from
+`location`; one whose time cannot be trusted narrows nothing.
+"""
+
+from __future__ import annotations
+
+from broker.query.search.conditions import SearchQuery
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.fields import read_fields, store_timestamp
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
+from trovemq_store.files.trees import TreeReader
+from trovemq_store.index.trees.layout import LOCATION, OFFSET
+
+_FINE: int = 1 << 16
+"""Bytes of the log that are not divided any further."""
+
+
+def within_time(
+    store: MessageStore, query: SearchQuery, reader: TreeReader, low: int, high: int
+) -> tuple[int, int]:
+    """[low, high) without what lies before or behind the query's times; both are indexed."""
+    if query.begin > 0:
+        low = max(low, min(high, store.lowest_offset_at(query.begin)))
+        below, above = low, high
+        while above - below > _FINE:
+            middle = (below + above) // 2
+            at, time = _first_at(store, reader, middle, high)
+            if time is not None and time < query.begin - CLOCK_STEP_MAX_MS:
+                below = low = max(at, middle)
+            else:
+                above = middle
+    if query.end + CLOCK_STEP_MAX_MS < store.last_store_timestamp:
+        below, above = low, high
+        while above - below > _FINE:
+            middle = (below + above) // 2
+            at, time = _first_at(store, reader, middle, high)
+            if time is not None and time > query.end + CLOCK_STEP_MAX_MS:
+                above, high = middle, min(high, at)
+            else:
+                below = middle
+    return low, high
+
+
+def _first_at(store: MessageStore, reader: TreeReader, begin: int, end: int) -> tuple[int, int | None]:
+    """Where a record at or behind `begin` lies, and its store time; None where it is not to be had."""
+    found = next(reader.items(LOCATION, OFFSET.pack(begin), OFFSET.pack(end)), None)
+    if found is None:
+        return end, None
+    at = OFFSET.unpack(found[0])[0]
+    try:
+        record = store.record_at(at)
+    except TroveError:
+        return at, None
+    fields = read_fields(record, 0, len(record)) if record is not None else None
+    if record is None or fields is None:
+        return at, None
+    return at, store_timestamp(record, 0, fields.sys_flag)

@@ -1,0 +1,1 @@
+"""Prometheus metrics: counted by `traffic` and `statistics`, described by `metric_families`."""

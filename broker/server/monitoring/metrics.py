@@ -1,0 +1,358 @@
+"""The broker's metrics under RocketMQ 5's names, read from plain numbers when Prometheus asks.
+
+Between two parts of a family others have their turn, so what is iterated over is copied first.
+Counters only grow while the topic lives; a deleted topic's series go with it. `node_id` is the broker's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from broker.groups.lag import ConsumerLag, lag_steps
+from broker.server.monitoring.consumer_metrics import GROUP_LABELS, ConsumerMetrics, group_values
+from broker.server.monitoring.metric_families import NODE_LABELS, NodeFamilies, Samples, family_parts, flag
+from broker.server.monitoring.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
+from trovemq_daemon.metrics import Buckets
+from trovemq_store.topics.names import is_system_topic
+
+TOPIC_LABELS: Final = ("topic", "message_type", "is_system")
+PERMISSION: Final = 6  # RocketMQ's read and write
+SIZES_OF_PART: Final = 16  # each has nine samples
+
+
+class BrokerCollector(Collector):
+    """Register it with the daemon's registry."""
+
+    def __init__(self, statistics: BrokerStatistics) -> None:
+        self._statistics = statistics
+        settings = statistics.store.settings
+        self._families = NodeFamilies(settings.cluster, "broker", settings.broker)
+        self._consumer_metrics = ConsumerMetrics(statistics, self._families)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else registering would collect
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._traffic()
+        yield from self._store()
+        yield from self._lags()
+        yield from self._own()
+        yield from self._consumer_metrics.collect()
+
+    # --- under RocketMQ's names ---------------------------------------------------------------------
+    def _traffic(self) -> Iterator[Metric]:
+        traffic = self._statistics.traffic
+        tables = (
+            ("rocketmq_messages_in", "Messages appended.", traffic.messages_in),
+            ("rocketmq_messages_out", "Messages handed to consumers.", traffic.messages_out),
+            ("rocketmq_throughput_in", "Bytes of records appended.", traffic.bytes_in),
+            (
+                "trovemq_duplicates",
+                "Messages not stored again: their topic had their unique key.",
+                self._statistics.duplicates,
+            ),
+            (
+                "trovemq_producer_missing",
+                "Numbers that producers had left out when a higher one came.",
+                self._statistics.missing,
+            ),
+            (
+                "trovemq_producer_filled",
+                "Messages that came after a higher number of their producer.",
+                self._statistics.filled,
+            ),
+            ("rocketmq_throughput_out", "Bytes of records handed to consumers.", traffic.bytes_out),
+        )
+        for name, what, table in tables:
+            samples = ((self._topic_values(topic), count) for topic, count in list(table.items()))
+            yield from self._families.counters(name, what, TOPIC_LABELS, samples)
+        yield from self._sizes()
+
+    def _sizes(self) -> Iterator[Metric]:
+        def add(family: HistogramMetricFamily, row: tuple[str, Buckets]) -> None:
+            topic, buckets = row
+            values = (*self._families.node, *self._topic_values(topic))
+            family.add_metric(values, buckets.cumulative(), buckets.total)
+
+        labels = (*NODE_LABELS, *TOPIC_LABELS)
+        yield from family_parts(
+            lambda: HistogramMetricFamily(
+                "rocketmq_message_size", "Bytes of each record appended.", labels=labels
+            ),
+            add,
+            list(self._statistics.traffic.message_sizes.items()),
+            SIZES_OF_PART,
+        )
+
+    def _topic_values(self, topic: str) -> tuple[str, ...]:
+        config = self._statistics.store.topics.get(topic)
+        message_type = config.message_type if config is not None else "UNSPECIFIED"
+        return (topic, message_type, flag(is_system_topic(topic)))
+
+    def _store(self) -> Iterator[Metric]:
+        store = self._statistics.store
+        behind = self._statistics.group_commit.unsynced_bytes
+        gauges = (
+            ("rocketmq_storage_size", "Bytes of the log.", store.end_offset - store.min_offset),
+            ("rocketmq_storage_flush_behind_bytes", "Log bytes not yet synced.", behind),
+            (
+                "rocketmq_storage_dispatch_behind_bytes",
+                "Log bytes not yet dispatched.",
+                store.undispatched_bytes,
+            ),
+            (
+                "rocketmq_storage_message_reserve_time",
+                "Age of the oldest record, in ms.",
+                self._reserve_time_ms(),
+            ),
+            ("rocketmq_topic_number", "Topics.", len(store.topics)),
+            ("rocketmq_consumer_group_number", "Groups with an offset.", len(store.offsets.groups())),
+            ("rocketmq_broker_permission", "2 = write, 4 = read.", 4 if store.failed else PERMISSION),
+        )
+        for name, what, value in gauges:
+            yield self._families.gauge(name, what, value)
+        running = {
+            "append": self._statistics.group_commit.waiting,
+            "long_poll": len(self._statistics.long_polls),
+            "receive": len(self._statistics.receive_waits),
+            "query": self._statistics.queries.running,
+        }
+        yield from self._families.gauges(
+            "rocketmq_processor_watermark",
+            "Requests that wait or run now.",
+            ("processor",),
+            (((processor,), count) for processor, count in running.items()),
+        )
+
+    def _reserve_time_ms(self) -> int:
+        """How old the oldest record is."""
+        oldest = self._statistics.store.store_timestamp_at(self._statistics.store.min_offset)
+        return 0 if oldest is None else max(0, self._statistics.clock_ms() - oldest)
+
+    def _lags(self) -> Iterator[Metric]:
+        delayed = self._statistics.model.timers.pending_of
+        lags: dict[tuple[str, str], ConsumerLag] = {}
+        now_ms = self._statistics.clock_ms()
+
+        def messages() -> Samples:
+            lags.update((yield from lag_steps(self._statistics.store, GROUP_ENTRIES_MAX, delayed)))
+            for key, lag in lags.items():
+                yield group_values(*key), lag.messages
+
+        yield from self._families.gauges(
+            "rocketmq_consumer_lag_messages",
+            "Messages behind the group's offset, with those that wait for a retry.",
+            GROUP_LABELS,
+            messages(),
+        )
+        yield from self._families.gauges(
+            "rocketmq_consumer_lag_latency",
+            "Age of the oldest message behind the group's offset, in milliseconds.",
+            GROUP_LABELS,
+            (
+                (group_values(*key), 0 if lag.oldest is None else max(0, now_ms - lag.oldest))
+                for key, lag in lags.items()
+            ),
+        )
+
+    # --- under our own names ------------------------------------------------------------------------
+    def _own(self) -> Iterator[Metric]:
+        statistics = self._statistics
+        store, traffic, commit = statistics.store, statistics.traffic, statistics.group_commit
+        families = self._families
+        yield from families.counters(
+            "trovemq_appends_refused", "Appends refused.", ("error",), _by_symbol(traffic.refusals)
+        )
+        yield from families.counters(
+            "trovemq_one_way_refused",
+            "Refused appends that nobody was told of.",
+            ("error",),
+            _by_symbol(traffic.one_way_refusals),
+        )
+        counters = (
+            ("trovemq_flushes", "Syncs of the log.", commit.flush_count),
+            (
+                "trovemq_flush_timeouts",
+                "Acknowledgements that became FLUSH_DISK_TIMEOUT.",
+                commit.timeout_count,
+            ),
+            (
+                "trovemq_projection_failures",
+                "Batches that a projection could not take.",
+                store.projection_failures,
+            ),
+            ("trovemq_segment_create_failures", "Log segments not to be had.", store.segment_create_failures),
+            ("trovemq_index_create_failures", "Index files not to be had.", statistics.index_create_failures),
+        )
+        for name, what, value in counters:
+            yield families.counter(name, what, value)
+        yield families.gauge(
+            "trovemq_long_polls", "Fetches that wait for messages.", len(statistics.long_polls)
+        )
+        yield from families.gauges(
+            "trovemq_projection_lagging",
+            "1 where it has not reached the log's visible end.",
+            ("projection",),
+            (((name,), 1) for name in store.lagging),
+        )
+        yield from self._priorities()
+        yield from self._trees()
+        yield from self._searches()
+        yield from self._damage()
+        yield from self._retention()
+        yield from self._atomic()
+
+    def _atomic(self) -> Iterator[Metric]:
+        numbers, families = self._statistics.atomic_counters(), self._families
+        for name, what in (
+            ("open", "Atomic transactions that are open."),
+            ("bytes", "Memory that they take."),
+            ("cut", "1 where the last start cut an unfinished transaction from the log's end."),
+            ("unfinished", "Transactions in the middle of the log that lack records, at the last start."),
+        ):
+            yield families.gauge(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
+        for name, what in (
+            ("committed", "Atomic transactions committed."),
+            ("repeated", "Commits asked for again, and answered as before."),
+            ("rolled_back", "Atomic transactions rolled back."),
+            ("timed_out", "Given up: not ended in their time."),
+            ("refused", "Commits refused."),
+        ):
+            yield families.counter(f"trovemq_atomic_{name}", what, numbers[f"atomic_{name}"])
+
+    def _priorities(self) -> Iterator[Metric]:
+        """Of topics that are received by priority: ten series each, and of each of their groups."""
+        statistics, families = self._statistics, self._families
+        yield from families.counters(
+            "trovemq_priority_messages",
+            "Messages stored in topics with order = priority.",
+            (*TOPIC_LABELS, "priority"),
+            (
+                ((*self._topic_values(topic), str(priority)), count)
+                for topic, priority, count in list(statistics.priorities.rows())
+            ),
+        )
+        yield from families.gauges(
+            "trovemq_priority_waiting_messages",
+            "Messages that the group was not handed yet.",
+            (*GROUP_LABELS, "priority"),
+            self._waiting_by_priority(),
+        )
+
+    def _waiting_by_priority(self) -> Samples:
+        waiting = yield from self._statistics.waiting_by_priority()
+        for key, counts in waiting.items():
+            yield from (
+                ((*group_values(*key), str(priority)), count) for priority, count in enumerate(counts)
+            )
+
+    def _searches(self) -> Iterator[Metric]:
+        searches = self._statistics.searches
+        for name, what, value in (
+            ("trovemq_searches", "Searches.", searches.searches),
+            ("trovemq_search_entries", "Entries of the trees that they touched.", searches.search_entries),
+            (
+                "trovemq_search_scanned_bytes",
+                "Of the log, read by searches because the trees lacked it.",
+                searches.search_scanned_bytes,
+            ),
+        ):
+            yield self._families.counter(name, what, value)
+
+    def _trees(self) -> Iterator[Metric]:
+        """Of the B+trees beside the log, where there are any."""
+        for name, value in self._statistics.tree_counters().items():
+            what = _TREES[name]
+            if name == "tree_records":
+                yield self._families.counter(f"trovemq_{name}", what, value)
+            else:
+                yield self._families.gauge(f"trovemq_{name}", what, value)
+
+    def _damage(self) -> Iterator[Metric]:
+        damage, service, families = (
+            self._statistics.store.damage,
+            self._statistics.store_service,
+            self._families,
+        )
+        for name, what, table in (
+            ("trovemq_store_damaged_ranges", "Places of the log without a good record.", damage.ranges),
+            ("trovemq_store_damaged_bytes", "Their bytes.", damage.bytes),
+        ):
+            yield from families.counters(name, what, ("state",), _by_symbol(table))
+        for name, what, value in (
+            ("trovemq_store_scrubs", "Scrubs that came to their end.", service.scrubs),
+            ("trovemq_store_scrubbed_bytes", "Bytes of the log that scrubs read.", service.scrubbed_bytes),
+            ("trovemq_store_scrub_damages", "Findings of scrubs.", service.scrub_damages),
+            ("trovemq_store_backups", "Backups made.", service.backups),
+            ("trovemq_store_backup_bytes", "Bytes copied by backups.", service.backup_bytes),
+            ("trovemq_store_backup_failures", "Backups that failed.", service.backup_failures),
+        ):
+            yield families.counter(name, what, value)
+
+    def _retention(self) -> Iterator[Metric]:
+        retention, families = self._statistics.retention, self._families
+        counters = (
+            ("trovemq_retention_segments", "Log segments removed.", retention.removed_segments),
+            ("trovemq_retention_bytes", "Their bytes.", retention.removed_bytes),
+            (
+                "trovemq_retention_forced_segments",
+                "Removed before their time, to free the disk.",
+                retention.forced_segments,
+            ),
+            (
+                "trovemq_retention_carried_messages",
+                "Messages that were owed and appended again before their segment went.",
+                retention.carried_messages,
+            ),
+            (
+                "trovemq_retention_dropped_messages",
+                "Messages that were owed and went with their segment.",
+                retention.dropped_messages,
+            ),
+            (
+                "trovemq_retention_dropped_unacknowledged",
+                "Messages of topics with retention = until_acknowledged that the disk took.",
+                retention.dropped_unacknowledged,
+            ),
+            ("trovemq_retention_failures", "Removals that failed.", retention.failures),
+        )
+        for name, what, value in counters:
+            yield families.counter(name, what, value)
+        end_offset = self._statistics.store.end_offset
+        yield from families.gauges(
+            "trovemq_retention_held_bytes",
+            "Of the log, kept by a topic until this group, the last one, has acknowledged.",
+            ("topic", "group"),
+            (
+                ((one.topic, one.group), max(0, end_offset - one.physical_offset))
+                for one in retention.held.first_of_each_topic(GROUP_ENTRIES_MAX)
+            ),
+        )
+        yield families.gauge(
+            "trovemq_retention_early_until_timestamp_seconds",
+            "Until when answers may lack what was removed before its time; 0 where nothing was.",
+            self._statistics.store.early_removal.removed.until_ms / 1000,
+        )
+        yield families.gauge("trovemq_disk_used_percent", "Of the store's disk.", retention.disk_used_percent)
+        yield families.gauge(
+            "trovemq_disk_full", "1 where new messages are refused for it.", int(self._statistics.disk_full)
+        )
+
+
+_TREES: Final = {
+    "producers_numbered": "Producers that number their messages and are in the trees.",
+    "tree_lag_bytes": "Of the log that the trees lack: searches scan it.",
+    "unique_ids_waiting": "Unique keys in memory, not yet in the tree.",
+    "tree_bytes": "Of the trees on disk.",
+    "tree_records": "Records that the trees took since the start.",
+    "trees_put_aside": "1 where they could not be trusted at the start and are made again.",
+}
+
+
+def _by_symbol(table: Mapping[str, int]) -> Samples:
+    return [((symbol,), count) for symbol, count in table.items()]

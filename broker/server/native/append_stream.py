@@ -1,0 +1,80 @@
+"""The Append stream: frames are appended in the order they come, each is acknowledged or refused alone.
+
+In async mode the reply is written at once. In sync mode it becomes ready with the sync that covers it, and
+the next frames are appended meanwhile. While too much waits for the disk no further frame is read; only a
+frame that found no room for a while is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from broker.produce.append import Appender
+from broker.produce.group_commit import GroupCommit
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.convert import append_reply, born_host_of, mark_failed, refused_reply
+from broker.server.native.frames import AppendFrame
+from broker.server.native.reply_stream import ReplyStream
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import message_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class AppendParts:
+    """What every Append stream works with."""
+
+    appender: Appender
+    group_commit: GroupCommit
+    traffic: Traffic
+    broker: str
+    frames_in_flight_max: int = 256
+
+
+class AppendStream(ReplyStream):
+    def __init__(self, parts: AppendParts, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        super().__init__(context, parts.frames_in_flight_max)
+        self._parts = parts
+        self._born_host = born_host_of(context.peer())
+
+    async def handle(self, request: AppendFrame) -> None:
+        started = time.perf_counter()
+        parts = self._parts
+        try:
+            if request.fault:
+                raise TroveError(errors.BATCH_ILLEGAL, request.fault)
+            if parts.group_commit.full:
+                await parts.group_commit.room()
+            result = parts.appender.append(request.topic, request.queue_id, request.records, self._born_host)
+        except TroveError as error:
+            parts.traffic.refused(error.symbol, one_way=request.one_way)
+            parts.traffic.answered("Append", error.symbol, started)
+            if not request.one_way:
+                await self.reply(refused_reply(request.frame_id, error, parts.broker).SerializeToString())
+            return
+        parts.traffic.appended(request.topic, result.record_count, result.bytes_written, result.positions)
+        if not request.one_way:
+            elapsed_us = int((time.perf_counter() - started) * 1e6)
+            reply = append_reply(
+                request.frame_id, result, parts.appender.durability, parts.broker, elapsed_us
+            )
+            if parts.appender.sync:
+                self._reply_when_durable(reply, result.end, started)
+            else:
+                await self.reply(reply.SerializeToString())
+                parts.traffic.answered("Append", "OK", started)
+
+    def _reply_when_durable(self, reply: message_pb2.AppendReply, end: int, started: float) -> None:
+        def resolve(error: TroveError | None) -> None:
+            self._parts.traffic.answered("Append", error.symbol if error else "OK", started)
+            if error is not None:
+                self._parts.traffic.refused(error.symbol)
+                mark_failed(reply, error)
+            self.reply_soon(reply.SerializeToString)
+
+        self.begin_waiting()
+        self._parts.group_commit.when_durable(end, resolve)

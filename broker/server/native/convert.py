@@ -1,0 +1,135 @@
+"""Protobuf to our own types and back. Generated types go no further in than this package."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+from urllib.parse import unquote
+
+from broker.fetch.pull import PullRequest, PullResult
+from broker.produce.append import Durability, put_status
+from broker.produce.outgoing import OutgoingMessage
+from broker.server.native.frames import write_fetch_reply
+from trovemq_daemon.grpc_server import error_to_wire
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import pack_host
+from trovemq_proto.v1 import common_pb2, message_pb2
+from trovemq_store.engine.message_store import AppendResult
+
+_DURABILITY: Final = {"disk": common_pb2.DISK, "memory": common_pb2.MEMORY}
+
+
+def born_host_of(peer: str) -> bytes | None:
+    """gRPC's name of the peer (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`) as a record's host form.
+
+    None where the peer has no address (a Unix socket).
+    """
+    family, _, address = peer.partition(":")
+    if family not in ("ipv4", "ipv6"):
+        return None
+    try:
+        return pack_host(unquote(address))
+    except TroveError:
+        return None
+
+
+def wire_durability(durability: Durability) -> common_pb2.Durability:
+    return _DURABILITY[durability]
+
+
+def _status(error: TroveError) -> common_pb2.PutMessageStatus:
+    return cast("common_pb2.PutMessageStatus", common_pb2.PutMessageStatus.Value(put_status(error)))
+
+
+def append_reply(
+    frame_id: int, result: AppendResult, durability: Durability, broker: str, append_time_us: int
+) -> message_pb2.AppendReply:
+    return message_pb2.AppendReply(
+        frame_id=frame_id,
+        status=common_pb2.PUT_OK,
+        first_queue_offset=result.first_queue_offset,
+        physical_offset=result.physical_offset,
+        record_count=result.message_count,
+        store_timestamp=result.store_timestamp,
+        durability=_DURABILITY[durability],
+        store_host=result.store_host,
+        append_time_us=append_time_us,
+        broker=broker,
+        duplicate=bool(result.duplicates),
+        duplicates=[
+            message_pb2.Duplicate(
+                index=index,
+                queue_id=place.queue_id,
+                queue_offset=place.queue_offset,
+                physical_offset=place.physical_offset,
+                store_timestamp=place.store_timestamp,
+            )
+            for index, place in result.duplicates.items()
+        ],
+        sequence_gaps=[
+            message_pb2.SequenceGap(index=index, first=gap.first, last=gap.last)
+            for index, gap in result.gaps.items()
+        ],
+    )
+
+
+def mark_failed(reply: message_pb2.AppendReply, error: TroveError) -> None:
+    """The append's sync failed or took too long: the message is in the log, in memory at least."""
+    reply.status = _status(error)
+    reply.error.CopyFrom(error_to_wire(error))
+    reply.durability = common_pb2.MEMORY
+
+
+def refused_reply(frame_id: int, error: TroveError, broker: str) -> message_pb2.AppendReply:
+    return message_pb2.AppendReply(
+        frame_id=frame_id,
+        status=_status(error),
+        error=error_to_wire(error),
+        broker=broker,
+    )
+
+
+def outgoing_message(message: message_pb2.OutgoingMessage) -> OutgoingMessage:
+    return OutgoingMessage(
+        body=message.body,
+        tag=message.tag,
+        keys=tuple(message.keys),
+        unique_key=message.unique_key,
+        properties=dict(message.properties),
+        flag=message.flag,
+        born_timestamp=message.born_timestamp,
+    )
+
+
+def pull_request(request: message_pb2.FetchRequest) -> PullRequest:
+    return PullRequest(
+        request.topic,
+        request.queue_id,
+        request.offset,
+        request.messages_max,
+        request.bytes_max,
+        tuple(request.tags),
+    )
+
+
+def fetch_reply(fetch_id: int, result: PullResult) -> bytes:
+    """A serialised FetchReply."""
+    head = message_pb2.FetchReply(
+        fetch_id=fetch_id,
+        next_offset=result.next_offset,
+        min_offset=result.min_offset,
+        max_offset=result.max_offset,
+        queue_offsets=result.queue_offsets,
+        damaged_offsets=result.damaged_offsets,
+    )
+    return write_fetch_reply(head, result.slices, result.byte_count)
+
+
+def fetch_error(fetch_id: int, error: TroveError) -> bytes:
+    """A serialised FetchReply."""
+    fields = error.fields
+    return message_pb2.FetchReply(
+        fetch_id=fetch_id,
+        error=error_to_wire(error),
+        min_offset=int(fields.get("min_offset", 0)),
+        max_offset=int(fields.get("max_offset", 0)),
+    ).SerializeToString()

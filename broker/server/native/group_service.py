@@ -1,0 +1,348 @@
+"""GroupService: consumer groups, their members, lag and dead letters; commands to their consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from broker.admin.group_changes import GroupChanges
+from broker.fetch.offsets import OffsetKeeper
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.dead_letters import ORIGIN_TOPIC_PROPERTIES, DeadLetters, Resent
+from broker.groups.filters.filter import Filter, parse_filter
+from broker.groups.group_lag import GroupLags
+from broker.groups.timers.recall_handle import encode_recall_handle
+from broker.query.get_message import message_steps
+from broker.query.key_query import KeyQuery, KeyType
+from broker.query.query_by_key import WORK_MAX, query_pages
+from broker.server.native.group_convert import (
+    group_of,
+    lag_to_wire,
+    member_to_wire,
+    reset_entry_to_wire,
+    reset_target,
+    settings_to_wire,
+)
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
+from broker.server.rocketmq.group_order import fifo_topics
+from broker.server.rocketmq.messages import message_of
+from broker.server.turns import Turns
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import Message, decode_stored
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.v1 import group_pb2, group_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.steps import Steps
+from trovemq_store.topics.names import check_group_name, is_system_group, is_system_topic
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+RESEND_MAX: Final = 1_000  # of one call
+GROUPS_STEP: Final = 64
+LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # for the copies of one dead letter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupServiceParts:
+    """What the service works on. `durable` waits until the log is on disk up to a physical
+    offset; `turns` are those of all long work."""
+
+    store: MessageStore
+    model: ConsumerModel
+    changes: GroupChanges
+    offsets: OffsetKeeper
+    registry: ClientRegistry
+    commands: ClientCommands
+    durable: Callable[[int], Awaitable[None]]
+    turns: Turns
+    clock_ms: Callable[[], int]
+
+
+class GroupService(group_pb2_grpc.GroupServiceServicer):
+    """The methods are those of group.proto; every refusal is a TroveError."""
+
+    def __init__(self, parts: GroupServiceParts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._groups = parts.model.groups
+        self._registry = parts.registry
+        self._lags = GroupLags(
+            parts.store, parts.model.delivery.progress, self._filters_of, parts.model.timers.pending_of
+        )
+        self._dead_letters = DeadLetters(parts.store, parts.model.writer, self._messages_of)
+
+    # --- the groups themselves ----------------------------------------------------------------------
+    async def CreateGroup(  # noqa: N802
+        self, request: group_pb2.CreateGroupRequest, _context: Context
+    ) -> group_pb2.GroupDescription:
+        settings = request.settings if request.HasField("settings") else None
+        await self._parts.changes.create(group_of(request.group, settings))
+        return self._describe(request.group, self._parts.changes.topics_of(request.group))
+
+    async def AlterGroup(  # noqa: N802
+        self, request: group_pb2.AlterGroupRequest, _context: Context
+    ) -> group_pb2.GroupDescription:
+        wanted = group_of(request.group, request.settings if request.HasField("settings") else None)
+        await self._parts.changes.alter(
+            wanted.name,
+            orderly=wanted.orderly,
+            retry_max=wanted.retry_max,
+            retry_policy=wanted.retry_policy,
+        )
+        return self._describe(request.group, self._parts.changes.topics_of(request.group))
+
+    async def DeleteGroup(  # noqa: N802
+        self, request: group_pb2.DeleteGroupRequest, _context: Context
+    ) -> group_pb2.DeleteGroupReply:
+        await self._parts.changes.delete(request.group)
+        self._registry.forget_group(request.group)
+        return group_pb2.DeleteGroupReply()
+
+    async def ListGroups(  # noqa: N802
+        self, _request: group_pb2.ListGroupsRequest, _context: Context
+    ) -> group_pb2.ListGroupsReply:
+        """Every group of the table, and every other one that has offsets or members."""
+        return await self._parts.turns.run(self._list_steps())
+
+    def _list_steps(self) -> Steps[group_pb2.ListGroupsReply]:
+        topics = yield from self._parts.changes.topics_by_group()
+        asked: dict[str, list[str]] = {}
+        for group, topic in self._registry.subscriptions():
+            asked.setdefault(group, []).append(topic)
+        names = {*self._groups.names(), *topics, *self._registry.groups()}
+        reply = group_pb2.ListGroupsReply()
+        for number, name in enumerate(sorted(names), 1):
+            if number % GROUPS_STEP == 0:
+                yield
+            if not is_system_group(name):
+                reply.groups.append(self._description(name, (*topics.get(name, ()), *asked.get(name, ()))))
+        return reply
+
+    async def DescribeGroup(  # noqa: N802
+        self, request: group_pb2.DescribeGroupRequest, _context: Context
+    ) -> group_pb2.GroupDescription:
+        return self._describe(request.group, self._topics_of(request.group))
+
+    async def ListMembers(  # noqa: N802
+        self, request: group_pb2.ListMembersRequest, _context: Context
+    ) -> group_pb2.ListMembersReply:
+        self._topics_of(request.group)
+        held_by = self._parts.model.delivery.held_by
+        members = self._registry.members(request.group)
+        return group_pb2.ListMembersReply(
+            members=[member_to_wire(client, held_by(client.client_id)) for client in members]
+        )
+
+    def _topics_of(self, group: str) -> list[str]:
+        """Raises TroveError GROUP_NOT_FOUND where nothing is known of the group."""
+        topics = self._parts.changes.topics_of(group)
+        if not topics and group not in self._groups and not self._registry.members(group):
+            shown = group[:200]
+            raise TroveError(errors.GROUP_NOT_FOUND, f"group {shown!r} is not known here", group=shown)
+        return topics
+
+    def _describe(self, name: str, topics: Sequence[str]) -> group_pb2.GroupDescription:
+        asked = (topic for _, topic in self._registry.subscriptions(group=name))
+        return self._description(name, [*topics, *asked])
+
+    def _description(self, name: str, topics: Iterable[str]) -> group_pb2.GroupDescription:
+        """`topics`: those that it reads and those that its members ask for."""
+        group = self._groups.get(name)
+        topics = sorted(set(topics))
+        orderly = group is not None and group.orderly
+        return group_pb2.GroupDescription(
+            group=name,
+            settings=settings_to_wire(group or SubscriptionGroup(name)),
+            member_count=len(self._registry.members(name)),
+            topics=topics,
+            broker=self._store.settings.broker,
+            created=group is not None,
+            unordered_topics=() if orderly else fifo_topics(self._store.topics, topics),
+        )
+
+    # --- how far they are ---------------------------------------------------------------------------
+    async def GetLag(  # noqa: N802
+        self, request: group_pb2.GetLagRequest, _context: Context
+    ) -> group_pb2.GetLagReply:
+        topics = self._topics_of(request.group)
+        if request.topic:
+            queue_ids(self._store, request.topic)
+            topics = [request.topic]
+        else:
+            wanted = {topic for _, topic in self._registry.subscriptions(group=request.group)}
+            topics = sorted(topic for topic in wanted.union(topics) if self._is_there(topic))
+        lags = await self._parts.turns.run(self._lags.steps(request.group, topics, self._parts.clock_ms()))
+        return group_pb2.GetLagReply(queues=[lag_to_wire(lag) for lag in lags])
+
+    def _is_there(self, topic: str) -> bool:
+        return topic in self._store.topics or bool(self._store.consume_queues.queues(topic))
+
+    def _filters_of(self, group: str, topic: str) -> list[Filter]:
+        """What the group asked for last."""
+        subscription = self._registry.subscription(group, topic)
+        if subscription is None:
+            return []
+        try:
+            return [parse_filter(subscription.kind, subscription.expression)]
+        except TroveError:
+            return []  # one that cannot be read: its consumers get an error, and everything still waits
+
+    async def ResetGroup(  # noqa: N802
+        self, request: group_pb2.ResetGroupRequest, _context: Context
+    ) -> group_pb2.ResetGroupReply:
+        queue_id = request.queue_id if request.HasField("queue_id") else None
+        target, offsets = reset_target(request), self._parts.offsets
+        check_group_name(request.group)
+        self._topics_of(request.group)
+        if request.preview:
+            entries = offsets.preview(request.group, request.topic, queue_id, target)
+        else:
+            entries = await offsets.reset(request.group, request.topic, queue_id, target)
+        return group_pb2.ResetGroupReply(entries=[reset_entry_to_wire(entry) for entry in entries])
+
+    # --- dead letters -------------------------------------------------------------------------------
+    async def ResendDeadLetters(  # noqa: N802
+        self, request: group_pb2.ResendDeadLettersRequest, _context: Context
+    ) -> group_pb2.ResendDeadLettersReply:
+        clock_ms = self._parts.clock_ms
+        results = await self._each_letter(
+            request, lambda offset: self._dead_letters.resend(request.group, offset, clock_ms())
+        )
+        failure = await self._on_disk(results.values())
+        return group_pb2.ResendDeadLettersReply(
+            entries=[_resent(offset, result, failure) for offset, result in results.items() if result]
+        )
+
+    async def FindResentDeadLetters(  # noqa: N802
+        self, request: group_pb2.ResendDeadLettersRequest, _context: Context
+    ) -> group_pb2.ResendDeadLettersReply:
+        results = await self._each_letter(
+            request, lambda offset: self._dead_letters.resent(request.group, offset)
+        )
+        return group_pb2.ResendDeadLettersReply(
+            entries=[_resent(offset, result, None) for offset, result in results.items() if result]
+        )
+
+    async def _each_letter(
+        self, request: group_pb2.ResendDeadLettersRequest, look: Callable[[int], Resent | None]
+    ) -> dict[int, Resent | TroveError | None]:
+        """By offset what `look` gave or raised. Raises TroveError REQUEST_ILLEGAL, and as check_group()."""
+        offsets = list(dict.fromkeys(request.offsets))
+        if not 1 <= len(offsets) <= RESEND_MAX:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
+        self._dead_letters.check_group(request.group)
+        results: dict[int, Resent | TroveError | None] = {}
+        for offset in offsets:
+            try:
+                results[offset] = look(offset)
+            except TroveError as error:
+                results[offset] = error
+            await asyncio.sleep(0)  # other requests first: each letter's copies are looked up
+        return results
+
+    async def _on_disk(self, results: Iterable[Resent | TroveError | None]) -> TroveError | None:
+        """Waits for the sync of what was appended; the error where there was none."""
+        ends = [result.end for result in results if isinstance(result, Resent)]
+        try:
+            if ends:
+                await self._parts.durable(max(ends))
+        except TroveError as error:
+            return error
+        return None
+
+    def _messages_of(self, topic: str, unique_key: str, begin: int) -> Iterator[Message]:
+        """The visible messages of that key stored since, newest first; none where there is no index."""
+        query = KeyQuery(topic, unique_key, KeyType.UNIQUE, begin)
+        try:
+            for page in query_pages(self._store, query, work_max=LOOK_UP_WORK_MAX):
+                yield from map(decode_stored, page.records)
+        except TroveError:
+            return
+
+    # --- commands to consumers ----------------------------------------------------------------------
+    async def ConsumeDirectly(  # noqa: N802
+        self, request: group_pb2.ConsumeDirectlyRequest, _context: Context
+    ) -> group_pb2.ConsumeDirectlyReply:
+        check_group_name(request.group)
+        message = await self._v2_message(request.message, request.topic)
+        answer = await self._parts.commands.verify_message(
+            request.client_id, request.group, message, request.timeout_ms or TIMEOUT_MS
+        )
+        return group_pb2.ConsumeDirectlyReply(result=_code_name(answer.code), message=answer.text)
+
+    async def _v2_message(self, identifier: str, topic: str) -> v2.Message:
+        """Of several with one unique key the newest in a user's topic. A copy in a retry or dead-letter topic
+        goes under the topic that the consumer knows."""
+        found = await self._parts.turns.run(message_steps(self._store, identifier, topic))
+        messages = [decode_stored(record) for record in found.records]
+        chosen = next((i for i, one in enumerate(messages) if not is_system_topic(one.topic)), 0)
+        message = messages[chosen]
+        return message_of(
+            found.records[chosen], _known_topic(message), message.queue_id, found.queue_offsets[chosen]
+        )
+
+    async def PrintThreadStackTrace(  # noqa: N802
+        self, request: group_pb2.PrintStackTraceRequest, _context: Context
+    ) -> group_pb2.PrintStackTraceReply:
+        check_group_name(request.group)
+        answer = await self._parts.commands.print_stack_trace(
+            request.client_id, request.group, request.timeout_ms or TIMEOUT_MS
+        )
+        return group_pb2.PrintStackTraceReply(stack_trace=answer.text)
+
+    # --- delayed messages ---------------------------------------------------------------------------
+    async def FindDelayed(  # noqa: N802
+        self, request: group_pb2.FindDelayedRequest, _context: Context
+    ) -> group_pb2.FindDelayedReply:
+        found = await self._parts.turns.run(self._parts.model.timers.find(request.topic, request.key))
+        return group_pb2.FindDelayedReply(
+            entries=[
+                group_pb2.FindDelayedReply.Entry(
+                    record=bytes(one.record),
+                    delivery_timestamp=one.deliver_ms,
+                    recall_handle=self._recall_handle(request.topic, one.deliver_ms, one.unique_key),
+                )
+                for one in found.messages
+            ],
+            complete=found.complete,
+        )
+
+    def _recall_handle(self, topic: str, deliver_ms: int, unique_key: str) -> str:
+        if not unique_key or " " in unique_key:
+            return ""
+        return encode_recall_handle(topic, self._store.settings.broker, deliver_ms, unique_key)
+
+
+def _resent(
+    offset: int, result: Resent | TroveError, failure: TroveError | None
+) -> group_pb2.ResendDeadLettersReply.Entry:
+    """`failure` is that of the sync, which all that was appended shares."""
+    entry = group_pb2.ResendDeadLettersReply.Entry(offset=offset)
+    error = result if isinstance(result, TroveError) else failure
+    if isinstance(result, Resent):
+        entry.topic, entry.offset_msg_id = result.topic, result.offset_msg_id
+        entry.again = result.again
+    if error is not None:
+        entry.error, entry.error_message = error.symbol, error.message
+    return entry
+
+
+def _known_topic(message: Message) -> str:
+    if is_system_topic(message.topic):
+        for name in (*ORIGIN_TOPIC_PROPERTIES, "REAL_TOPIC"):
+            if topic := message.properties.get(name):
+                return topic
+    return message.topic
+
+
+def _code_name(code: v2.Code) -> str:
+    """RocketMQ's name of a status; the number of one that we do not know."""
+    return v2.Code.Name(code) if code in v2.Code.values() else str(code)

@@ -1,0 +1,176 @@
+"""QueryService: messages by any identifier, by key, by time. Queries run on the loop in bounded pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import grpc
+import numpy as np
+
+from broker.query.get_message import FoundMessages, IdentifierKind, get_message_at, message_steps
+from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
+from broker.query.lacking import lacking_note
+from broker.query.query_by_key import QueryPage, query_pages
+from broker.query.queue_offsets import queue_offsets
+from broker.query.search_offset import search_offset
+from broker.server.monitoring.traffic import Traffic
+from broker.server.turns import Turns
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import QUEUE_OFFSET_AT
+from trovemq_proto.v1 import query_pb2, query_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+NOTES_MAX: Final = 64
+
+_KIND: Final = {
+    IdentifierKind.OFFSET_MSG_ID: query_pb2.OFFSET_MSG_ID,
+    IdentifierKind.UNIQUE_KEY: query_pb2.UNIQUE_KEY,
+    IdentifierKind.QUEUE_LOCATION: query_pb2.QUEUE_LOCATION,
+}
+_KEY_TYPE: Final = {
+    query_pb2.KEY: KeyType.KEY,
+    query_pb2.UNIQUE: KeyType.UNIQUE,
+    query_pb2.TAG: KeyType.TAG,
+}
+
+
+class QueryService(query_pb2_grpc.QueryServiceServicer):
+    """The methods are those of query.proto; every refusal is a TroveError."""
+
+    def __init__(self, store: MessageStore, queries_max: int, traffic: Traffic, turns: Turns) -> None:
+        self._store = store
+        self._traffic = traffic
+        self._turns = turns
+        self._queries_max = queries_max
+        self._running = 0
+
+    @property
+    def running(self) -> int:
+        """How many queries run now."""
+        return self._running
+
+    async def GetMessage(  # noqa: N802
+        self, request: query_pb2.GetMessageRequest, _context: Context
+    ) -> query_pb2.GetMessageReply:
+        with self.one_more():
+            match request.WhichOneof("identifier"):
+                case "id":
+                    found = await self._turns.run(message_steps(self._store, request.id, request.topic))
+                case "location":
+                    place = request.location
+                    found = get_message_at(self._store, place.topic, place.queue_id, place.queue_offset)
+                case _:
+                    raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
+            return query_pb2.GetMessageReply(
+                kind=_KIND[found.kind],
+                records=b"".join(found.records),
+                queue_offsets=_moved_offsets(found),
+                more=not found.complete,
+            )
+
+    async def QueryByKey(  # noqa: N802
+        self, request: query_pb2.QueryByKeyRequest, _context: Context
+    ) -> AsyncIterator[query_pb2.QueryPage]:
+        started = time.perf_counter()
+        response = "CANCELLED"
+        try:
+            async with aclosing(self._pages(request)) as pages:
+                async for page in pages:
+                    yield page
+            response = "OK"
+        except TroveError as error:
+            response = error.symbol
+            raise
+        finally:
+            self._traffic.answered("QueryByKey", response, started)
+
+    async def _pages(self, request: query_pb2.QueryByKeyRequest) -> AsyncGenerator[query_pb2.QueryPage, None]:
+        query = _key_query(request)
+        with self.one_more():
+            pages = query_pages(self._store, query, messages_max=request.messages_max, cursor=request.cursor)
+            notes: list[str] = []
+            async for page in self._turns.each(pages):
+                notes += page.notes[: NOTES_MAX - len(notes)]
+                if page.complete:
+                    page = self._told_of_lack(page, query, notes)  # noqa: PLW2901
+                if page.records or page.last:
+                    yield _page(page, notes if page.last else None)
+
+    def _told_of_lack(self, page: QueryPage, query: KeyQuery, notes: list[str]) -> QueryPage:
+        """Nothing older is found; where it may have gone before its time, the answer is not complete."""
+        note = lacking_note(self._store, query.topic, query.begin)
+        if not note:
+            return page
+        notes.append(note)
+        return replace(page, complete=False)
+
+    async def SearchOffset(  # noqa: N802
+        self, request: query_pb2.SearchOffsetRequest, _context: Context
+    ) -> query_pb2.SearchOffsetReply:
+        offset = search_offset(
+            self._store, request.topic, request.queue_id, request.timestamp, upper=request.upper
+        )
+        return query_pb2.SearchOffsetReply(offset=offset)
+
+    async def QueueOffsets(  # noqa: N802
+        self, request: query_pb2.QueueOffsetsRequest, _context: Context
+    ) -> query_pb2.QueueOffsetsReply:
+        found = queue_offsets(self._store, request.topic, list(request.queue_ids))
+        return query_pb2.QueueOffsetsReply(
+            queues=[
+                query_pb2.QueueOffsets(queue_id=queue_id, min_offset=low, max_offset=high)
+                for queue_id, low, high in found
+            ]
+        )
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Counts a query while it runs. Raises TroveError LIMIT_EXCEEDED."""
+        if self._running >= self._queries_max:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"{self._running} queries are running (queries_max)")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+
+def _key_query(request: query_pb2.QueryByKeyRequest) -> KeyQuery:
+    key_type = _KEY_TYPE.get(request.type)
+    if key_type is None:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"key type {request.type} is unknown", field="type")
+    if request.messages_max < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{request.messages_max} messages", field="messages_max")
+    return KeyQuery(request.topic, request.key, key_type, request.begin, request.end or TIME_MAX)
+
+
+def _page(page: QueryPage, notes: list[str] | None) -> query_pb2.QueryPage:
+    """`notes` of all pages for the last one, None for the others."""
+    records = b"".join(page.records)
+    if notes is None:
+        return query_pb2.QueryPage(records=records)
+    return query_pb2.QueryPage(
+        records=records,
+        last=True,
+        complete=page.complete,
+        cursor=page.cursor,
+        index_last_update_timestamp=page.index_last_update_timestamp,
+        index_last_update_physical_offset=page.index_last_update_physical_offset,
+        notes=notes,
+    )
+
+
+def _moved_offsets(found: FoundMessages) -> bytes:
+    """Queue offset of each record, where one of them says another one of itself."""
+    own = [_own_queue_offset(record) for record in found.records]
+    return b"" if own == found.queue_offsets else np.asarray(found.queue_offsets, "<i8").tobytes()
+
+
+def _own_queue_offset(record: memoryview) -> int:
+    return int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True)

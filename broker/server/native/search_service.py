@@ -1,0 +1,191 @@
+"""SearchService: a topic's messages by conditions. Searches run on the loop in bounded pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractContextManager, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+import grpc
+import numpy as np
+
+from broker.query.lacking import lacking_note
+from broker.query.search.conditions import (
+    DEPTH_MAX,
+    EVERYTHING,
+    TIME_MAX,
+    AllOf,
+    AnyOf,
+    Condition,
+    Has,
+    SearchQuery,
+)
+from broker.query.search.search import SearchPage, SearchPart, search_page, search_pages
+from broker.server.monitoring.traffic import Traffic
+from broker.server.turns import Turns
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import QUEUE_OFFSET_AT
+from trovemq_proto.v1 import search_pb2, search_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+NOTES_MAX: Final = 64
+
+_KINDS: Final = {
+    search_pb2.SEARCH_KEY: KEY,
+    search_pb2.SEARCH_UNIQUE_ID: UNIQUE_KEY,
+    search_pb2.SEARCH_TAG: TAG,
+    search_pb2.SEARCH_PROPERTY: PROPERTY,
+}
+
+
+@dataclass(slots=True)
+class SearchCounters:
+    """Since the start."""
+
+    searches: int = 0
+    search_entries: int = 0
+    search_scanned_bytes: int = 0
+
+
+class SearchService(search_pb2_grpc.SearchServiceServicer):
+    """The method is that of search.proto; every refusal is a TroveError. `one_more` counts a search while it
+    runs, together with other queries, and raises where too many do."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        one_more: Callable[[], AbstractContextManager[None]],
+        traffic: Traffic,
+        turns: Turns,
+    ) -> None:
+        self._store = store
+        self._one_more = one_more
+        self._traffic = traffic
+        self._turns = turns
+        self.counters: Final = SearchCounters()
+
+    async def Search(  # noqa: N802
+        self, request: search_pb2.SearchRequest, _context: Context
+    ) -> AsyncIterator[search_pb2.SearchPage]:
+        started = time.perf_counter()
+        response = "CANCELLED"
+        try:
+            async with aclosing(self._pages(request)) as pages:
+                async for page in pages:
+                    yield page
+            response = "OK"
+        except TroveError as error:
+            response = error.symbol
+            raise
+        finally:
+            self._traffic.answered("Search", response, started)
+
+    async def _pages(self, request: search_pb2.SearchRequest) -> AsyncGenerator[search_pb2.SearchPage, None]:
+        query = _query(request)
+        if request.messages_max < 0:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{request.messages_max} messages", field="messages_max")
+        with self._one_more():
+            self.counters.searches += 1
+            if request.explain:
+                page = search_page(self._store, query, cursor=request.cursor, explain=True)
+                yield _last(page, _Totals(page.parts))
+                return
+            totals: _Totals | None = None
+            pages = search_pages(self._store, query, messages_max=request.messages_max, cursor=request.cursor)
+            async for page in self._turns.each(pages):
+                totals = totals or _Totals(page.parts)
+                totals.add(page)
+                self.counters.search_entries += page.entries
+                self.counters.search_scanned_bytes += page.scanned_bytes
+                if page.last:
+                    if page.complete and (note := lacking_note(self._store, query.topic, query.begin)):
+                        totals.notes.append(note)
+                        page = replace(page, complete=False)  # noqa: PLW2901
+                    yield _last(page, totals)
+                    return
+                if page.records:
+                    yield _page(page)
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Of all pages of one answer; `parts` are the first one's."""
+
+    parts: tuple[SearchPart, ...]
+    entries: int = 0
+    scanned_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, page: SearchPage) -> None:
+        self.entries += page.entries
+        self.scanned_bytes += page.scanned_bytes
+        new = [note for note in page.notes if note not in self.notes]
+        self.notes += new[: NOTES_MAX - len(self.notes)]
+
+
+def _query(request: search_pb2.SearchRequest) -> SearchQuery:
+    where = _condition(request.where, DEPTH_MAX + 1) if request.HasField("where") else EVERYTHING
+    end = request.end or TIME_MAX
+    return SearchQuery(request.topic, where, request.begin, end, not request.oldest_first)
+
+
+def _condition(condition: search_pb2.SearchCondition, depth: int) -> Condition:
+    """`depth`: so deep it may be; what is deeper is refused here, before Python's own limit."""
+    if not depth:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"conditions more than {DEPTH_MAX} deep", field="where")
+    match condition.WhichOneof("condition"):
+        case "has":
+            has = condition.has
+            kind = _KINDS.get(has.field)
+            if kind is None:
+                raise TroveError(
+                    errors.REQUEST_ILLEGAL, f"search field {has.field} is unknown", field="where"
+                )
+            return Has(kind, has.value.encode(), has.is_prefix, has.name if kind == PROPERTY else "")
+        case "all_of":
+            return AllOf(tuple(_condition(part, depth - 1) for part in condition.all_of.parts))
+        case "any_of":
+            return AnyOf(tuple(_condition(part, depth - 1) for part in condition.any_of.parts))
+        case _:
+            raise TroveError(errors.REQUEST_ILLEGAL, "a condition is empty", field="where")
+
+
+def _page(page: SearchPage) -> search_pb2.SearchPage:
+    return search_pb2.SearchPage(records=b"".join(page.records), queue_offsets=_moved_offsets(page))
+
+
+def _last(page: SearchPage, totals: _Totals) -> search_pb2.SearchPage:
+    return search_pb2.SearchPage(
+        records=b"".join(page.records),
+        queue_offsets=_moved_offsets(page),
+        last=True,
+        complete=page.complete,
+        cursor=page.cursor,
+        parts=[
+            search_pb2.SearchPart(
+                index=part.index,
+                begin=part.begin,
+                end=part.end,
+                entries=part.entries,
+                at_least=part.at_least,
+            )
+            for part in totals.parts
+        ],
+        entries=totals.entries,
+        scanned_bytes=totals.scanned_bytes,
+        lag_bytes=page.lag_bytes,
+        notes=totals.notes,
+    )
+
+
+def _moved_offsets(page: SearchPage) -> bytes:
+    """Queue offset of each record, where one of them says another one of itself."""
+    own = [
+        int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True) for record in page.records
+    ]
+    return b"" if own == page.queue_offsets else np.asarray(page.queue_offsets, "<i8").tobytes()

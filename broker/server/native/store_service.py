@@ -1,0 +1,175 @@
+"""StoreService: the store of a broker that is at work, checked and copied.
+
+Both run beside requests, one of each at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from broker.server.native.store_backup import BackupRun
+from broker.server.native.store_scrub import begin_scrub, scrub_reply, scrub_steps
+from broker.server.pace import REPORT_S, Pace
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.threads import run_in_thread
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import store_pb2, store_pb2_grpc
+from trovemq_store.backup.copying import storage_error
+from trovemq_store.backup.writer import BackupWriter, checked_target
+from trovemq_store.check.findings import Finding
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+RATE_DEFAULT: Final = 64 << 20  # bytes a second
+RATE_MIN: Final = 1 << 10
+RATE_MAX: Final = 1 << 40
+_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+@dataclass(slots=True)
+class StoreCounters:
+    """Since the broker started."""
+
+    scrubs: int = 0
+    scrubbed_bytes: int = 0
+    scrub_damages: int = 0
+    backups: int = 0
+    backup_bytes: int = 0
+    backup_failures: int = 0
+
+
+class StoreService(store_pb2_grpc.StoreServiceServicer):
+    """The methods are those of store.proto; every refusal is a TroveError.
+
+    root: the store's directory. changing: held by whoever removes files of queues or segments. backup_root:
+    below it backups may be made; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        root: Path,
+        changing: asyncio.Lock,
+        clock_ms: Callable[[], int],
+        backup_root: Path | None = None,
+    ) -> None:
+        self._backup_root = backup_root
+        self._store = store
+        self._root = root
+        self._changing = changing
+        self._clock_ms = clock_ms
+        self._running: set[str] = set()
+        self.counters: Final = StoreCounters()
+
+    @contextmanager
+    def _only_one(self, what: str) -> Iterator[None]:
+        if what in self._running:
+            raise TroveError(errors.LIMIT_EXCEEDED, f"a {what} of this store is running")
+        self._running.add(what)
+        try:
+            yield
+        finally:
+            self._running.discard(what)
+
+    # --- scrub --------------------------------------------------------------------------------------
+    async def Scrub(  # noqa: N802
+        self, request: store_pb2.ScrubRequest, _context: Context
+    ) -> AsyncIterator[store_pb2.ScrubReply]:
+        rate = _checked_rate(request.bytes_per_second)
+        with self._only_one("scrub"):
+            found: list[Finding] = []
+            scrub = await begin_scrub(self._store, found)
+            told, counted = time.monotonic(), 0
+            try:
+                async with aclosing(scrub_steps(scrub, self._root, Pace(rate))) as steps:
+                    async for size in steps:
+                        self.counters.scrubbed_bytes += size
+                        self.counters.scrub_damages += scrub.findings.finding_count - counted
+                        counted = scrub.findings.finding_count
+                        if found or time.monotonic() - told > REPORT_S:
+                            told = time.monotonic()
+                            yield scrub_reply(scrub, found)
+                            found.clear()
+            finally:
+                self.counters.scrub_damages += scrub.findings.finding_count - counted
+            self.counters.scrubs += 1
+            yield scrub_reply(scrub, found, done=True)
+        get_logger().info(
+            "store.scrubbed", records=scrub.progress.records, damages=scrub.findings.finding_count
+        )
+
+    # --- backup -------------------------------------------------------------------------------------
+    async def Backup(  # noqa: N802
+        self, request: store_pb2.BackupRequest, _context: Context
+    ) -> AsyncIterator[store_pb2.BackupReply]:
+        rate = _checked_rate(request.bytes_per_second)
+        with self._only_one("backup"):
+            target = await run_in_thread(lambda: self._backup_target(request.directory))
+            writer = BackupWriter(self._root, target)
+            self._store.removal_holds += 1
+            whole = False
+            try:
+                run = BackupRun(self._store, self._changing, self._clock_ms, self._count_read)
+                async with aclosing(run.steps(writer, Pace(rate), link=not request.copy)) as replies:
+                    async for reply in replies:
+                        whole = reply.done
+                        yield reply
+            except OSError as error:
+                raise _failure(storage_error(error, "backup", target)) from error
+            finally:
+                self._store.removal_holds -= 1
+                if not whole:
+                    self.counters.backup_failures += 1
+                    await run_in_thread(writer.discard)
+            self.counters.backups += 1
+        get_logger().info("store.backed_up", directory=str(target))
+
+    def _backup_target(self, directory: str) -> Path:
+        """Raises REQUEST_ILLEGAL."""
+        if self._backup_root is None:
+            raise TroveError(
+                errors.REQUEST_ILLEGAL,
+                "backups are switched off: start the broker with backup_root, the directory to hold them",
+                field="directory",
+            )
+        target = checked_target(directory, self._root)
+        if not target.is_relative_to(self._backup_root.resolve()):
+            raise TroveError(
+                errors.REQUEST_ILLEGAL,
+                f"{target} is not below backup_root, {self._backup_root}",
+                field="directory",
+            )
+        return target
+
+    def _count_read(self, size: int) -> None:
+        self.counters.backup_bytes += size
+
+
+def _failure(error: StorageError) -> TroveError:
+    spec = errors.DISK_FULL if error.disk_full else errors.UNKNOWN_ERROR
+    if error.errno in _NOT_ALLOWED:
+        spec = errors.REQUEST_ILLEGAL
+    return TroveError(spec, f"the backup failed: {error}")
+
+
+def _checked_rate(bytes_per_second: int) -> int:
+    rate = bytes_per_second or RATE_DEFAULT
+    if not RATE_MIN <= rate <= RATE_MAX:
+        raise TroveError(
+            errors.REQUEST_ILLEGAL,
+            f"{rate} bytes a second are not in {RATE_MIN}..{RATE_MAX}",
+            field="bytes_per_second",
+        )
+    return rate

@@ -1,0 +1,181 @@
+"""BiographyService: what became of one message. The work is done on the loop in steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from broker.groups.consumer_state import ConsumerModel
+from broker.groups.filters.filter import Filter, parse_filter
+from broker.query.lacking import lacking_note
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.turns import Turns
+from broker.track.biography import Biographer, Biography
+from broker.track.copies import Copy, Location
+from broker.track.timeline import TimelineEvent
+from broker.track.verdicts import CONSUMED_REASONS, Members, Verdict
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
+from trovemq_store.engine.message_store import MessageStore
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+SYNC_WAIT_MAX_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BiographyParts:
+    """What the service works on. `durable` waits until the log is on disk up to a physical offset; `one_more`
+    counts a query while it runs, and raises where too many do; `turns` are those of all long work."""
+
+    store: MessageStore
+    model: ConsumerModel
+    registry: ClientRegistry
+    durable: Callable[[int], Awaitable[None]]
+    one_more: Callable[[], AbstractContextManager[None]]
+    turns: Turns
+    clock_ms: Callable[[], int]
+
+
+class BiographyService(biography_pb2_grpc.BiographyServiceServicer):
+    """The method is that of biography.proto; every refusal is a TroveError."""
+
+    def __init__(self, parts: BiographyParts) -> None:
+        self._parts = parts
+        self._biographer = Biographer(parts.store, parts.model, self._members_of, self._subscribed_groups)
+
+    async def Biography(  # noqa: N802
+        self, request: biography_pb2.BiographyRequest, _context: Context
+    ) -> biography_pb2.BiographyReply:
+        with self._parts.one_more():
+            await self._bring_events_to_disk()
+            steps = self._biographer.steps(_identifier(request), request.topic, self._parts.clock_ms)
+            found = await self._parts.turns.run(steps)
+            return _to_wire(found, lacking_note(self._parts.store, "", _first_ms(found)))
+
+    async def _bring_events_to_disk(self) -> None:
+        """What was done until now is in the answer. Where the disk does not take it, the answer says so."""
+        try:
+            self._parts.model.events.flush(self._parts.clock_ms())
+            async with asyncio.timeout(SYNC_WAIT_MAX_S):
+                await self._parts.durable(self._parts.store.end_offset)
+        except (TroveError, TimeoutError):
+            return
+
+    def _members_of(self, group: str, topic: str) -> Members:
+        members = self._parts.registry.members(group)
+        wanted = self._parts.registry.subscription(group, topic)
+        filters: list[Filter] = []
+        if wanted is not None:
+            try:
+                filters = [parse_filter(wanted.kind, wanted.expression)]
+            except TroveError:
+                filters = []  # one that cannot be read: its consumers get an error, and everything waits
+        return Members(
+            len(members),
+            sum(topic in member.description.subscriptions for member in members),
+            wanted.expression if wanted is not None else "",
+            filters,
+        )
+
+    def _subscribed_groups(self, topic: str) -> list[str]:
+        return [group for group, _ in self._parts.registry.subscriptions(topic=topic)]
+
+
+def _identifier(request: biography_pb2.BiographyRequest) -> str | Location:
+    match request.WhichOneof("identifier"):
+        case "id":
+            return request.id
+        case "location":
+            place = request.location
+            return Location(place.topic, place.queue_id, place.queue_offset)
+        case _:
+            raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
+
+
+def _first_ms(found: Biography) -> int:
+    """No copy was stored before it."""
+    return min(min(copy.born_ms, copy.store_ms) for life in found.lives for copy in life.copies)
+
+
+def _to_wire(found: Biography, lacks: str) -> biography_pb2.BiographyReply:
+    """`lacks`: why something of it may be missing; "" where nothing is."""
+    notes = [*found.notes, lacks] if lacks else found.notes
+    reply = biography_pb2.BiographyReply(complete=found.complete and not lacks, notes=notes)
+    for number, life in enumerate(found.lives, 1):
+        reply.copies.extend(_copy(number, copy) for copy in life.copies)
+        reply.events.extend(_event(number, event) for event in life.events)
+        reply.verdicts.extend(_verdict(number, verdict) for verdict in life.verdicts)
+    return reply
+
+
+def _copy(number: int, copy: Copy) -> biography_pb2.MessageCopy:
+    return biography_pb2.MessageCopy(
+        message=number,
+        role=copy.role,
+        topic=copy.topic,
+        queue_id=copy.queue_id,
+        queue_offset=copy.queue_offset,
+        physical_offset=copy.physical_offset,
+        size=copy.size,
+        offset_msg_id=copy.offset_msg_id,
+        unique_key=copy.unique_key,
+        keys=copy.keys,
+        tag=copy.tag,
+        born_timestamp=copy.born_ms,
+        born_host=copy.born_host,
+        store_timestamp=copy.store_ms,
+        store_host=copy.store_host,
+        reconsume_times=copy.reconsume_times,
+        group=copy.group,
+        producer_group=copy.producer_group,
+        message_group=copy.message_group,
+        deliver_timestamp=copy.deliver_ms,
+    )
+
+
+def _event(number: int, event: TimelineEvent) -> biography_pb2.BiographyEvent:
+    return biography_pb2.BiographyEvent(
+        message=number,
+        timestamp=event.time_ms,
+        kind=event.kind,
+        group=event.group,
+        client_id=event.client_id,
+        attempt=event.attempt,
+        until=event.until_ms,
+        count=event.count,
+        topic=event.topic,
+        queue_id=event.queue_id,
+        queue_offset=event.queue_offset,
+        detail=event.detail,
+    )
+
+
+def _verdict(number: int, verdict: Verdict) -> biography_pb2.GroupVerdict:
+    return biography_pb2.GroupVerdict(
+        message=number,
+        group=verdict.group,
+        reason=verdict.reason,
+        consumed=verdict.reason in CONSUMED_REASONS,
+        until=verdict.until_ms,
+        attempt=verdict.attempt,
+        client_id=verdict.client_id,
+        ahead=verdict.ahead,
+        ahead_estimated=verdict.ahead_estimated,
+        blocked_by=verdict.blocked_by,
+        committed=verdict.committed,
+        next_offset=verdict.next_offset,
+        online=verdict.online,
+        subscribed=verdict.subscribed,
+        filter=verdict.filter,
+        topic=verdict.topic,
+        queue_id=verdict.queue_id,
+        queue_offset=verdict.queue_offset,
+        detail=verdict.detail,
+    )

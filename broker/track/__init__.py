@@ -1,0 +1,1 @@
+"""What became of a message: its copies, deliveries, acknowledgements, and why a group has not consumed it."""

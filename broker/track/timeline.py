@@ -1,0 +1,300 @@
+"""The timeline of one life: what producer, broker and groups did with the message, in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from broker.track.copies import CONSUMABLE, Copy, CopyRole, Life
+from broker.track.history import Place
+from trovemq_store.events.codec import Event, EventKind
+
+
+class Happening(StrEnum):
+    """What happened. Names are stable: the protocol and JSON carry them."""
+
+    PRODUCED = "produced"
+    STORED = "stored"
+    DELAYED = "delayed"  # stored to wait until a time
+    RECALLED = "recalled"
+    WAIT_ENDED = "wait-ended"
+    PREPARED = "prepared"  # stored as a half message
+    CHECKED = "checked"
+    ROLLED_BACK = "rolled-back"
+    GIVEN_UP = "given-up"
+    COMMITTED = "committed"
+    RETRY_STORED = "retry-stored"
+    DEAD_LETTER_STORED = "dead-letter-stored"
+    CARRIED = "carried"
+    STARTED = "started"
+    DELIVERED = "delivered"
+    RENEWED = "renewed"
+    RELEASED = "released"
+    GIVEN_BACK = "given-back"
+    EXPIRED = "expired"
+    HELD = "held"
+    ACKNOWLEDGED = "acknowledged"
+    DROPPED = "dropped"  # consumed without being handed out again: filtered away now, or unreadable
+    PASSED_OVER = "passed-over"
+    DEAD_LETTERED = "dead-lettered"
+    RETRIED = "retried"
+    RESET = "reset"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEvent:
+    """`until_ms`: for which time the message waits or is invisible from then on; `count`: so many of them in
+    a row (renewals)."""
+
+    time_ms: int
+    kind: Happening
+    topic: str
+    queue_id: int
+    queue_offset: int
+    group: str = ""
+    client_id: str = ""
+    attempt: int = 0
+    until_ms: int = 0
+    count: int = 1
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Told:
+    """What the events say last of one group at one place. `result`: how it ended, None while it did not."""
+
+    result: Happening | None = None
+    result_ms: int = 0
+    attempt: int = 0
+    client_id: str = ""
+    lease: int = 0
+    until_ms: int = 0
+    renewed: bool = False
+    given_back: bool = False
+    is_out: bool = False  # delivered, and neither settled nor given back since
+
+
+_STORED_AS: Final = {
+    CopyRole.MESSAGE: Happening.STORED,
+    CopyRole.DELIVERED: Happening.STORED,
+    CopyRole.COMMITTED: Happening.COMMITTED,
+    CopyRole.DELAYED: Happening.DELAYED,
+    CopyRole.RECALL: Happening.RECALLED,
+    CopyRole.HALF: Happening.PREPARED,
+    CopyRole.GIVEN_UP: Happening.GIVEN_UP,
+    CopyRole.RETRY: Happening.RETRY_STORED,
+    CopyRole.DEAD_LETTER: Happening.DEAD_LETTER_STORED,
+    CopyRole.CARRIED: Happening.CARRIED,
+}
+
+
+def stored_events(life: Life) -> list[TimelineEvent]:
+    """That the message was produced, and each of its copies stored."""
+    events = []
+    first = life.copies[0]
+    if first.role in CONSUMABLE or first.role in (CopyRole.HALF, CopyRole.DELAYED):
+        by = f"by {first.born_host}"
+        if first.producer_group:
+            by += f" of producer group {first.producer_group}"
+        events.append(_of_copy(first, first.born_ms, Happening.PRODUCED, by))
+    stored = (
+        _of_copy(copy, copy.store_ms, _STORED_AS[copy.role], _stored_detail(copy)) for copy in life.copies
+    )
+    return [*events, *stored]
+
+
+def _of_copy(copy: Copy, time_ms: int, kind: Happening, detail: str) -> TimelineEvent:
+    return TimelineEvent(
+        time_ms=time_ms,
+        kind=kind,
+        topic=copy.topic,
+        queue_id=copy.queue_id,
+        queue_offset=copy.queue_offset,
+        group=copy.group,
+        until_ms=copy.deliver_ms,
+        detail=detail,
+    )
+
+
+def _stored_detail(copy: Copy) -> str:
+    where = f"at {copy.store_host}, {copy.size} bytes at {copy.physical_offset} of the log"
+    if copy.role is CopyRole.DELIVERED:
+        return f"its waiting time is over; {where}"
+    if copy.is_moved:
+        return f"appended again, because its segment was to go; {where}"
+    if copy.role in (CopyRole.RETRY, CopyRole.DEAD_LETTER):
+        return f"after {copy.reconsume_times} deliveries; {where}"
+    return where
+
+
+class GroupEvents:
+    """The events of groups, made into a timeline; `told` is what they say last, by (group, place)."""
+
+    def __init__(self) -> None:
+        self.timeline: list[TimelineEvent] = []
+        self.told: dict[tuple[str, Place], Told] = {}
+
+    def add(self, found: Iterable[tuple[Place, Event]]) -> None:
+        """In log order."""
+        for place, event in found:
+            self._add_one(place, event)
+
+    def expire(self, group: str, place: Place, now_ms: int) -> None:
+        """The group's last delivery is over, and nothing came of it."""
+        told = self.told.get((group, place))
+        if told is not None and told.is_out:
+            self._say_expired(place, group, told, now_ms)
+
+    def _add_one(self, place: Place, event: Event) -> None:
+        if event.kind is EventKind.TIMER_ENDED:
+            self._say(place, event, Happening.WAIT_ENDED)
+        elif event.kind is EventKind.TRANSACTION_CHECKED:
+            detail = "the producer was asked what became of the transaction"
+            self._say(place, event, Happening.CHECKED, attempt=event.attempt, detail=detail)
+        elif event.kind is EventKind.FORGOTTEN:
+            if self.told.pop((event.group, place), None) is not None:
+                self._say(place, event, Happening.FORGOTTEN, detail="the group or the topic was deleted")
+        else:
+            self._add_of_group(place, event, self.told.setdefault((event.group, place), Told()))
+
+    def _add_of_group(self, place: Place, event: Event, told: Told) -> None:
+        names_it = event.offset <= place.offset < event.offset + event.count
+        if event.kind in (EventKind.STARTED, EventKind.RESET):
+            self._turn(place, event, told)
+        elif event.kind is EventKind.ADVANCED or not names_it:
+            told.result, told.result_ms = Happening.PASSED_OVER, event.time_ms
+            self._say(place, event, Happening.PASSED_OVER, detail="its filter did not take the message")
+        elif event.kind is EventKind.RECEIVED:
+            self._receive(place, event, told)
+        elif event.kind is EventKind.CHANGED:
+            self._change(place, event, told)
+        elif event.kind is EventKind.HELD:
+            self._say(place, event, Happening.HELD, detail="it waits for what is in flight before it")
+        elif event.kind is EventKind.MOVED:
+            return  # the record that was carried says it
+        else:
+            self._settle(place, event, told)
+
+    def _turn(self, place: Place, event: Event, told: Told) -> None:
+        """The group's offset was set."""
+        behind = event.offset > place.offset
+        kind = Happening.STARTED if event.kind is EventKind.STARTED else Happening.RESET
+        fresh = Told(kind, event.time_ms) if behind else Told()
+        if behind or kind is Happening.RESET:
+            where = "behind the message" if behind else "to the message or before it"
+            self._say(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
+        self.told[event.group, place] = fresh
+
+    def _receive(self, place: Place, event: Event, told: Told) -> None:
+        if told.is_out:
+            self._say_expired(place, event.group, told, event.time_ms)
+        self.told[event.group, place] = Told(
+            attempt=event.attempt,
+            client_id=event.client_id,
+            lease=event.lease,
+            until_ms=event.until,
+            renewed=event.renewed,
+            is_out=True,
+        )
+        self._say(
+            place,
+            event,
+            Happening.DELIVERED,
+            client_id=event.client_id,
+            attempt=event.attempt,
+            until_ms=event.until,
+        )
+
+    def _say_expired(self, place: Place, group: str, told: Told, now_ms: int) -> None:
+        told.is_out = False
+        self.timeline.append(
+            TimelineEvent(
+                time_ms=min(told.until_ms, now_ms),
+                kind=Happening.EXPIRED,
+                topic=place.topic,
+                queue_id=place.queue_id,
+                queue_offset=place.offset,
+                group=group,
+                client_id=told.client_id,
+                attempt=told.attempt,
+                detail="not acknowledged in time",
+            )
+        )
+
+    def _change(self, place: Place, event: Event, told: Told) -> None:
+        kind, detail = Happening.GIVEN_BACK, "it comes again then"
+        if event.lease == told.lease:
+            kind = Happening.RENEWED if event.renewed else Happening.RELEASED
+            detail = "" if event.renewed else "its client is gone, or held it for too long"
+        told.given_back = kind is Happening.GIVEN_BACK
+        told.is_out = not told.given_back
+        told.lease, told.until_ms, told.renewed = event.lease, event.until, event.renewed
+        told.attempt = event.attempt
+        client_id = event.client_id or told.client_id
+        if kind is Happening.RENEWED and self._renew(place, event):
+            return
+        self._say(
+            place,
+            event,
+            kind,
+            client_id=client_id,
+            attempt=event.attempt,
+            until_ms=event.until,
+            detail=detail,
+        )
+
+    def _renew(self, place: Place, event: Event) -> bool:
+        """True where the renewal before was this group's too: one entry tells of both."""
+        last = self.timeline[-1] if self.timeline else None
+        if last is None or last.kind is not Happening.RENEWED or last.group != event.group:
+            return False
+        if (last.topic, last.queue_id, last.queue_offset) != place[:3]:
+            return False
+        self.timeline[-1] = replace(last, time_ms=event.time_ms, until_ms=event.until, count=last.count + 1)
+        return True
+
+    def _settle(self, place: Place, event: Event, told: Told) -> None:
+        kind, detail = Happening.ACKNOWLEDGED, ""
+        if event.kind is EventKind.DEAD_LETTERED:
+            kind, detail = Happening.DEAD_LETTERED, f"after {event.attempt} deliveries"
+            if told.is_out:
+                self._say_expired(place, event.group, told, event.time_ms)
+        elif event.kind is EventKind.RETRIED:
+            kind, detail = Happening.RETRIED, "the broker stopped: it goes on as a retry message"
+        elif not event.lease:
+            kind, detail = (
+                Happening.DROPPED,
+                "its filter does not take the message any more, or it is damaged",
+            )
+        told.result, told.result_ms, told.is_out = kind, event.time_ms, False
+        told.attempt = event.attempt or told.attempt
+        self._say(place, event, kind, client_id=told.client_id, attempt=told.attempt, detail=detail)
+
+    def _say(
+        self,
+        place: Place,
+        event: Event,
+        kind: Happening,
+        *,
+        client_id: str = "",
+        attempt: int = 0,
+        until_ms: int = 0,
+        detail: str = "",
+    ) -> None:
+        self.timeline.append(
+            TimelineEvent(
+                time_ms=event.time_ms,
+                kind=kind,
+                topic=place.topic,
+                queue_id=place.queue_id,
+                queue_offset=place.offset,
+                group=event.group,
+                client_id=client_id,
+                attempt=attempt,
+                until_ms=until_ms,
+                detail=detail,
+            )
+        )
