@@ -1,6 +1,6 @@
 """Settings of one broker as a process: what it listens on, what it is called, how its store is kept.
 
-Sizes in bytes, times in milliseconds. `broker.settings` adds what it does for producers and consumers.
+Sizes in bytes, times in milliseconds. `broker.daemon.settings` adds what it does for producers and consumers.
 """
 
 from __future__ import annotations

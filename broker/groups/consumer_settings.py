@@ -1,4 +1,4 @@
-"""What delivery, timers and transactions must know, as plain values. `broker.settings` makes this.
+"""What delivery, timers and transactions must know, as plain values. `broker.daemon.settings` makes this.
 
 RocketMQ's name of each value stands beside it.
 """

@@ -1,6 +1,6 @@
 """What the engine must know to open a store: sizes, limits and switches, as plain values.
 
-`broker.settings` reads files, environment and command line and makes this; tests make it directly.
+`broker.daemon.settings` reads files, environment and command line and makes this; tests make it directly.
 RocketMQ's name of each value stands beside it.
 """
 

@@ -44,7 +44,7 @@ PID_SIZE: Final = 8
 PR_SET_CHILD_SUBREAPER: Final = 36
 DAEMON: Final = ("trovemq_daemon.cli", "uvicorn.protocols.http.h11_impl", "uvloop")
 PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
-    "broker": ("broker.app", "broker.daemon.rocketmq_keys", *DAEMON),
+    "broker": ("broker.daemon.app", "broker.daemon.rocketmq_keys", *DAEMON),
     "nameserver": ("nameserver.app", *DAEMON),
     "trovemq.cli": ("trovemq.cli.app", "trovemq.client"),
     "broker.tools": (

@@ -366,7 +366,7 @@ class NameserverServices(Calls):
 def in_process() -> Iterator[None]:
     """Clock, threads and loggers of the daemons' modules, for services that live in the test's process."""
     with ExitStack() as stack:
-        for module in ("broker.services", "broker.daemon.rocketmq_services"):
+        for module in ("broker.daemon.services", "broker.daemon.rocketmq_services"):
             stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
         stack.enter_context(patch("broker.produce.group_commit.ThreadPoolExecutor", InlineExecutor))
         stack.enter_context(patch("broker.server.pace.time", SimpleNamespace(monotonic=_loop_time)))
