@@ -170,7 +170,9 @@ class MessageStore(StoreReading):
         try:
             physical_offset = self._place(batch.nbytes, internal)
             first = self._next_queue_offset(topic, queue_id)
-        except StorageError as error:  # before anything was written: see ARCHITECTURE.md, disk errors
+        except (
+            StorageError
+        ) as error:  # before anything was written: docs/internals/durability.md, "Disk errors"
             raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         timestamp = self._next_timestamp(now_ms)
         buffer = data if isinstance(data, bytearray) else bytearray(data)

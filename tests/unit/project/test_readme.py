@@ -1,4 +1,4 @@
-"""The README keeps its promises: the example runs, the layout is the tree's, the links lead somewhere."""
+"""The first pages keep their promises: example, layout, links and commands are as the tree has them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from trovemq.testing import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE_LINES_MAX = 15
+EXAMPLE_LINES_MAX = 12
+NOT_PACKAGES = ("__main__", "settings")  # modules, in the contract
 PAGES = [
     "README.md",
     "ARCHITECTURE.md",
@@ -71,13 +73,36 @@ def test_links_lead_to_files(name: str) -> None:
     assert missing == []
 
 
-def test_the_layout_is_the_trees() -> None:
-    table = page("README.md").split("## What is where", 1)[1].split("\n## ", 1)[0]
-    first_column = "\n".join(re.findall(r"^\|([^|]*)\|", table, flags=re.MULTILINE))
-    named = set(re.findall(r"`([a-z_/]+)/`", first_column))
-    assert [folder for folder in named if not (ROOT / folder).is_dir()] == []
-    rooms = {f"broker/{path.parent.name}" for path in (ROOT / "broker").glob("*/__init__.py")}
-    assert rooms - named == set(), "a room without a line in the table"
+def layout() -> list[list[str]]:
+    """The folders of each row of ARCHITECTURE.md's table."""
+    table = page("ARCHITECTURE.md").split("## Layout", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", table, flags=re.MULTILINE)
+    return [re.findall(r"`([a-z_/]+)/`", row) for row in rows]
+
+
+def test_the_layout_names_every_package_and_none_that_is_not_there() -> None:
+    named = [folder for row in layout() for folder in row]
+    places = [ROOT / "broker", ROOT / "store/trovemq_store"]
+    packages = [path.parent for place in places for path in place.glob("*/__init__.py")]
+    assert sorted(
+        [*(path.relative_to(ROOT).as_posix() for path in packages), "proto/trovemq_proto"]
+    ) == sorted(named)
+
+
+def test_the_layout_has_the_order_of_the_import_contract() -> None:
+    contracts = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    for container, folder in (("broker", "broker"), ("trovemq_store", "store/trovemq_store")):
+        (layers,) = [one["layers"] for one in contracts if one.get("containers") == [container]]
+        wanted = [{name for name in layer.split(" | ") if name not in NOT_PACKAGES} for layer in layers]
+        rows = [
+            {name.rpartition("/")[2] for name in row if name.startswith(f"{folder}/")} for row in layout()
+        ]
+        assert [row for row in rows if row] == [layer for layer in wanted if layer]
+
+
+def test_the_first_pages_are_short() -> None:
+    assert len(page("README.md").splitlines()) <= 150
+    assert len(page("ARCHITECTURE.md").splitlines()) <= 170
 
 
 def test_the_commands_exist() -> None:
