@@ -192,6 +192,9 @@ class FaultyFileSystem:
         self.check("sync_directory", directory)
         self.inner.sync_directory(directory)
 
+    def sync_all(self) -> bool:
+        return False  # so that each sync can fail
+
     def lock(self, path: str) -> None:
         self.check("lock", path)
         self.inner.lock(path)

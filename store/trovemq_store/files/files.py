@@ -166,6 +166,11 @@ class FileSystem(Protocol):
 
     def sync_directory(self, directory: str) -> None: ...
 
+    def sync_all(self) -> bool:
+        """Brings everything that was written, and all names, to disk in one call. False: the system cannot do
+        that, or something failed, and each file is to be synced. May run in any thread."""
+        ...
+
     def lock(self, path: str) -> None:
         """Takes the exclusive POSIX lock on byte 0 of `path` (made if missing). EAGAIN where it is held."""
         ...

@@ -110,6 +110,7 @@ class GuardedFileSystem:
         self.total_bytes = inner.total_bytes
         self.modified_ms = inner.modified_ms
         self.check_trees = inner.check_trees
+        self.sync_all = inner.sync_all
 
     # --- the reserve --------------------------------------------------------------------------------
     def refill(self) -> None:

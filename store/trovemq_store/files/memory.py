@@ -216,6 +216,9 @@ class MemoryFileSystem:
         self._synced_names = {path: c for path, c in self._synced_names.items() if not inside(path)}
         self._synced_names.update({path: c for path, c in self._files.items() if inside(path)})
 
+    def sync_all(self) -> bool:
+        return False
+
     def lock(self, path: str) -> None:
         if checked_path(path) in self._locked:
             raise StorageError("lock", path, errno.EAGAIN)

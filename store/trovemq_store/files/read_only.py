@@ -166,6 +166,9 @@ class ReadOnlyFileSystem:
     def sync_directory(self, directory: str) -> None:
         _refuse("sync_directory", directory)
 
+    def sync_all(self) -> bool:
+        return False
+
     def lock(self, path: str) -> None:
         _refuse("lock", path)
 

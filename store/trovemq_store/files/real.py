@@ -21,6 +21,7 @@ from trovemq_store.files.files import Buffer, File, FileHead, StorageError, Writ
 from trovemq_store.files.lmdb_trees import LmdbTrees, check_structure
 from trovemq_store.files.paths import checked_path, parent_directory
 from trovemq_store.files.trees import Trees
+from trovemq_store.files.whole_sync import WholeSync
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 # Longer writes make the kernel take large folios. On a machine that hands its free memory back to a host
@@ -204,6 +205,7 @@ class RealFileSystem:
         with storage_errors("create", str(root)):
             self._root.mkdir(parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
+        self._whole: WholeSync | None = None
         self._prefix = str(self._root)
 
     def _absolute(self, path: str) -> str:
@@ -332,6 +334,10 @@ class RealFileSystem:
         finally:
             os.close(descriptor)
 
+    def sync_all(self) -> bool:
+        """Only while the store's lock is held: then what failed since it was taken is known."""
+        return self._whole is not None and self._whole.run()
+
     def lock(self, path: str) -> None:
         absolute = self._absolute(path)
         with storage_errors("open", path):
@@ -345,11 +351,17 @@ class RealFileSystem:
                 os.close(descriptor)
                 raise
         self._locks[path] = descriptor
+        if self._whole is None:
+            with storage_errors("open", ""):
+                self._whole = WholeSync(self._prefix)
 
     def unlock(self, path: str) -> None:
         descriptor = self._locks.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
+        if self._whole is not None and not self._locks:
+            self._whole.close()
+            self._whole = None
 
     def free_bytes(self) -> int:
         with storage_errors("statvfs", str(self._root)):

@@ -12,10 +12,14 @@ Invariants
 from __future__ import annotations
 
 import errno
+from typing import Final
 
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.paths import parent_directory
+
+MANY: Final = 512
+"""More files and directories are synced with the whole file system, which costs as much as a few of them."""
 
 
 class DirtyFiles:
@@ -49,6 +53,8 @@ class DirtyFiles:
             raise self._failure
         paths = _drain(self._paths) if only is None else only
         directories = _drain(self._directories)
+        if len(paths) + len(directories) > MANY and self._files.sync_all():
+            return
         try:
             for path in paths:
                 fault_point("projections.before_file")
