@@ -17,6 +17,8 @@ import pytest
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.consumer_state import ConsumerModel
 from broker.groups.delivery.request import ReceiveRequest
+from broker.groups.group_lag import GroupLags
+from broker.groups.group_standing import standing_steps
 from broker.groups.timers import rocketmq_files
 from broker.groups.transactions.records import GIVEN_UP_TOPIC
 from broker.query.search_offset import search_offset
@@ -26,8 +28,10 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log.retention import ClosedSegment, DiskUse, RetentionPolicy, decide
+from trovemq_store.log.segment_age import closed_segments
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 HOUR_MS: Final = 3_600_000
@@ -204,14 +208,15 @@ class Run:
         self.check_transactions()
         self.store.flush_projections()
 
-    def restart(self, number: int) -> None:
-        """A kill now, a clean stop then."""
-        if number % 2:
+    def restart(self, *, killed: bool, clock_step_ms: int = 0) -> None:
+        """A kill or a clean stop; the clock may be set while nothing runs."""
+        if killed:
             self.files = self.files.after_process_kill()
         else:
             self.model.hand_back(self.now_ms)
             self.store.close(self.now_ms)
             self.leases.clear()  # what is in flight becomes retry messages with their own times
+        self.now_ms += clock_step_ms
         self.store = MessageStore.open(self.files, SETTINGS, self.now_ms)
         self.model = ConsumerModel.open(self.store, self.files, CONSUMERS, self.now_ms)
 
@@ -270,12 +275,57 @@ def run_scenario(scenario: Scenario, number: int) -> None:
         run.now_ms += step_ms
         run.step(index)
         if index == len(steps) // 2:
-            run.restart(number)
+            run.restart(killed=number % 2 == 1)
     run.check_store_times()
     run.check_index_names()
     run.drain()
     run.check_store_times()
     assert run.count > 0, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("back_ms", [1_000, HOUR_MS, 3_653 * DAY_MS, NOW_MS, NOW_MS + DAY_MS])
+def test_a_clock_that_is_set_back_between_stop_and_start(
+    back_ms: int, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store times stay where they were until the clock reaches them. What a killed broker had in flight, and
+    timers that wait, come by the clock: later by as much as it went back, and each once."""
+    monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 4_096)
+    run = Run(NOW_MS)
+    for index in range(20):
+        run.now_ms += 10
+        run.step(index)
+    last_ms = run.store.last_store_timestamp
+    run.restart(killed=killed, clock_step_ms=-back_ms)
+    assert run.store.last_store_timestamp >= last_ms
+    for index in range(20):
+        run.now_ms += 10
+        run.step(index)
+    run.check_store_times()
+    assert set(run.times[-20:]) == {run.store.last_store_timestamp}, "they stand still, and do not go back"
+    check_ages(run)
+    run.restart(killed=killed)
+    run.drain()
+    run.check_store_times()
+
+
+def check_ages(run: Run) -> None:
+    """None that is shown is below 0, and nothing is old enough to go."""
+    states = run.model.delivery.pair_table.states()
+    for standing in finished(standing_steps(run.store, states, run.now_ms, 100)).values():
+        assert standing.ready >= 0
+        assert standing.in_flight >= 0
+    for topic in ("orders", "tasks"):
+        progress, delayed = run.model.delivery.progress, run.model.timers.pending_of
+        lags = GroupLags(run.store, progress, lambda group, topic: (), delayed)
+        assert all(
+            lag.lag_ms >= 0 and lag.lag >= 0 for lag in finished(lags.steps("workers", [topic], run.now_ms))
+        )
+    policy = RetentionPolicy(hours=frozenset(range(24)))
+    closed = closed_segments(run.store.files, run.store.closed_segments())
+    hour, disk = 4, DiskUse(1_000, 900)
+    assert decide(closed, policy, disk, min_offset=0, hour=hour, now_ms=run.now_ms).count == 0
 
 
 def test_a_clock_ten_years_ahead_lets_retention_remove_what_is_old_by_it() -> None:

@@ -60,7 +60,9 @@ def _retry_copy(
     copy = replace(NewRecord.copy_of(message, name, 0), reconsume_times=deliveries)
     first_pop = message.properties.get(FIRST_POP_TIME_PROPERTY) or str(received_ms)
     copy = context.writer.informed(copy, {FIRST_POP_TIME_PROPERTY: first_pop})
-    if visible_ms <= now_ms:
+    if visible_ms <= max(
+        now_ms, 0
+    ):  # no timer has a time before 1970, which a clock that was never set shows
         return copy
     context.store.topics.ensure_internal(WHEEL_TOPIC, 1, now_ms=now_ms)
     delayed = delayed_record(copy, visible_ms, now_ms)
