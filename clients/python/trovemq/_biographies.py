@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trovemq._links import Links
-from trovemq._queries import NOT_ANSWERED, outcomes_of
+from trovemq._queries import outcomes_of
+from trovemq._query_merge import NOT_ANSWERED
 from trovemq._wire.biography import Place, biography
 from trovemq.biography_model import BiographyEvent, GroupVerdict, MessageBiography, MessageCopy
 from trovemq_proto import errors

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trovemq._arguments import check_optional_text, check_text
 from trovemq._links import Links
-from trovemq._queries import TIME_MAX, Queries
-from trovemq._query_merge import KeyQuestion
+from trovemq._queries import TIME_MAX, KeyQuestion, Queries
 from trovemq._searching import Searches
 from trovemq._wire.searches import SearchQuestion
 from trovemq.answers import GetAnswer, QueryAnswer

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trovemq._links import Links
-from trovemq._paging import all_messages, connections_to_ask
-from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
-from trovemq._query_merge import BrokerSource, KeyQuestion, merge_newest_first
-from trovemq._wire.convert import FoundRecords
+from trovemq._query_cursor import Place
+from trovemq._query_merge import NOT_ANSWERED, MergedQuery, all_messages, decoded, merged_answer
+from trovemq._wire.connection import Connection
+from trovemq._wire.convert import FoundRecords, QueryPageAnswer
 from trovemq.answers import GetAnswer, QueryAnswer
 from trovemq.model import BrokerInfo, QueueOffsets
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import (
     Message,
-    RecordBatch,
     decode_offset_msg_id,
-    decode_received,
     format_host,
     looks_like_offset_msg_id,
     pack_host,
@@ -31,9 +27,19 @@ from trovemq_proto.records import (
 MESSAGES_MAX = 10_000  # of one answer
 TIME_MAX = (1 << 63) - 1
 KINDS = ("key", "unique", "tag")
-NOT_ANSWERED = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVICE_NOT_AVAILABLE)
 
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuestion:
+    """What is looked for; `kind` is key, unique or tag, times are epoch ms and inclusive."""
+
+    topic: str
+    key: str
+    kind: str
+    begin: int
+    end: int
 
 
 class Queries:
@@ -76,37 +82,31 @@ class Queries:
         self, question: KeyQuestion, count_max: int, cursor: str | None, broker: str | None
     ) -> QueryAnswer:
         _check(question, count_max)
-        digest = query_digest(
-            question.topic, question.key, question.kind, question.begin, question.end, broker
-        )
-        places = decode_cursor(cursor, digest) if cursor else {}
-        sources = self._sources(question, count_max, places, broker)
-        messages = await merge_newest_first(sources, count_max)
-        missing = [source.missing for source in sources]
-        if all(missing) and missing[0] is not None:
-            raise missing[0]
-        unreachable = tuple(source.name for source in sources if source.unreachable)
-        done = all(source.place.done for source in sources)
-        complete = done and not any(source.place.lacking for source in sources)
-        timestamp, physical_offset = _oldest_update(sources)
+
+        def ask(_name: str, connection: Connection, place: Place) -> AsyncIterator[QueryPageAnswer]:
+            return connection.query_pages(
+                question.topic,
+                question.key,
+                question.kind,
+                begin=question.begin,
+                end=question.end,
+                messages_max=place.page_size,
+                cursor=place.cursor,
+            )
+
+        identity = (question.topic, question.key, question.kind, question.begin, question.end)
+        query = MergedQuery(question.topic, broker, identity, ask)
+        found = await merged_answer(self._links, query, count_max, cursor)
+        timestamp, physical_offset = _oldest_update([pages[-1] for pages in found.answers if pages])
         return QueryAnswer(
-            tuple(messages),
-            complete,
-            None if done else encode_cursor(digest, {source.name: source.place for source in sources}),
+            found.messages,
+            found.complete,
+            found.cursor,
             timestamp,
             physical_offset,
-            unreachable,
-            (*(note for source in sources for note in source.notes), *body_notes(messages)),
+            found.unreachable,
+            found.notes,
         )
-
-    def _sources(
-        self, question: KeyQuestion, page_size: int, places: dict[str, Place], broker: str | None
-    ) -> list[BrokerSource]:
-        brokers = connections_to_ask(self._links, question.topic, broker, places)
-        return [
-            BrokerSource(name, connection, question, places.get(name, Place(page_size=page_size)))
-            for name, connection in brokers.items()
-        ]
 
     def query_all(
         self, question: KeyQuestion, page_size: int, broker: str | None
@@ -179,26 +179,6 @@ class _Found:
         )
 
 
-def body_notes(messages: Iterable[Message]) -> Iterator[str]:
-    """A remark on each message whose body could not be had."""
-    for message in messages:
-        if message.body_error:
-            place = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
-            yield f"the body of {message.message_id} ({place}) is left out: {message.body_error}"
-
-
-def decoded(records: bytes, queue_offsets: NDArray[np.int64] | None) -> list[Message]:
-    """The messages of a reply's records."""
-    if not records:
-        return []
-    batch = RecordBatch.split(records)
-    if queue_offsets is None:
-        return list(batch.received())
-    return [
-        decode_received(batch.record(i), queue_offset=int(offset)) for i, offset in enumerate(queue_offsets)
-    ]
-
-
 async def outcomes_of(calls: Iterable[Awaitable[_Result]]) -> list[_Result | TroveError]:
     """Every call's result, or its TroveError; anything else is raised."""
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -239,6 +219,7 @@ def _check(question: KeyQuestion, count_max: int) -> None:
         raise TroveError(errors.REQUEST_ILLEGAL, f"max={count_max} is not in 1..{MESSAGES_MAX}")
 
 
-def _oldest_update(sources: Sequence[BrokerSource]) -> tuple[int, int]:
-    updates = [source.index_last_update for source in sources if source.index_last_update is not None]
+def _oldest_update(pages: Sequence[QueryPageAnswer]) -> tuple[int, int]:
+    """(timestamp, physical offset) of the index that is furthest behind."""
+    updates = [(page.index_last_update_timestamp, page.index_last_update_physical_offset) for page in pages]
     return min(updates, default=(0, 0))

@@ -1,56 +1,98 @@
-"""One key query over all brokers of a topic: each gives its messages newest first, and so does the merge."""
+"""One query over all brokers of a topic, by key or by conditions: each broker gives its messages in the order
+of time, a page at a time, and so does the merge."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
-from trovemq._query_cursor import Place
+import numpy as np
+from numpy.typing import NDArray
+
+from trovemq._links import Links
+from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
 from trovemq._wire.connection import Connection
-from trovemq._wire.convert import QueryPageAnswer
+from trovemq.answers import QueryAnswer
+from trovemq.search_model import SearchAnswer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message, RecordBatch
+from trovemq_proto.records import Message, RecordBatch, decode_received
+
+NOT_ANSWERED = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVICE_NOT_AVAILABLE)
+
+
+class AnswerPage(Protocol):
+    """A page of one broker's answer; what follows `last` is set on the last page only."""
+
+    @property
+    def records(self) -> bytes: ...
+
+    @property
+    def queue_offsets(self) -> NDArray[np.int64] | None: ...
+
+    @property
+    def last(self) -> bool: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def cursor(self) -> str: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+PageT = TypeVar("PageT", bound=AnswerPage)
 
 
 @dataclass(frozen=True, slots=True)
-class KeyQuestion:
-    """What is looked for; `kind` is key, unique or tag, times are epoch ms and inclusive."""
+class MergedQuery(Generic[PageT]):
+    """What is asked of every broker of a topic.
+
+    Attributes:
+        topic: The topic.
+        broker: Only this one is asked; None: all.
+        identity: Tells the query's cursors from another's.
+        ask: The pages that one broker answers with from a place on, the last one marked.
+        newest_first: The order; else the oldest comes first.
+    """
 
     topic: str
-    key: str
-    kind: str
-    begin: int
-    end: int
+    broker: str | None
+    identity: tuple[object, ...]
+    ask: Callable[[str, Connection, Place], AsyncIterator[PageT]]
+    newest_first: bool = True
 
 
 @dataclass(slots=True)
-class BrokerSource:
-    """One broker's messages, newest first, a page at a time.
+class _BrokerSource(Generic[PageT]):
+    """One broker's messages in the order of the answer, a page at a time.
 
     Attributes:
         name: The broker.
         connection: Its connection; None where it is in no route (then it is unreachable).
-        place: Where the query stands: what was handed out so far.
-        unreachable: It did not answer; what it has is not in the answer.
+        place: Where the query stands: what was given to the merge so far.
+        answers: The last page of each call.
+        unreachable: It did not answer; its messages are not in the answer.
     """
 
     name: str
     connection: Connection | None
-    question: KeyQuestion
+    query: MergedQuery[PageT]
     place: Place
+    answers: list[PageT] = field(default_factory=list)
     unreachable: bool = False
     missing: TroveError | None = None  # TOPIC_NOT_FOUND
-    notes: list[str] = field(default_factory=list)
-    index_last_update: tuple[int, int] | None = None  # timestamp, physical offset
-    _waiting: deque[Message] = field(default_factory=deque)
+    waiting: deque[Message] = field(default_factory=deque)
     _after: Place | None = None  # the place once the current page is used up
 
     async def fill(self) -> None:
         """Asks for pages until a message waits or nothing more is there. Raises TroveError."""
-        while not self._waiting and not self.unreachable:
+        while not self.waiting and not self.unreachable:
             if self._after is not None:
                 self.place, self._after = self._after, None
             if self.place.done:
@@ -66,68 +108,149 @@ class BrokerSource:
         except TroveError as error:
             if error.spec is errors.TOPIC_NOT_FOUND:
                 self.missing, self._after = error, Place(done=True)
-            elif error.spec in (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT):
-                self._waiting.clear()
+            elif error.spec in NOT_ANSWERED:
+                self.waiting.clear()
                 self.unreachable = True
             else:
                 raise
 
     async def _read_pages(self, connection: Connection) -> None:
-        question, place = self.question, self.place
-        pages = connection.query_pages(
-            question.topic,
-            question.key,
-            question.kind,
-            begin=question.begin,
-            end=question.end,
-            messages_max=place.page_size,
-            cursor=place.cursor,
-        )
-        async for page in pages:
-            for message in RecordBatch.split(page.records).received() if page.records else ():
-                if place.last is None or message.physical_offset < place.last:
-                    self._waiting.append(message)
+        async for page in self.query.ask(self.name, connection, self.place):
+            messages = decoded(page.records, page.queue_offsets)
+            self.waiting += [message for message in messages if self._is_new(message.physical_offset)]
             if page.last:
-                self._finish(page)
+                done = page.complete or not page.cursor
+                self._after = Place(page.cursor, None, self.place.page_size, done, done and not page.complete)
+                self.answers.append(page)
                 return
         raise TroveError(errors.BROKER_UNREACHABLE, f"{self.name} ended its answer without a last page")
 
-    def _finish(self, page: QueryPageAnswer) -> None:
-        self.notes += [f"{self.name}: {note}" for note in page.notes]
-        self.index_last_update = (page.index_last_update_timestamp, page.index_last_update_physical_offset)
-        done = page.complete or not page.cursor
-        self._after = Place(page.cursor, None, self.place.page_size, done, done and not page.complete)
-
-    @property
-    def head(self) -> Message | None:
-        """The newest message that waits."""
-        return self._waiting[0] if self._waiting else None
+    def _is_new(self, physical_offset: int) -> bool:
+        """Whether it was not given to the merge before, from the same page."""
+        last = self.place.last
+        if last is None:
+            return True
+        return physical_offset < last if self.query.newest_first else physical_offset > last
 
     def pop(self) -> Message:
-        """Hands out the newest message that waits."""
-        message = self._waiting.popleft()
-        place = self.place
-        self.place = Place(place.cursor, message.physical_offset, place.page_size)
-        if not self._waiting and self._after is not None:
+        """The next message that waits."""
+        message = self.waiting.popleft()
+        self.place = Place(self.place.cursor, message.physical_offset, self.place.page_size)
+        if not self.waiting and self._after is not None:
             self.place, self._after = self._after, None
         return message
 
 
-async def merge_newest_first(sources: Sequence[BrokerSource], count_max: int) -> list[Message]:
-    """Up to `count_max` messages of all sources by falling store time. Raises TroveError."""
+@dataclass(frozen=True, slots=True)
+class MergedAnswer(Generic[PageT]):
+    """One page of all brokers together; the fields are those of QueryAnswer and SearchAnswer.
+
+    Attributes:
+        answers: The last page of each call, by broker.
+    """
+
+    messages: tuple[Message, ...]
+    complete: bool
+    cursor: str | None
+    unreachable: tuple[str, ...]
+    notes: tuple[str, ...]
+    answers: tuple[list[PageT], ...]
+
+
+async def merged_answer(
+    links: Links, query: MergedQuery[PageT], count_max: int, cursor: str | None
+) -> MergedAnswer[PageT]:
+    """Up to `count_max` messages of all brokers, from a cursor on. Raises TroveError."""
+    digest = query_digest(*query.identity, query.broker)
+    places = decode_cursor(cursor, digest) if cursor else {}
+    sources = [
+        _BrokerSource(name, connection, query, places.get(name, Place(page_size=count_max)))
+        for name, connection in _connections_to_ask(links, query.topic, query.broker, places).items()
+    ]
+    messages = await _merged(sources, count_max, query.newest_first)
+    missing = [source.missing for source in sources]
+    if all(missing) and missing[0] is not None:
+        raise missing[0]
+    done = all(source.place.done for source in sources)
+    notes = [f"{source.name}: {note}" for source in sources for page in source.answers for note in page.notes]
+    return MergedAnswer(
+        tuple(messages),
+        done and not any(source.place.lacking for source in sources),
+        None if done else encode_cursor(digest, {source.name: source.place for source in sources}),
+        tuple(source.name for source in sources if source.unreachable),
+        (*notes, *_body_notes(messages)),
+        tuple(source.answers for source in sources),
+    )
+
+
+async def _merged(
+    sources: Collection[_BrokerSource[PageT]], count_max: int, newest_first: bool
+) -> list[Message]:
+    """Up to `count_max` messages of all sources by store time. Raises TroveError."""
     found: list[Message] = []
     await asyncio.gather(*(source.fill() for source in sources))
+    choose = max if newest_first else min
     while len(found) < count_max:
-        waiting = [source for source in sources if source.head is not None]
+        waiting = [source for source in sources if source.waiting]
         if not waiting:
             break
-        source = max(waiting, key=_age)
+        source = choose(waiting, key=lambda one: (one.waiting[0].store_timestamp, one.name))
         found.append(source.pop())
-        if source.head is None and len(found) < count_max:
+        if not source.waiting and len(found) < count_max:
             await source.fill()
     return found
 
 
-def _age(source: BrokerSource) -> tuple[int, str]:
-    assert source.head is not None
-    return source.head.store_timestamp, source.name
+def _connections_to_ask(
+    links: Links, topic: str, broker: str | None, begun: Collection[str]
+) -> dict[str, Connection | None]:
+    """By name, in its order: each broker of the topic in the routes, each where an answer had begun, and each
+    that was lost while this client watched. None where no route leads there."""
+    live = {info.name: info for info in links.routes.brokers_of(topic, broker)}
+    live |= {info.name: info for info in links.routes.brokers() if info.name in begun}
+    lost = links.routes.lost_brokers_of(topic) if broker is None else []
+    return {
+        name: links.connection(live[name]) if name in live else None
+        for name in sorted({*live, *begun, *lost})
+    }
+
+
+async def all_messages(
+    ask: Callable[[str | None], Awaitable[QueryAnswer | SearchAnswer]],
+) -> AsyncGenerator[Message, None]:
+    """Of all pages; `ask` answers from a cursor on. TroveError BROKER_UNREACHABLE, MESSAGES_REMOVED_EARLY
+    after the messages that were found."""
+    cursor: str | None = None
+    while True:
+        answer = await ask(cursor)
+        for message in answer.messages:
+            yield message
+        if answer.unreachable:
+            names = ", ".join(answer.unreachable)
+            text = f"the answer is not complete: no answer from {names}"
+            raise TroveError(errors.BROKER_UNREACHABLE, text, brokers=names)
+        if answer.complete:
+            return
+        if answer.cursor is None:
+            raise TroveError(errors.MESSAGES_REMOVED_EARLY, "; ".join(answer.notes))
+        cursor = answer.cursor
+
+
+def _body_notes(messages: Iterable[Message]) -> Iterator[str]:
+    """A remark on each message whose body could not be had."""
+    for message in messages:
+        if message.body_error:
+            place = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
+            yield f"the body of {message.message_id} ({place}) is left out: {message.body_error}"
+
+
+def decoded(records: bytes, queue_offsets: NDArray[np.int64] | None) -> list[Message]:
+    """The messages of a reply's records."""
+    if not records:
+        return []
+    batch = RecordBatch.split(records)
+    if queue_offsets is None:
+        return list(batch.received())
+    return [
+        decode_received(batch.record(i), queue_offset=int(offset)) for i, offset in enumerate(queue_offsets)
+    ]

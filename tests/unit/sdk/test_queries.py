@@ -122,6 +122,16 @@ async def test_an_unreachable_broker_is_named_and_can_be_asked_later(
     assert times_of(rest.messages) == [4, 2]
 
 
+async def test_a_key_query_failed_as_a_whole_when_one_broker_was_closing(
+    nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    FakeIndex(broker, [1, 3])
+    FakeIndex(other, [2, 4]).failure = TroveError(errors.SERVICE_NOT_AVAILABLE)
+    client = await connect(nameserver)
+    answer = await client.query("orders", "k")
+    assert (times_of(answer.messages), answer.complete, answer.unreachable) == ([3, 1], False, ("b2",))
+
+
 async def test_a_broker_that_left_the_routes_is_missed(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:

@@ -59,6 +59,7 @@ class QueryPageAnswer:
     index_last_update_timestamp: int
     index_last_update_physical_offset: int
     notes: tuple[str, ...]
+    queue_offsets: None = None  # each record says its own
 
 
 def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
