@@ -157,10 +157,12 @@ generated: setup ## Generated code and pages are what their sources give
 	@$(RUN) -m pytest -q tests/unit/project/test_generated.py
 
 # --- things that are made ---------------------------------------------------------------------------
+# Of RocketMQ's protocol the messages only: broker and SDK name its methods themselves.
 .PHONY: proto
 proto: setup ## Generate the protocol's Python code from the .proto files
-	@$(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) \
-	  --pyi_out=$(PROTO_OUT) $(wildcard proto/trovemq_proto/v1/*.proto proto/trovemq_proto/rocketmq/v2/*.proto)
+	@protoc=($(RUN) -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT)); \
+	  "$${protoc[@]}" --grpc_python_out=$(PROTO_OUT) proto/trovemq_proto/v1/*.proto; \
+	  "$${protoc[@]}" proto/trovemq_proto/rocketmq/v2/*.proto
 	@$(RUN) -m grpc_tools.protoc -I rpc --python_out=$(RPC_OUT) --pyi_out=$(RPC_OUT) rpc/trovemq_rpc/interop/interop.proto
 
 .PHONY: docs
