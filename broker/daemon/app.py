@@ -20,7 +20,13 @@ from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.daemon.recovery_log import log_recovery
 from broker.daemon.rocketmq_services import RocketmqServices
-from broker.daemon.services import RoutedTopics, StoreServices, clock_ms, open_consumer_model
+from broker.daemon.services import (
+    RoutedTopics,
+    StoreServices,
+    clock_ms,
+    failures_that_end,
+    open_consumer_model,
+)
 from broker.daemon.settings import BrokerSettings
 from broker.groups.consumer_state import ConsumerModel
 from broker.maintenance.consumer_tasks import log_copy_failures
@@ -36,8 +42,6 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 from trovemq_daemon.tls import identity_for, log_identity
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
@@ -48,7 +52,6 @@ from trovemq_proto.v1 import (
 )
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import StorageError
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings
 
@@ -231,15 +234,10 @@ def open_store(
 ) -> MessageStore:
     """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
     started = time.perf_counter()
-    try:
+    with failures_that_end("the store cannot be opened"):
         store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
         files = RealFileSystem(settings.store_path)
         store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
-    except StorageError as error:
-        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
-        raise TroveError(spec, f"the store cannot be opened: {error}") from error
-    except TroveError as error:
-        raise _ending(error) from error
     report = store.recovery
     get_logger().info(
         "store.opened",
@@ -261,23 +259,13 @@ def close_store(store: MessageStore, model: ConsumerModel | None) -> None:
 
     Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers.
     """
-    try:
+    with failures_that_end("the store was not closed cleanly"):
         try:
             if model is not None and not store.failed:
                 model.hand_back(clock_ms())
                 log_copy_failures(model)
         finally:
             store.close(clock_ms())
-    except StorageError as error:
-        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
-        raise TroveError(spec, f"the store was not closed cleanly: {error}") from error
-    except TroveError as error:
-        raise _ending(error) from error
-
-
-def _ending(error: TroveError) -> TroveError:
-    """A call to the disk that failed is tried again while the broker runs; at its start or end it ends it."""
-    return TroveError(errors.STORE_FAILED, error.message) if error.spec is errors.UNKNOWN_ERROR else error
 
 
 def installed_version() -> str:

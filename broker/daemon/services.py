@@ -6,7 +6,8 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from broker.admin.group_changes import GroupChanges
@@ -49,7 +50,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import UniqueKeyGenerator
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.failures import storage_errors
 from trovemq_store.topics.names import is_system_topic
 from trovemq_store.topics.topics import TopicConfig
 
@@ -247,15 +248,21 @@ class StoreServices:
 
 def open_consumer_model(store: MessageStore, settings: BrokerSettings) -> ConsumerModel:
     """Blocks while it reads what is owed. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
-    try:
+    with failures_that_end("the store cannot be opened"):
         return ConsumerModel.open(store, store.files, settings.consumer_settings(), clock_ms())
-    except StorageError as error:
-        spec = errors.DISK_FULL if error.disk_full else errors.STORE_FAILED
-        raise TroveError(spec, f"the store cannot be opened: {error}") from error
+
+
+@contextmanager
+def failures_that_end(what: str) -> Iterator[None]:
+    """A call to the disk that failed is tried again while the broker runs; at its start or stop it ends it.
+    Then TroveError DISK_FULL, STORE_FAILED."""
+    try:
+        with storage_errors(what, errors.STORE_FAILED):
+            yield
     except TroveError as error:
-        if error.spec is errors.UNKNOWN_ERROR:  # a call to the disk failed
-            raise TroveError(errors.STORE_FAILED, error.message) from error
-        raise
+        if error.spec is not errors.UNKNOWN_ERROR:
+            raise
+        raise TroveError(errors.STORE_FAILED, error.message) from error
 
 
 class RoutedTopics:

@@ -18,6 +18,7 @@ from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
 CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
@@ -117,6 +118,5 @@ async def make_segments_ahead(store: MessageStore, appended: asyncio.Event) -> N
 
 
 def _wait_out(event: str, error: StorageError) -> None:
-    if error.sync_failed:
-        raise TroveError(errors.STORE_FAILED, str(error)) from error
+    raise_failed_sync(error)
     get_logger().warning(event, reason=str(error))

@@ -17,6 +17,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
 Clock = Callable[[], int]
@@ -147,8 +148,7 @@ async def save_snapshots(
                 await durable(work.log_end)
                 await run_in_thread(work.run)
         except StorageError as error:
-            if error.sync_failed:
-                raise TroveError(errors.STORE_FAILED, str(error)) from error
+            raise_failed_sync(error)
             model.snapshot_failures += 1
             get_logger().warning("consumers.snapshot_not_saved", reason=str(error))
         except TroveError as error:

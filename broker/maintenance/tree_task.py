@@ -13,9 +13,8 @@ from typing import Final
 
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
 STEP_BYTES_BUSY: Final = 1 << 20
@@ -89,8 +88,7 @@ class TreeTask:
         )
 
     async def _wait_out(self, error: StorageError) -> None:
-        if error.sync_failed:
-            raise TroveError(errors.STORE_FAILED, str(error)) from error
+        raise_failed_sync(error)
         if not self.failure:
             get_logger().warning("store.trees_behind", reason=f"searches scan the log: {error}")
         self.failure = str(error)

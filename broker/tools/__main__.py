@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -150,11 +151,8 @@ def repair_command(
 ) -> None:
     """Makes consume queues and key index anew from the log; the log is only read, damaged records stay."""
     opened = _open(store, set_)
-    try:
+    with _failures_exit():
         done = repair(opened.view, store)
-    except (TroveError, StorageError) as error:
-        _warn(f"error: {error}")
-        raise typer.Exit(EXIT_FINDINGS) from error
     for damage in done.damages:
         path, offset = opened.view.log_place(damage.physical_offset)
         _warn(
@@ -178,12 +176,8 @@ def restore_command(
     as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
 ) -> None:
     """Makes a store from a backup: every file is compared with its SHA-256, and the whole store verified."""
-    try:
+    with _failures_exit():
         manifest = restore(backup, store, _check_restored)
-    except (TroveError, StorageError, OSError) as error:
-        _warn(f"error: {error}")
-        illegal = isinstance(error, TroveError) and error.spec is errors.REQUEST_ILLEGAL
-        raise typer.Exit(EXIT_USAGE if illegal else EXIT_FINDINGS) from error
     summary = {
         "broker": manifest.broker,
         "createdMs": manifest.created_ms,
@@ -255,13 +249,21 @@ def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
     return EXIT_FINDINGS if scan.damages or scan.unreadable else EXIT_FINE
 
 
-def _print(objects: Iterable[Mapping[str, object]]) -> None:
+@contextmanager
+def _failures_exit() -> Iterator[None]:
+    """What cannot be done goes to standard error, and ends the command."""
     try:
+        yield
+    except (TroveError, StorageError, OSError) as error:
+        _warn(f"error: {error}")
+        illegal = isinstance(error, TroveError) and error.spec is errors.REQUEST_ILLEGAL
+        raise typer.Exit(EXIT_USAGE if illegal else EXIT_FINDINGS) from error
+
+
+def _print(objects: Iterable[Mapping[str, object]]) -> None:
+    with _failures_exit():
         for each in objects:
             _line(json.dumps(each))
-    except (TroveError, StorageError) as error:
-        _warn(f"error: {error}")
-        raise typer.Exit(EXIT_FINDINGS) from error
 
 
 def _line(text: str) -> None:

@@ -8,7 +8,6 @@ arrives as the JVM's, with its kind lost).
 
 from __future__ import annotations
 
-import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
 from trovemq_spark.job import Progress
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.files import DISK_FULL_NUMBERS, StorageError
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -25,7 +24,6 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 _EXPECTED: Final = (TroveError, StorageError, OSError)
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,8 @@ class Failure:
         """DISK_FULL or STORE_FAILED where the system told it."""
         if isinstance(error, TroveError):
             return cls(error.spec, error.message, error.fields)
-        return cls(errors.DISK_FULL if error.errno in _NO_ROOM else errors.STORE_FAILED, str(error), {})
+        spec = errors.DISK_FULL if error.errno in DISK_FULL_NUMBERS else errors.STORE_FAILED
+        return cls(spec, str(error), {})
 
     def error(self) -> TroveError:
         return TroveError(self.spec, self.message, **self.fields)

@@ -28,6 +28,7 @@ from trovemq_store.backup.copying import storage_error
 from trovemq_store.backup.writer import BackupWriter, checked_target
 from trovemq_store.check.findings import Finding
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.failures import reported
 from trovemq_store.files.files import StorageError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -158,10 +159,8 @@ class StoreService(store_pb2_grpc.StoreServiceServicer):
 
 
 def _failure(error: StorageError) -> TroveError:
-    spec = errors.DISK_FULL if error.disk_full else errors.UNKNOWN_ERROR
-    if error.errno in _NOT_ALLOWED:
-        spec = errors.REQUEST_ILLEGAL
-    return TroveError(spec, f"the backup failed: {error}")
+    illegal = error.errno in _NOT_ALLOWED
+    return reported(error, "the backup failed", errors.REQUEST_ILLEGAL if illegal else errors.UNKNOWN_ERROR)
 
 
 def _checked_rate(bytes_per_second: int) -> int:

@@ -18,7 +18,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import AppendResult, MessageStore
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.failures import storage_errors
 
 RESOLUTIONS: Final = (v2.TRANSACTION_RESOLUTION_UNSPECIFIED, v2.COMMIT, v2.ROLLBACK)
 
@@ -84,9 +84,7 @@ class Ender:
         if parts.group_commit.full:
             await parts.group_commit.room()
         parts.appender.check_running()
-        try:
+        with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             result = write(parts.clock_ms())
-        except StorageError as error:
-            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         if result is not None:
             await parts.group_commit.acknowledgeable(result.end)

@@ -32,7 +32,7 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.record_writer import NewRecord
-from trovemq_store.files.files import StorageError
+from trovemq_store.files.failures import storage_errors
 from trovemq_store.topics.message_kinds import check_kind
 from trovemq_store.topics.topics import TopicConfig
 
@@ -246,10 +246,8 @@ class _Send:
 
     def _due_ms_of_original(self, result: AppendResult) -> int | None:
         """Of a duplicate: its original is what can be recalled. None where that was not delayed."""
-        try:
+        with storage_errors("the original cannot be read", errors.UNKNOWN_ERROR):
             return self._parts.timers.due_ms_at(result.physical_offset)
-        except StorageError as error:
-            raise TroveError(errors.UNKNOWN_ERROR, f"the original cannot be read: {error}") from error
 
     def _record(self, ready: OutgoingMessage, queue_id: int) -> NewRecord:
         return NewRecord(
@@ -264,10 +262,8 @@ class _Send:
     def _written(self, unique_key: str, write: Callable[[], AppendResult]) -> AppendResult:
         """What write() stored, or the original of a duplicate."""
         deduplication = self._parts.appender.deduplication
-        try:
+        with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             result = deduplication.once(self._topic, unique_key.encode(), self._now_ms, write)
-        except StorageError as error:
-            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         self._parts.traffic.appended(self._topic, result.record_count, result.bytes_written)
         return result
 

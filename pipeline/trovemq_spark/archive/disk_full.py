@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_spark.storage import Place
-
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from trovemq_store.files.files import DISK_FULL_NUMBERS
 
 
 @contextmanager
@@ -20,7 +17,7 @@ def disk_full_told(place: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in DISK_FULL_NUMBERS:
             raise
         raise TroveError(
             errors.DISK_FULL,

@@ -28,8 +28,8 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_store.engine.append_result import AppendResult, only_duplicates
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.files.files import StorageError
 from trovemq_store.index.trees.producer_sequences import SEQUENCE_MAX, Numbered, check_producer_id, numbers_of
 from trovemq_store.index.trees.producers import Gap, Judged
 from trovemq_store.index.trees.store_trees import StoreTrees
@@ -40,6 +40,8 @@ OnDuplicate = Callable[[str, bytes], None]
 """Told of each duplicate: the topic and the id."""
 OnGap = Callable[[str, Gap], None]
 """Told of numbers that a producer has left out, by topic."""
+
+_UNREAD: Final = "the ids cannot be looked up"
 
 
 class Deduplication:
@@ -152,10 +154,8 @@ class Deduplication:
             text = f"topic {topic} is not deduplicated: give it the option deduplicate, or do not number"
             raise TroveError(errors.REQUEST_ILLEGAL, text, topic=topic)
         trees = self._judge(topic, 0)
-        try:
+        with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
             found = trees.producers.highest(topic, producer, self._now(now_ms) - window_ms) + 1
-        except StorageError as error:
-            raise _unread(error) from error
         if found > SEQUENCE_MAX:
             text = f"producer {producer.decode()} has used its last sequence: take another id"
             raise TroveError(errors.PRODUCER_SEQUENCE_ILLEGAL, text)
@@ -181,10 +181,8 @@ class Deduplication:
     def _known(
         self, trees: StoreTrees, topic: str, window_ms: int, ids: list[bytes], now_ms: int
     ) -> dict[bytes, Known]:
-        try:
+        with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
             return trees.unique_ids.find(topic, window_ms, ids, self._now(now_ms))
-        except StorageError as error:
-            raise _unread(error) from error
 
     def _judged(
         self,
@@ -202,10 +200,8 @@ class Deduplication:
         left = [each for each in numbered if each.record not in known and each.record not in repeats]
         if not left:
             return Judged(known, repeats)
-        try:
+        with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
             judged = trees.producers.judge(topic, self._now(now_ms) - window_ms, left, ids)
-        except StorageError as error:
-            raise _unread(error) from error
         judged.known |= known
         for index, first in repeats.items():  # whose first one may be a duplicate by its number
             if first in judged.known:
@@ -272,10 +268,6 @@ def disabled(topic: str) -> TroveError:
         "option deduplicate to off",
         topic=topic,
     )
-
-
-def _unread(error: StorageError) -> TroveError:
-    return TroveError(errors.UNKNOWN_ERROR, f"the ids cannot be looked up: {error}")
 
 
 def _repeats(ids: list[bytes]) -> dict[int, int]:

@@ -36,6 +36,7 @@ from trovemq_store.engine.reading import StoreReading
 from trovemq_store.engine.store_checkpoint import QueueEnds, StoreMarks
 from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 from trovemq_store.engine.trim import StoreTrim
+from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import Buffer, FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem, reserve_chunk_size
@@ -101,15 +102,13 @@ class MessageStore(StoreReading):
         """
         names = IndexFileNames(now_ms)
         guarded = GuardedFileSystem(files, reserve_chunk_size(settings.commit_log_file_size))
-        try:
+        with storage_errors("the store cannot be opened", errors.STORE_FAILED):
             store = cls(open_store(guarded, settings, names, process_id), names, guarded)
             try:
                 store._start()
             except BaseException:
                 store._release(stopped=False)
                 raise
-        except StorageError as error:
-            raise _store_error(f"the store cannot be opened: {error}", error) from error
         return store
 
     def _start(self) -> None:
@@ -167,13 +166,10 @@ class MessageStore(StoreReading):
         OS_PAGE_CACHE_BUSY, STORE_FAILED, UNKNOWN_ERROR; then nothing was written and no queue offset used up.
         """
         self._check_writable()
-        try:
+        # Nothing is written yet: docs/internals/durability.md, "Disk errors".
+        with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             physical_offset = self._place(batch.nbytes, internal)
             first = self._next_queue_offset(topic, queue_id)
-        except (
-            StorageError
-        ) as error:  # before anything was written: docs/internals/durability.md, "Disk errors"
-            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         timestamp = self._next_timestamp(now_ms)
         buffer = data if isinstance(data, bytearray) else bytearray(data)
         patched = patch_batch(
@@ -205,11 +201,9 @@ class MessageStore(StoreReading):
         TroveError as append(); then nothing was written and no queue offset used up.
         """
         self._check_writable()
-        try:
+        with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             physical_offset = self._place(len(run.data), internal=False)
             firsts = {queue: self._next_queue_offset(*queue) for queue in run.queues}
-        except StorageError as error:
-            raise TroveError(errors.UNKNOWN_ERROR, f"the append failed: {error}") from error
         timestamp = self._next_timestamp(now_ms)
         patched = run.patch(
             physical_offset,
@@ -514,7 +508,3 @@ class MessageStore(StoreReading):
                 always.callback(self.trees.close)
             if self.key_index is not None:
                 always.callback(self.key_index.close if stopped else self.key_index.close_files)
-
-
-def _store_error(message: str, error: StorageError) -> TroveError:
-    return TroveError(errors.DISK_FULL if error.disk_full else errors.STORE_FAILED, message)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from trovemq_store.files.trees import Trees
 
 Buffer = bytes | bytearray | memoryview
+
+DISK_FULL_NUMBERS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StorageError(Exception):
@@ -42,7 +44,7 @@ class StorageError(Exception):
 
     @property
     def disk_full(self) -> bool:
-        return self.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return self.errno in DISK_FULL_NUMBERS
 
     @property
     def sync_failed(self) -> bool:

@@ -22,10 +22,10 @@ from contextlib import suppress
 from enum import Enum
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BLANK_SIZE, blank_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import STORE_TIMESTAMP_END
+from trovemq_store.files.failures import reported
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import Buffer, FileSystem, StorageError
 from trovemq_store.log.segments import DIRECTORY, Segment, Segments, SpareWork
@@ -126,8 +126,7 @@ class CommitLog:
             self._dirty_end = max(self._dirty_end, physical_offset + len(data))
             with suppress(StorageError):
                 self._zero_dirty(segment)
-            spec = errors.DISK_FULL if error.disk_full else errors.UNKNOWN_ERROR
-            raise TroveError(spec, f"the append failed: {error}") from error
+            raise reported(error, "the append failed", errors.UNKNOWN_ERROR) from error
 
     def _zero_dirty(self, segment: Segment) -> None:
         if self._dirty_end > self.end:

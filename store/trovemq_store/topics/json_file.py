@@ -15,6 +15,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.failures import reported
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.paths import parent_directory
@@ -88,9 +89,8 @@ class JsonFile:
             fault_point("json.after_content")
         except StorageError as error:
             self._take_back()
-            spec = errors.STORE_FAILED if error.sync_failed else errors.UNKNOWN_ERROR
-            spec = errors.DISK_FULL if error.disk_full else spec
-            raise TroveError(spec, f"{self.path} was not saved: {error}", file=self.path) from error
+            what = f"{self.path} was not saved"
+            raise reported(error, what, errors.UNKNOWN_ERROR, file=self.path) from error
         self._content = content
 
     def _take_back(self) -> None:

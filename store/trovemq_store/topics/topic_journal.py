@@ -36,6 +36,7 @@ from zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.failures import reported
 from trovemq_store.files.files import Buffer, File, FileSystem, StorageError
 from trovemq_store.files.paths import parent_directory
 from trovemq_store.topics.lax_json import JsonObject, object_member
@@ -144,9 +145,7 @@ class TopicJournal:
         try:
             self._write(data)
         except StorageError as error:
-            spec = errors.STORE_FAILED if error.sync_failed else errors.UNKNOWN_ERROR
-            spec = errors.DISK_FULL if error.disk_full else spec
-            raise TroveError(spec, f"{PATH} was not written: {error}", file=PATH) from error
+            raise reported(error, f"{PATH} was not written", errors.UNKNOWN_ERROR, file=PATH) from error
         self._position += len(data)
         self._number = number
 

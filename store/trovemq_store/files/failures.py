@@ -1,0 +1,47 @@
+"""What a call to the disk that failed is in the table of errors: the one place that maps StorageError.
+
+| what failed | error |
+| --- | --- |
+| a write for which there is no room | DISK_FULL |
+| a sync | STORE_FAILED: nothing is acknowledged any more |
+| any other call | `otherwise`: STORE_FAILED at a start or stop, UNKNOWN_ERROR while the store runs |
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from trovemq_proto import errors
+from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_store.files.files import StorageError
+
+
+def reported(error: StorageError, what: str, otherwise: ErrorSpec, **fields: str) -> TroveError:
+    """`what` says in a few words what failed, e.g. "the append failed"."""
+    spec = errors.STORE_FAILED if error.sync_failed else otherwise
+    spec = errors.DISK_FULL if error.disk_full else spec
+    return TroveError(spec, f"{what}: {error}", **fields)
+
+
+def raise_failed_sync(error: StorageError) -> None:
+    """TroveError STORE_FAILED where a sync failed; any other call may be tried again."""
+    if error.sync_failed:
+        raise TroveError(errors.STORE_FAILED, str(error)) from error
+
+
+class storage_errors:  # noqa: N801 (reads as a statement; a generator would cost each append a microsecond)
+    """`with storage_errors("the append failed", errors.UNKNOWN_ERROR):` raises what reported() makes."""
+
+    __slots__ = ("_otherwise", "_what")
+
+    def __init__(self, what: str, otherwise: ErrorSpec) -> None:
+        self._what, self._otherwise = what, otherwise
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StorageError):
+            raise reported(error, self._what, self._otherwise) from error
