@@ -6,13 +6,16 @@ Order of life: listen (nothing is served yet) - open and recover the store - ser
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
 from broker.cluster.registration import Registrations, RegistrationSettings
@@ -42,6 +45,8 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 from trovemq_daemon.tls import identity_for, log_identity
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.v1 import (
     admin_pb2_grpc,
@@ -52,6 +57,7 @@ from trovemq_proto.v1 import (
 )
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings
 
@@ -234,7 +240,7 @@ def open_store(
 ) -> MessageStore:
     """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
     started = time.perf_counter()
-    with failures_that_end("the store cannot be opened"):
+    with failures_that_end("the store cannot be opened"), _failures_of(settings.store_path):
         store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
         files = RealFileSystem(settings.store_path)
         store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
@@ -252,6 +258,25 @@ def open_store(
     )
     log_recovery(get_logger(), store)
     return store
+
+
+@contextmanager
+def _failures_of(store: Path) -> Iterator[None]:
+    """Says which store could not be opened, and what to do where this process may not write to it."""
+    try:
+        yield
+    except (StorageError, TroveError) as error:
+        cause = error if isinstance(error, StorageError) else error.__cause__
+        locked = isinstance(error, TroveError) and error.spec is errors.STORE_LOCKED
+        if locked or not isinstance(cause, StorageError):
+            raise
+        what = f"the store {store} cannot be opened: {cause}"
+        if cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            what += (
+                "; a broker writes to its store: let it, or give it another one (broker.tools verify, dump "
+                "and export read a store that nobody may write to)"
+            )
+        raise TroveError(errors.DISK_FULL if cause.disk_full else errors.STORE_FAILED, what) from error
 
 
 def close_store(store: MessageStore, model: ConsumerModel | None) -> None:

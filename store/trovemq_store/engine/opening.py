@@ -173,6 +173,12 @@ class _Opening:
             on_failure.callback(projection.close_files)
 
     def _check_form(self) -> None:
+        if self._files.exists(LOCK_PATH.upper()) and LOCK_PATH.upper() not in self._files.list(""):
+            raise TroveError(
+                errors.STORE_FAILED,
+                "the store's file system takes LOCK for lock: topics whose names differ in case alone would "
+                "have the same files. Put the store on one that tells them apart",
+            )
         for name in UNSUPPORTED_DIRECTORIES:
             if self._files.list(name):
                 raise TroveError(errors.STORE_NEWER, f"the store has {name}/, a form that is not supported")

@@ -9,8 +9,19 @@ from msgspec import structs
 
 from broker.query.key_query import KeyQuery
 from broker.query.query_by_key import query_page
-from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
+from tests.support.engine import (
+    NOW_MS,
+    SMALL,
+    SMALL_SYNC,
+    append,
+    flush,
+    open_store,
+    read_queue,
+    record,
+    send,
+)
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT
@@ -19,6 +30,7 @@ from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.paths import parent_directory
 from trovemq_store.log import state
 
 
@@ -275,3 +287,25 @@ def test_files_without_a_crc_are_those_of_an_earlier_version() -> None:
     assert b"crc32" not in files.read_bytes(state.PATH)
     assert saved is not None
     assert state.load(files) == saved
+
+
+class FoldingFiles(MemoryFileSystem):
+    """Upper and lower case are one, as on many disks of macOS and Windows."""
+
+    def exists(self, path: str) -> bool:
+        names = {name.lower() for name in self.list(parent_directory(path))}
+        return path.rpartition("/")[2].lower() in names
+
+
+def test_topics_of_one_name_but_for_case_shared_their_files() -> None:
+    """Where the file system does not tell them apart the store does not open, and says why."""
+    with pytest.raises(TroveError, match="tells them apart") as refused:
+        open_store(FoldingFiles())
+    assert refused.value.spec is errors.STORE_FAILED
+    store = open_store(MemoryFileSystem())
+    store.topics.create("Orders", queue_count=1)
+    for topic in ("orders", "Orders"):
+        append(store, record(topic.encode(), topic=topic), topic=topic)
+    flush(store)
+    store.dispatch()
+    assert [message.body for message in read_queue(store, "Orders")] == [b"Orders"]
