@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.support.engine import record
 from trovemq_proto.records import RecordBatch, RecordState, patch_batch, scan_run
-from trovemq_proto.records.batch import Buffer
+from trovemq_proto.records.columns import Buffer
 from trovemq_store.files.files import FileSystem
 from trovemq_store.log.projection import DispatchBatch
 

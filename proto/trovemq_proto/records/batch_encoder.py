@@ -19,8 +19,8 @@ from zlib_ng.zlib_ng import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.columns import SMALL_BATCH_MAX
 from trovemq_proto.records.encode import encode_record, host_flags, topic_field
-from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
 from trovemq_proto.records.internal_properties import Writer
 from trovemq_proto.records.layout import (
     BODY_CRC_AT,

@@ -65,6 +65,11 @@ def strided(data: memoryview, dtype: str, at: int, count: int, stride: int) -> N
     return np.ndarray((count,), dtype, data, at, (stride,))
 
 
+def strided_rows(data: memoryview, at: int, count: int, width: int, stride: int) -> NDArray[np.uint8]:
+    """`count` rows of `width` bytes, `stride` bytes apart, the first at byte `at`; a view."""
+    return np.ndarray((count, width), np.uint8, data, at, (stride, 1))
+
+
 def sliding(data: memoryview, dtype: str) -> NDArray[np.signedinteger]:
     """The integer that begins at each byte of `data`; a view. Index it with arrays, never take() it."""
     return np.ndarray((len(data) - int(dtype[-1]) + 1,), dtype, data, 0, (1,))

@@ -8,11 +8,12 @@ non-empty piece of KEYS, `topic#T#tags`. Source: RocketMQ 5.4.0, CommitLog, Inde
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.columns import SMALL_BATCH_MAX, RecordColumns
 from trovemq_proto.records.fields import RecordFields, store_timestamp
 from trovemq_proto.records.hashes import POWERS, fold_hashes, index_hash, java_hash, row_hashes, utf16_units
 from trovemq_proto.records.layout import (
@@ -29,11 +30,6 @@ from trovemq_proto.records.properties import parse_properties
 from trovemq_proto.records.property_scan import PropertyScan, Slices
 from trovemq_proto.records.uniform_properties import Span, UniformProperties
 
-if TYPE_CHECKING:
-    from trovemq_proto.records.batch import RecordBatch
-
-SMALL_BATCH_MAX: Final = 4
-"""Up to so many records plain Python is faster than NumPy's overhead."""
 Prefixes = np.uint32 | NDArray[np.uint32]
 
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
@@ -50,7 +46,7 @@ class IndexEntries(NamedTuple):
     hashes: NDArray[np.int32]
 
 
-def tags_codes(batch: RecordBatch) -> NDArray[np.int64]:
+def tags_codes(batch: RecordColumns) -> NDArray[np.int64]:
     """int64[n]."""
     if len(batch) <= SMALL_BATCH_MAX:
         return np.array([plain_tags_code(batch, row) for row in batch.rows], np.int64)
@@ -72,7 +68,7 @@ def tags_codes(batch: RecordBatch) -> NDArray[np.int64]:
     return codes
 
 
-def index_entries(batch: RecordBatch, tags: bool) -> IndexEntries:
+def index_entries(batch: RecordColumns, tags: bool) -> IndexEntries:
     """All records' entries, in the records' order and in each record in the order above."""
     if len(batch) <= SMALL_BATCH_MAX:
         found = [(i, h) for i, row in enumerate(batch.rows) for h in plain_index_hashes(batch, row, tags)]
@@ -86,7 +82,7 @@ def index_entries(batch: RecordBatch, tags: bool) -> IndexEntries:
     return _scanned_entries(batch, tags)
 
 
-def _uniform_hashes(batch: RecordBatch, tags: bool) -> NDArray[np.uint32] | None:
+def _uniform_hashes(batch: RecordColumns, tags: bool) -> NDArray[np.uint32] | None:
     """uint32[n, m]: m hashes of each record; None when the records are not alike enough."""
     uniform = batch.uniform_properties
     if uniform is None or batch.only_topic is None:
@@ -116,7 +112,7 @@ def _column_hashes(uniform: UniformProperties, span: Span) -> NDArray[np.uint32]
     return row_hashes(uniform.rows[:, span.start : span.end])
 
 
-def _scanned_entries(batch: RecordBatch, tags: bool) -> IndexEntries:
+def _scanned_entries(batch: RecordColumns, tags: bool) -> IndexEntries:
     key_prefixes = _prefixes(batch, "#")
     tag_prefixes = _prefixes(batch, "#T#") if tags else key_prefixes
     parts = [_scan_entries(scan, key_prefixes, tag_prefixes, tags) for scan in batch.property_scans]
@@ -166,7 +162,7 @@ def _hash_wide(
         sizes[i] = len(utf16_units(text))
 
 
-def _prefixes(batch: RecordBatch, separator: str) -> Prefixes:
+def _prefixes(batch: RecordColumns, separator: str) -> Prefixes:
     groups = batch.topic_groups()
     if len(groups) == 1:
         return np.uint32(java_hash(groups[0][0] + separator) & 0xFFFFFFFF)
@@ -176,19 +172,19 @@ def _prefixes(batch: RecordBatch, separator: str) -> Prefixes:
     return prefixes
 
 
-def plain_topic(batch: RecordBatch, row: RecordFields) -> str:
+def plain_topic(batch: RecordColumns, row: RecordFields) -> str:
     if batch.topic is not None:
         return batch.topic
     return str(batch.data[row.topic_position : row.topic_position + row.topic_size], "utf-8", "replace")
 
 
-def plain_properties(batch: RecordBatch, row: RecordFields) -> dict[str, str]:
+def plain_properties(batch: RecordColumns, row: RecordFields) -> dict[str, str]:
     return parse_properties(
         bytes(batch.data[row.property_position : row.property_position + row.property_size])
     )
 
 
-def plain_tags_code(batch: RecordBatch, row: RecordFields) -> int:
+def plain_tags_code(batch: RecordColumns, row: RecordFields) -> int:
     properties = plain_properties(batch, row)
     if plain_topic(batch, row) == SCHEDULE_TOPIC:
         stored = store_timestamp(batch.data, row.position, row.sys_flag)
@@ -199,7 +195,7 @@ def plain_tags_code(batch: RecordBatch, row: RecordFields) -> int:
     return java_hash(tag) if tag else 0
 
 
-def plain_index_hashes(batch: RecordBatch, row: RecordFields, tags: bool) -> list[int]:
+def plain_index_hashes(batch: RecordColumns, row: RecordFields, tags: bool) -> list[int]:
     if row.sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
         return []
     topic, properties = plain_topic(batch, row), plain_properties(batch, row)

@@ -24,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.columns import RecordColumns
 from trovemq_proto.records.layout import (
     PROPERTY_KEY_SIZES,
     PROPERTY_PRODUCER,
@@ -43,9 +44,6 @@ from trovemq_proto.records.layout import (
     RESERVED_PROPERTIES,
     VALUE_END,
 )
-
-if TYPE_CHECKING:
-    from trovemq_proto.records.batch import RecordBatch
 
 INTERNAL_PREFIX: Final = "TROVEMQ_"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
@@ -107,7 +105,7 @@ def forbidden_name(block: bytes) -> str | None:
     return None
 
 
-def forbidden_names(batch: RecordBatch) -> NDArray[np.bool_]:
+def forbidden_names(batch: RecordColumns) -> NDArray[np.bool_]:
     """bool[n]: the records of which forbidden_name() finds something."""
     found = np.zeros(len(batch), np.bool_)
     if _PREFIX not in batch.property_bytes:

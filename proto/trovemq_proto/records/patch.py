@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.records.batch import RecordBatch
+from trovemq_proto.records.columns import SMALL_BATCH_MAX
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.geometry import sliding
-from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
 from trovemq_proto.records.layout import (
     BORN_HOST_AT,
     CRC_PROPERTY_SIZE,

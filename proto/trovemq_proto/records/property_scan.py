@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.geometry import Geometry, strided_rows
 from trovemq_proto.records.hashes import HASHED_BYTES_MAX, running_sums, slice_hashes
 from trovemq_proto.records.layout import NAME_END, VALUE_END
-
-if TYPE_CHECKING:
-    from trovemq_proto.records.batch import RecordBatch
 
 Int64s = NDArray[np.int64]
 _SPACE: Final = 0x20
@@ -128,32 +126,30 @@ def _pieces(flat: NDArray[np.uint8]) -> tuple[Int64s, Int64s, Int64s]:
     return name_starts[complete], name_ends[complete], value_ends[complete]
 
 
-def scan_properties(batch: RecordBatch) -> Iterator[PropertyScan]:
-    """Scans that cover the batch's records in order."""
-    ends = np.cumsum(batch.property_sizes + 1)
+def scan_properties(data: memoryview, geometry: Geometry) -> Iterator[PropertyScan]:
+    """Scans that cover the records of a geometry in order."""
+    sizes = geometry.property_sizes
+    ends = np.cumsum(sizes + 1)
     first = 0
-    while first < len(batch):
+    while first < len(sizes):
         taken = int(ends[first - 1]) if first else 0
         last = int(np.searchsorted(ends, taken + HASHED_BYTES_MAX, "right"))
         assert last > first, "a property block is shorter than HASHED_BYTES_MAX"
-        starts = ends[first:last] - taken - batch.property_sizes[first:last] - 1
-        yield PropertyScan(_join(batch, first, last), starts, first)
+        starts = ends[first:last] - taken - sizes[first:last] - 1
+        yield PropertyScan(_join(data, geometry, first, last), starts, first)
         first = last
 
 
-def _join(batch: RecordBatch, first: int, last: int) -> bytes:
-    positions, sizes = batch.property_positions[first:last], batch.property_sizes[first:last]
-    if batch.uniform:
+def _join(data: bytes | memoryview, geometry: Geometry, first: int, last: int) -> bytes:
+    positions, sizes = geometry.property_positions[first:last], geometry.property_sizes[first:last]
+    if geometry.stride:
         start, size = int(positions[0]), int(sizes[0])
         joined = np.empty((last - first, size + 1), np.uint8)
-        joined[:, :size] = np.ndarray(
-            (last - first, size), np.uint8, batch.data, start, (batch.geometry.stride, 1)
-        )
+        joined[:, :size] = strided_rows(memoryview(data), start, last - first, size, geometry.stride)
         joined[:, size] = VALUE_END
         return joined.tobytes()
     ends = positions + sizes
     begin, end = int(positions.min()), int(ends.max())
-    data: bytes | memoryview = batch.data
     if end - begin <= _COPIED_SHARE * int(sizes.sum()):  # slices of bytes are cheaper
         data, positions, ends = bytes(data[begin:end]), positions - begin, ends - begin
     spans = zip(positions.tolist(), ends.tolist(), strict=True)

@@ -17,12 +17,13 @@ Source: RocketMQ 5.4.0, CommitLog, MessageExtEncoder, MessageDecoder.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
+from trovemq_proto.records.columns import RecordColumns
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import (
@@ -32,9 +33,6 @@ from trovemq_proto.records.layout import (
     CRC_PROPERTY_SIZE,
     VALUE_END,
 )
-
-if TYPE_CHECKING:
-    from trovemq_proto.records.batch import RecordBatch
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -71,7 +69,7 @@ def record_crc_property(data: bytes | memoryview, begin: int, end: int) -> bytes
     return CRC_PROPERTY_PREFIX + digits.encode() + bytes([VALUE_END])
 
 
-def look_like_record_crcs(batch: RecordBatch) -> Bools:
+def look_like_record_crcs(batch: RecordColumns) -> Bools:
     """looks_like_record_crc for each record; False where the properties have less than 20 bytes."""
     found: Bools = batch.property_sizes >= CRC_PROPERTY_SIZE
     at = batch.positions + batch.sizes - CRC_PROPERTY_SIZE
@@ -85,21 +83,21 @@ def look_like_record_crcs(batch: RecordBatch) -> Bools:
     return found
 
 
-def have_record_crcs(batch: RecordBatch) -> Bools:
+def have_record_crcs(batch: RecordColumns) -> Bools:
     """has_record_crc for each record."""
     found: Bools = batch.property_sizes >= CRC_PROPERTY_SIZE
     found &= _have_names(batch, batch.positions + batch.sizes - CRC_PROPERTY_SIZE)
     return found
 
 
-def _have_names(batch: RecordBatch, at: Int64s) -> Bools:
+def _have_names(batch: RecordColumns, at: Int64s) -> Bools:
     """Whether the CRC property's name stands at these positions."""
     found: Bools = sliding(batch.data, ">i8")[at] == _NAME_WORD
     found &= batch.array[at + 8] == CRC_PROPERTY_PREFIX[8]
     return found
 
 
-def fill_record_crcs(view: memoryview, batch: RecordBatch) -> None:
+def fill_record_crcs(view: memoryview, batch: RecordColumns) -> None:
     """Writes the digits into the reserved properties of records that have their final bytes otherwise."""
     has = have_record_crcs(batch)
     if not has.all():
@@ -112,7 +110,7 @@ def fill_record_crcs(view: memoryview, batch: RecordBatch) -> None:
     twos[at + _DIGITS_AT + 8] = high
 
 
-def damaged_records(batch: RecordBatch) -> Bools:
+def damaged_records(batch: RecordColumns) -> Bools:
     """The records whose CRC is wrong: the whole record's where they have one, else the body's (that of an
     empty body is not checked, as in RocketMQ)."""
     if not len(batch):
@@ -128,7 +126,7 @@ def damaged_records(batch: RecordBatch) -> Bools:
     return damaged
 
 
-def _wrong_record_crcs(batch: RecordBatch) -> Bools:
+def _wrong_record_crcs(batch: RecordColumns) -> Bools:
     at = batch.positions + batch.sizes - CRC_PROPERTY_SIZE
     low, middle, high = _digits(_crcs(batch.data, batch.positions, at))
     fours, twos = sliding(batch.data, "<u4"), sliding(batch.data, "<u2")
@@ -140,7 +138,7 @@ def _wrong_record_crcs(batch: RecordBatch) -> Bools:
     return right
 
 
-def _wrong_body_crcs(batch: RecordBatch) -> Bools:
+def _wrong_body_crcs(batch: RecordColumns) -> Bools:
     wrong: Bools = (batch.crcs() != batch.body_crcs) & (batch.body_sizes > 0)
     # A zero at the end of properties: their end was lost, and a CRC property with it.
     wrong |= (batch.array[batch.positions + batch.sizes - 1] == 0) & (batch.property_sizes > 0)

@@ -6,15 +6,13 @@ therefore what parse_properties finds in the first row lies in the same columns 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records.geometry import Geometry, strided_rows
 from trovemq_proto.records.layout import NAME_END, VALUE_END
-
-if TYPE_CHECKING:
-    from trovemq_proto.records.batch import RecordBatch
 
 
 class Span(NamedTuple):
@@ -43,11 +41,12 @@ class UniformProperties(NamedTuple):
         return [piece for piece in pieces if piece.start < piece.end]
 
 
-def uniform_properties(batch: RecordBatch) -> UniformProperties | None:
+def uniform_properties(data: memoryview, geometry: Geometry) -> UniformProperties | None:
     """None when the batch, or the layout of its properties, is not uniform."""
-    if not batch.uniform:
+    if not geometry.stride:
         return None
-    rows = np.ascontiguousarray(batch.bytes_at(batch.property_positions, int(batch.property_sizes[0])))
+    at, size = int(geometry.property_positions[0]), int(geometry.property_sizes[0])
+    rows = np.ascontiguousarray(strided_rows(data, at, len(geometry.property_sizes), size, geometry.stride))
     values, names = _layout(rows[0].tobytes())
     marked = (rows - np.uint8(NAME_END) < 2).any(axis=0)
     varies = (rows != rows[0]).any(axis=0)

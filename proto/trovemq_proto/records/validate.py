@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.batch import Buffer, RecordBatch
+from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import body_crc_matches
+from trovemq_proto.records.columns import SMALL_BATCH_MAX, Buffer
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
 from trovemq_proto.records.fields import RecordFields, magic_bytes, read_fields
-from trovemq_proto.records.index_entries import SMALL_BATCH_MAX
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name, forbidden_names
 from trovemq_proto.records.layout import (
     BORN_HOST_AT,

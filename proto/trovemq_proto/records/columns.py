@@ -1,0 +1,415 @@
+"""Many records of one buffer as columns.
+
+Invariants: every record of a batch lies wholly within the buffer and does not overlap the next; the columns
+are computed once, when first asked for, from the buffer as it then is (patch_batch makes a new batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from struct import Struct
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.fields import RecordFields, read_fields
+from trovemq_proto.records.geometry import Geometry, measure, sliding, strided, strided_rows
+from trovemq_proto.records.layout import (
+    BODY_CRC_AT,
+    BORN_HOST_AT,
+    BORN_TIMESTAMP_AT,
+    CRC_MASK,
+    FLAG_AT,
+    HOST_SIZE_EXTRA,
+    MAGIC_AT,
+    PHYSICAL_OFFSET_AT,
+    PREPARED_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECONSUME_TIMES_AT,
+    RECORD_SIZE_MIN,
+    STORE_TIMESTAMP_AT,
+    TOPIC_SIZE_MAX_V2,
+)
+from trovemq_proto.records.property_scan import PropertyScan, scan_properties
+from trovemq_proto.records.uniform_properties import UniformProperties, uniform_properties
+
+Buffer = bytes | bytearray | memoryview
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+SMALL_BATCH_MAX: Final = 4
+"""Up to so many records plain Python is faster than NumPy's overhead."""
+TOPICS_COMPARED: Final = 4
+"""Topics of one length that are compared with all names of it, before the rest is sorted."""
+_TOTAL_SIZE: Final = Struct(">i")
+
+
+class RecordColumns:
+    """Records of one buffer, in the order of `positions`.
+
+    data: the buffer; positions, sizes: int64[n], record i is data[positions[i]:positions[i] + sizes[i]];
+    topic: given when it is known to be the topic of all of them. The columns are int32[n] or int64[n].
+    Raises TroveError BATCH_ILLEGAL from the constructor when a record does not lie within the buffer, and
+    from a column when a record is not well formed (never after split, validate_batch or scan_run).
+    """
+
+    def __init__(self, data: Buffer, positions: Int64s, sizes: Int64s, topic: str | None = None) -> None:
+        self.data: Final = data if isinstance(data, memoryview) else memoryview(data)
+        self.positions: Final = positions
+        self.sizes: Final = sizes
+        self.topic: Final = topic
+        if len(positions) and not _within(positions, sizes, len(data)):
+            raise TroveError(errors.BATCH_ILLEGAL, "a record lies outside of the batch's bytes")
+
+    @classmethod
+    def split(cls, data: Buffer, *, topic: str | None = None) -> Self:
+        """The records that fill `data` exactly, one after the other.
+
+        Raises TroveError BATCH_ILLEGAL when they do not, or when one is not well formed.
+        """
+        positions, sizes = _split_positions(data if isinstance(data, memoryview) else memoryview(data))
+        batch = cls(data, positions, sizes, topic)
+        batch.check_well_formed()
+        return batch
+
+    def check_well_formed(self) -> None:
+        """Raises TroveError BATCH_ILLEGAL when a record's lengths do not add up or its magic is unknown."""
+        _ = self.rows if len(self) <= SMALL_BATCH_MAX else self.geometry
+
+    # --- the records ---
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @cached_property
+    def array(self) -> NDArray[np.uint8]:
+        """The buffer as uint8[len(data)]."""
+        return np.frombuffer(self.data, np.uint8)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of all records together."""
+        return int(self.sizes.sum()) if len(self.sizes) > 1 else sum(self.sizes.tolist())
+
+    @property
+    def uniform(self) -> bool:
+        """All records follow one another and have one size, one sys flag and one layout."""
+        return self.geometry.stride > 0
+
+    def record(self, index: int) -> memoryview:
+        position = int(self.positions[index])
+        return self.data[position : position + int(self.sizes[index])]
+
+    def select(self, indexes: Iterable[int] | Int64s) -> list[memoryview]:
+        """The bytes of the records of these indexes, in their order."""
+        chosen = np.asarray(indexes if isinstance(indexes, np.ndarray) else list(indexes), np.int64)
+        starts = self.positions[chosen]
+        return self._slices(starts, starts + self.sizes[chosen])
+
+    def stored_bodies(self) -> list[memoryview]:
+        """The bodies as they lie in the records (compressed, perhaps); views of the buffer."""
+        return self._slices(self.body_positions, self.body_positions + self.body_sizes)
+
+    def _slices(self, starts: Int64s, ends: Int64s) -> list[memoryview]:
+        data = self.data
+        return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    # --- layout ---
+
+    @cached_property
+    def rows(self) -> list[RecordFields]:
+        """The records' fields, read in plain Python: for small batches."""
+        return [self.row(index) for index in range(len(self))]
+
+    def row(self, index: int) -> RecordFields:
+        """The fields of one record, read in plain Python."""
+        position, size = int(self.positions[index]), int(self.sizes[index])
+        fields = read_fields(self.data, position, position + size)
+        if fields is None or fields.size != size:
+            raise _not_well_formed(index, position)
+        return fields
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        geometry = measure(self.data, self.positions, self.sizes)
+        if geometry.well_formed < len(self):
+            raise _not_well_formed(geometry.well_formed, int(self.positions[geometry.well_formed]))
+        return geometry
+
+    @property
+    def body_positions(self) -> Int64s:
+        return self.geometry.body_positions
+
+    @property
+    def body_sizes(self) -> Int64s:
+        return self.geometry.body_sizes
+
+    @property
+    def topic_positions(self) -> Int64s:
+        return self.geometry.topic_positions
+
+    @property
+    def topic_sizes(self) -> Int64s:
+        return self.geometry.topic_sizes
+
+    @property
+    def property_positions(self) -> Int64s:
+        return self.geometry.property_positions
+
+    @property
+    def property_sizes(self) -> Int64s:
+        return self.geometry.property_sizes
+
+    # --- header columns ---
+
+    @cached_property
+    def magic(self) -> Int32s:
+        """Magic codes, signed."""
+        return self._int32s(MAGIC_AT)
+
+    @cached_property
+    def body_crcs(self) -> Int32s:
+        return self._int32s(BODY_CRC_AT)
+
+    @cached_property
+    def queue_ids(self) -> Int32s:
+        return self._int32s(QUEUE_ID_AT)
+
+    @cached_property
+    def flags(self) -> Int32s:
+        return self._int32s(FLAG_AT)
+
+    @cached_property
+    def queue_offsets(self) -> Int64s:
+        return self._int64s(QUEUE_OFFSET_AT)
+
+    @cached_property
+    def physical_offsets(self) -> Int64s:
+        return self._int64s(PHYSICAL_OFFSET_AT)
+
+    @property
+    def sys_flags(self) -> Int32s:
+        return self.geometry.sys_flags
+
+    @cached_property
+    def born_timestamps(self) -> Int64s:
+        return self._int64s(BORN_TIMESTAMP_AT)
+
+    @cached_property
+    def born_ports(self) -> Int32s:
+        return self._int32s(BORN_HOST_AT + 4 + self.geometry.born_shifts)
+
+    @cached_property
+    def store_timestamps(self) -> Int64s:
+        return self._int64s(STORE_TIMESTAMP_AT + self.geometry.born_shifts)
+
+    @cached_property
+    def reconsume_times(self) -> Int32s:
+        return self._int32s(RECONSUME_TIMES_AT + self.header_shifts)
+
+    @cached_property
+    def prepared_transaction_offsets(self) -> Int64s:
+        return self._int64s(PREPARED_OFFSET_AT + self.header_shifts)
+
+    @cached_property
+    def header_shifts(self) -> Int64s:
+        """Bytes by which IPv6 hosts move RECONSUMETIMES and what follows it."""
+        return self.geometry.born_shifts + HOST_SIZE_EXTRA * (self.sys_flags >> 5 & 1).astype(np.int64)
+
+    def _int32s(self, at: int | Int64s) -> Int32s:
+        return self._integers(">i4", at).astype(np.int32)
+
+    def _int64s(self, at: int | Int64s) -> Int64s:
+        return self._integers(">i8", at).astype(np.int64)
+
+    def _integers(self, dtype: str, at: int | Int64s) -> NDArray[np.signedinteger]:
+        geometry = self.geometry
+        if geometry.stride:
+            first = int(self.positions[0]) + (at if isinstance(at, int) else int(at[0]))
+            return strided(self.data, dtype, first, len(self), geometry.stride)
+        if not len(self):
+            return np.zeros(0, dtype)
+        values: NDArray[np.signedinteger] = sliding(self.data, dtype)[self.positions + at]
+        return values
+
+    # --- topics, properties, index ---
+
+    def bytes_at(self, starts: Int64s, width: int) -> NDArray[np.uint8]:
+        """uint8[n, width]: `width` bytes of each record from its `starts` on, all within the buffer."""
+        stride = self.geometry.stride
+        if stride:
+            return strided_rows(self.data, int(starts[0]), len(self), width, stride)
+        return self._rows_at(starts, width)
+
+    def _rows_at(self, starts: Int64s, width: int) -> NDArray[np.uint8]:
+        """The same of any places."""
+        if not width or not len(starts):
+            return np.empty((len(starts), width), np.uint8)
+        windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
+        return windows[starts].view(np.uint8).reshape(len(starts), width)
+
+    @cached_property
+    def only_topic(self) -> str | None:
+        """The topic of all records, or None when they have several."""
+        if self.topic is not None or not len(self):
+            return self.topic
+        size = int(self.topic_sizes[0])
+        if size > TOPIC_SIZE_MAX_V2 or (self.topic_sizes != size).any():
+            return None
+        names = self.bytes_at(self.topic_positions, size)
+        if (names != names[0]).any():
+            return None
+        return bytes(names[0]).decode("utf-8", "replace")
+
+    @cached_property
+    def topics(self) -> list[str]:
+        """The topic of each record."""
+        if self.only_topic is not None:
+            return [self.only_topic] * len(self)
+        names: dict[bytes, str] = {}
+        topics = []
+        for raw in self._slices(self.topic_positions, self.topic_positions + self.topic_sizes):
+            name = bytes(raw)
+            if name not in names:
+                names[name] = name.decode("utf-8", "replace")
+            topics.append(names[name])
+        return topics
+
+    def topic_groups(self) -> list[tuple[str, Int64s]]:
+        """(topic, indexes of its records) for each topic, in the order of first appearance."""
+        return self._topic_groups
+
+    @cached_property
+    def _topic_groups(self) -> list[tuple[str, Int64s]]:
+        if not len(self):
+            return []
+        if self.only_topic is not None:
+            return [(self.only_topic, np.arange(len(self)))]
+        groups: dict[str, list[Int64s]] = {}
+        for size in np.unique(self.topic_sizes).tolist():
+            chosen = np.flatnonzero(self.topic_sizes == size)
+            names = self._rows_at(self.topic_positions[chosen], size)
+            for name, rows in _rows_by_value(names):
+                groups.setdefault(name.decode("utf-8", "replace"), []).append(chosen[rows])
+        found = [(topic, np.sort(np.concatenate(parts))) for topic, parts in groups.items()]
+        return sorted(found, key=lambda group: int(group[1][0]))
+
+    def crcs(self) -> NDArray[np.int32]:
+        """The CRCs of the stored bodies, computed; compare with body_crcs."""
+        computed = np.fromiter(map(crc32, self.stored_bodies()), np.uint32, len(self))
+        return (computed & CRC_MASK).astype(np.int32)
+
+    def over(self, data: Buffer) -> Self:
+        """The same records in another buffer that differs in no length, magic or host form."""
+        batch = type(self)(data, self.positions, self.sizes, self.topic)
+        for name in ("rows", "geometry"):
+            if name in self.__dict__:
+                batch.__dict__[name] = self.__dict__[name]
+        return batch
+
+    def head(self, count: int) -> Self:
+        """The first `count` records as a batch of its own."""
+        if count == len(self):
+            return self
+        return type(self)(self.data, self.positions[:count], self.sizes[:count], self.topic)
+
+    def well_formed_head(self) -> Self:
+        """The records before the first that is not well formed."""
+        geometry = measure(self.data, self.positions, self.sizes)
+        if geometry.well_formed == len(self):
+            self.__dict__["geometry"] = geometry
+        return self.head(geometry.well_formed)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Self:
+        """The records for which `chosen`, bool[n], is true as a batch of their own."""
+        return type(self)(self.data, self.positions[chosen], self.sizes[chosen], self.topic)
+
+    @cached_property
+    def uniform_properties(self) -> UniformProperties | None:
+        """The layout that all records' properties have, if they have one."""
+        return uniform_properties(self.data, self.geometry)
+
+    @cached_property
+    def property_bytes(self) -> bytes:
+        """All property blocks, one after the other: to see quickly that a name is in none of them."""
+        if len(self) <= SMALL_BATCH_MAX:
+            spans = [(row.property_position, row.property_position + row.property_size) for row in self.rows]
+            return b"".join([self.data[start:end] for start, end in spans])
+        if self.uniform:
+            return self.bytes_at(self.property_positions, int(self.property_sizes[0])).tobytes()
+        return b"".join(self._slices(self.property_positions, self.property_positions + self.property_sizes))
+
+    @cached_property
+    def property_scans(self) -> list[PropertyScan]:
+        """All records' properties, found at once."""
+        return list(scan_properties(self.data, self.geometry))
+
+
+def _within(positions: Int64s, sizes: Int64s, length: int) -> bool:
+    """Every record lies in [0, length); the single maxima come first so that the sum cannot overflow."""
+    if len(positions) == 1:
+        position, size = int(positions[0]), int(sizes[0])
+        return position >= 0 and size >= 0 and position + size <= length
+    return (
+        int(positions.min()) >= 0
+        and int(sizes.min()) >= 0
+        and max(int(positions.max()), int(sizes.max())) <= length
+        and int((positions + sizes).max()) <= length
+    )
+
+
+def _split_positions(data: memoryview) -> tuple[Int64s, Int64s]:
+    """Walks the TOTALSIZEs; when the first one divides the whole, one strided comparison does it."""
+    length = len(data)
+    size = int.from_bytes(data[:4], signed=True) if length >= RECORD_SIZE_MIN else 0
+    if size >= RECORD_SIZE_MIN and length % size == 0:
+        count = length // size
+        if count == 1 or (strided(data, ">i4", 0, count, size) == size).all():
+            return np.arange(0, length, size, dtype=np.int64), np.full(count, size, np.int64)
+    sizes: list[int] = []
+    position, last = 0, length - RECORD_SIZE_MIN
+    total_size = _TOTAL_SIZE.unpack_from
+    while position <= last:
+        (size,) = total_size(data, position)
+        if size < RECORD_SIZE_MIN:
+            break
+        sizes.append(size)
+        position += size
+    if position != length:
+        raise TroveError(
+            errors.BATCH_ILLEGAL,
+            f"{len(sizes)} records lead to byte {position} of {length}, expected its end",
+        )
+    all_sizes = np.array(sizes, np.int64)
+    return np.cumsum(all_sizes) - all_sizes, all_sizes
+
+
+def _not_well_formed(index: int, position: int) -> TroveError:
+    return TroveError(
+        errors.BATCH_ILLEGAL,
+        f"record {index} at byte {position} is not well formed: magic or lengths are wrong",
+        record=index,
+        position=position,
+    )
+
+
+def _rows_by_value(values: NDArray[np.uint8]) -> Iterator[tuple[bytes, Int64s]]:
+    """Each value of uint8[n, size], and which rows have it."""
+    rest = np.arange(len(values))
+    for _ in range(TOPICS_COMPARED if values.shape[1] else 1):
+        same = (values == values[0]).all(axis=1)
+        yield values[0].tobytes(), rest[same]
+        rest, values = rest[~same], values[~same]
+        if not len(rest):
+            return
+    strings = np.ascontiguousarray(values).view(f"S{values.shape[1]}")[:, 0]
+    _, first, which = np.unique(strings, return_index=True, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    begins = np.searchsorted(which[order], np.arange(len(first) + 1)).tolist()
+    for row, begin, end in zip(first.tolist(), begins, begins[1:], strict=False):
+        yield values[row].tobytes(), rest[order[begin:end]]
