@@ -14,28 +14,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappush, merge
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
+from broker.groups.delivery.by_priority import ByPriority
 from broker.groups.delivery.leases import Lease, LeaseHeap
 from broker.groups.delivery.packed_leases import PackedLeases, Taken, can_pack
-
-if TYPE_CHECKING:
-    from broker.groups.delivery.queue_state import QueueState
 
 LOOSE_MAX: Final = 16_384
 """Messages of one queue state that are not packed."""
 
 
-class OpenMessages:
+class Owner(Protocol):
+    """The queue state: where it notes messages whose lease has ended."""
+
+    ready: list[int]
+    order: ByPriority | None
+
+
+State = TypeVar("State", bound=Owner)
+
+
+class OpenMessages(Generic[State]):
     """A mapping of offsets to leases."""
 
     __slots__ = ("heap", "loose", "loose_max", "pack_at", "packed", "state")
 
-    def __init__(self, state: QueueState) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
         self.loose: dict[int, Lease] = {}
         self.packed = PackedLeases()
-        self.heap: LeaseHeap[QueueState] | None = None
+        self.heap: LeaseHeap[State] | None = None
         self.loose_max = LOOSE_MAX
         self.pack_at = LOOSE_MAX
         """With more loose messages it is time to pack()."""

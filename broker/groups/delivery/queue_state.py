@@ -67,7 +67,7 @@ class QueueState:
         self.next_lease = 1
         self.ended_lease = 0
         """Handles of leases up to this one are void."""
-        self.open = OpenMessages(self)
+        self.open: OpenMessages[QueueState] = OpenMessages(self)
         self.held = SequenceSet()
         self.ready: list[int] = []
         self.moved: dict[int, int] = {}
