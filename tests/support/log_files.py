@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from trovemq_proto.records import encode_record
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES
-from trovemq_spark.sources.log_batch import TroveLogDataSource, read_part
+from trovemq_spark.sources.log_batch import TroveLogDataSource
+from trovemq_spark.sources.log_reading import read_part
 from trovemq_spark.sources.rows import RowCounts
 
 Row = dict[str, Any]

@@ -23,62 +23,26 @@ might be what makes it look like another topic's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
-from trovemq_spark.log.parts import LogPart, boundaries, data_lost, first_stored_at, plan_parts
-from trovemq_spark.log.scan import ScanBounds, scan_segment
-from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.log.parts import boundaries, first_stored_at, plan_parts
+from trovemq_spark.log.scan import ScanBounds
+from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.option_kinds import option_error
-from trovemq_spark.sources.conditions import Condition, RowFilter
 from trovemq_spark.sources.log_conditions import asked_conditions
-from trovemq_spark.sources.options import BATCH_BYTES_MAX, LOG, SourceOptions, parse_source_options
+from trovemq_spark.sources.log_reading import LogInputPartition, LogReading, check_gaps, pass_loss, read_part
+from trovemq_spark.sources.options import LOG, SourceOptions, parse_source_options
 from trovemq_spark.sources.pushdown import push
-from trovemq_spark.sources.rows import LOGGER, RowCounts, RowMaker, RowRequest, columns_of_schema
-from trovemq_spark.storage import Place
+from trovemq_spark.sources.rows import columns_of_schema
 from trovemq_spark.table.schema import spark_schema
 
 if TYPE_CHECKING:
     from trovemq_spark.sources.log_stream import TroveLogStreamReader
-
-_RUN_BYTES: Final = BATCH_BYTES_MAX // 2
-
-
-@dataclass(frozen=True, slots=True)
-class LogReading:
-    """What every task of a reading is given. Pickles."""
-
-    path: str
-    request: RowRequest
-    fail_on_data_loss: bool
-
-    @classmethod
-    def of(cls, options: SourceOptions, names: tuple[str, ...], conditions: list[Condition]) -> LogReading:
-        assert options.path is not None, "checked with the options"
-        request = RowRequest(
-            names=names,
-            row_filter=RowFilter(asked=conditions),
-            mode=options.mode,
-            broker_name=options.broker_name,
-            batch_rows=options.batch_rows,
-            check_crc=options.check_crc,
-        )
-        return cls(options.path, request, options.fail_on_data_loss)
-
-
-class LogInputPartition(InputPartition):
-    """A part of the log whose segments lie at `place`."""
-
-    def __init__(self, place: Place, part: LogPart) -> None:
-        super().__init__(part)
-        self.place: Final = place
-        self.part: Final = part
 
 
 class TroveLogDataSource(DataSource):
@@ -137,46 +101,6 @@ class TroveLogReader(_TroveLogReader):
         row_filter = replace(request.row_filter, pushed=tuple(taken))
         self._reading = replace(self._reading, request=replace(request, row_filter=row_filter))
         return left
-
-
-def read_part(
-    reading: LogReading, partition: InputPartition, counts: RowCounts | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition; none for the one that Spark makes up where there are none. What it took is
-    added to `counts`. TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
-    if not isinstance(partition, LogInputPartition):
-        return
-    part, request = partition.part, reading.request
-    log = LogDirectory(partition.place, (part.file,))
-    try:
-        segment = log.open_segment(part.file)
-    except TroveError as error:
-        if error.spec is not errors.OFFSET_OUT_OF_RANGE:
-            raise
-        pass_loss(f"segment {part.file.name} was removed while the log was read", reading.fail_on_data_loss)
-        return
-    maker = RowMaker(request, part.file.name, part.file.start)
-    items = scan_segment(segment, part.bounds, check_crc=request.check_crc, run_bytes_max=_RUN_BYTES)
-    yield from maker.rows(items, open_deletions(reading.path))
-    if counts is not None:
-        counts.add(maker.counts)
-
-
-def pass_loss(what: str, fail_on_data_loss: bool) -> None:
-    """TroveError DATA_LOST, or a line of the log."""
-    if fail_on_data_loss:
-        raise data_lost(what)
-    LOGGER.warning("%s; it is passed over (failOnDataLoss=false)", what)
-
-
-def check_gaps(log: LogDirectory, begin: int, end: int, fail_on_data_loss: bool) -> None:
-    """Tells of segments that are missing in [begin, end)."""
-    for gap in log.gaps:
-        if gap.begin < end and gap.end > begin:
-            pass_loss(
-                f"segments are missing in {log.place}: nothing has the log's bytes {gap.begin} to {gap.end}",
-                fail_on_data_loss,
-            )
 
 
 def _check_range(log: LogDirectory, options: SourceOptions) -> None:

@@ -34,14 +34,8 @@ from trovemq_spark.log.parts import first_record_at, first_stored_at, log_end, p
 from trovemq_spark.log.scan import Run
 from trovemq_spark.log.segments import LogDirectory, open_deletions
 from trovemq_spark.option_kinds import option_error
-from trovemq_spark.sources.log_batch import (
-    LogInputPartition,
-    LogReading,
-    check_gaps,
-    pass_loss,
-    read_part,
-)
 from trovemq_spark.sources.log_conditions import asked_conditions
+from trovemq_spark.sources.log_reading import LogInputPartition, LogReading, check_gaps, pass_loss, read_part
 from trovemq_spark.sources.offsets import EARLIEST_MARK
 from trovemq_spark.sources.options import LOG, SourceOptions
 from trovemq_spark.sources.rows import columns_of_schema
