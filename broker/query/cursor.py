@@ -1,33 +1,39 @@
-"""Where a key query goes on: an opaque text for the caller.
+"""Where a query by key or a search goes on: an opaque text for the caller.
 
-`1.<fingerprint of the query>.<physical offset>[.<index file>.<item>]`: records at or after the physical
-offset have been answered; the item is where the index's chain goes on (a short cut, checked when used).
+`1.<fingerprint of the query>.<physical offset>[.<index file>.<item>]`: newest first, the records below that
+offset are still to be answered; oldest first, those at or above it. Of a query by key the item is where the
+index's chain goes on (a short cut, checked when used).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from broker.query.key_query import KeyQuery
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 _PATTERN: Final = re.compile(r"1\.([0-9a-f]{16})\.([0-9]{1,19})(?:\.([0-9]{1,20})\.([0-9]{1,10}))?", re.ASCII)
 
 
+class Query(Protocol):
+    def fingerprint(self) -> str:
+        """Tells queries apart, so that a cursor is not used with another one."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    before: int
+    physical_offset: int
     place: tuple[str, int] | None = None
 
-    def encode(self, query: KeyQuery) -> str:
-        text = f"1.{query.fingerprint()}.{self.before}"
+    def encode(self, query: Query) -> str:
+        text = f"1.{query.fingerprint()}.{self.physical_offset}"
         return text if self.place is None else f"{text}.{self.place[0]}.{self.place[1]}"
 
     @classmethod
-    def decode(cls, text: str, query: KeyQuery) -> Cursor:
+    def decode(cls, text: str, query: Query) -> Cursor:
         """Raises TroveError CURSOR_ILLEGAL for one that is damaged or another query's."""
         match = _PATTERN.fullmatch(text)
         if match is None or match[1] != query.fingerprint():

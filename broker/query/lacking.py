@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
+from dataclasses import replace
+
+from broker.query.pages import PageT
 from trovemq_store.engine.message_store import MessageStore
 
 
@@ -14,3 +18,14 @@ def lacking_note(store: MessageStore, topic: str, begin_ms: int) -> str:
     if topic and all(queue.min_offset == 0 for queue in store.consume_queues.queues(topic)):
         return ""
     return str(removed)
+
+
+def with_lacking_note(
+    store: MessageStore, page: PageT, topic: str, begin_ms: int, notes: MutableSequence[str]
+) -> PageT:
+    """The page; not complete, and a note of it in `notes`, where messages may have gone before their time."""
+    note = lacking_note(store, topic, begin_ms) if page.complete else ""
+    if not note:
+        return page
+    notes.append(note)
+    return replace(page, complete=False)

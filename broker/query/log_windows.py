@@ -6,12 +6,13 @@ consume queues: each unit names one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queues import ConsumeQueues
 
@@ -34,18 +35,19 @@ def window_start(consume_queues: ConsumeQueues, begin: int, end: int) -> int:
     return best
 
 
-def matches(store: MessageStore, begin: int, end: int, hashes: NDArray[np.int32]) -> tuple[list[int], int]:
-    """Physical offsets of the records of [begin, end) with a key of one of these hashes, newest first; and
-    how many records were looked at."""
+def matches(
+    store: MessageStore, begin: int, end: int, answering: Callable[[RecordBatch], NDArray[np.bool_]]
+) -> tuple[list[int], int]:
+    """Physical offsets of the records of [begin, end) that may answer, newest first; and how many records
+    were looked at."""
     found: list[int] = []
     record_count = 0
     for physical_offset, records, alive in store.scan(begin, end, WINDOW_BYTES):
         record_count += len(records)
-        entries = records.index_entries()
-        hits = np.unique(entries.record_index[np.isin(entries.hashes, hashes)])
+        chosen = answering(records)
         if alive is not None:
-            hits = hits[alive[hits]]
-        found.extend((physical_offset + records.positions[hits]).tolist())
+            chosen &= alive
+        found += (physical_offset + records.positions[chosen]).tolist()
     found.reverse()
     return found, record_count
 

@@ -16,16 +16,25 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from broker.query.log_windows import WINDOW_BYTES, windows
-from broker.query.search.candidates import Found
+from broker.query.candidates import Found
+from broker.query.cursor import Cursor
+from broker.query.log_windows import WINDOW_BYTES, matches, windows
+from broker.query.pages import (
+    REQUEST_WORK_MAX,
+    WORK_MAX,
+    WORK_OF_SCANNED_RECORD,
+    AnswerPage,
+    Work,
+    answer_pages,
+    page_size,
+)
 from broker.query.search.conditions import SearchQuery
-from broker.query.search.cursor import decode_cursor, encode_cursor
-from broker.query.search.matching import Mask, answering
+from broker.query.search.matching import Mask, answering, answers
 from broker.query.search.plan import Plan, Planner
 from broker.query.search.sifting import MISSES_MIN, SIFTED_MAX, may_answer
 from broker.query.search.time_bounds import within_time
@@ -37,16 +46,6 @@ from trovemq_store.engine.queues import queue_ids
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.trees import TreeReader
 from trovemq_store.index.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, TopicEntry, property_key
-
-# Work is counted in entries of the trees that are touched, about a microsecond each.
-WORK_MAX: Final = 5_000
-REQUEST_WORK_MAX: Final = 400 * WORK_MAX
-"""Of all pages of one answer: then it is incomplete, and its cursor goes on."""
-_WORK_OF_CANDIDATE: Final = 30
-_WORK_OF_SCANNED_RECORD: Final = 2
-_PROPERTY_BYTES_OF_WORK: Final = 12
-_BODY_BYTES_OF_WORK: Final = 2_048
-_SCANNED_BYTES_OF_WORK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +60,15 @@ class SearchPart:
     at_least: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SearchPage:
-    """One page. Record i has queue_offsets[i] and physical_offsets[i]; records are views of the log.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPage(AnswerPage):
+    """A page. parts: how what was left of the search was to be served, in the answer's order; entries,
+    scanned_bytes: what it took. lag_bytes: of the visible log, not in the trees."""
 
-    complete: nothing more answers; otherwise `cursor` goes on, also from a page that is empty because its
-    share of work was done. parts: how what was left of the search was to be served, in the answer's order;
-    entries, scanned_bytes: what it took. lag_bytes: of the visible log, not in the trees.
-    """
-
-    records: list[memoryview]
-    queue_offsets: list[int]
-    physical_offsets: list[int]
-    complete: bool
-    cursor: str
     parts: tuple[SearchPart, ...]
     entries: int
     scanned_bytes: int
     lag_bytes: int
-    notes: tuple[str, ...] = ()
-    work: int = 0
-    """What it took, in units of about a microsecond."""
-    last: bool = False
-    """The answer ends with this page, complete or not."""
 
 
 def search_page(
@@ -95,13 +80,11 @@ def search_page(
     TroveError REQUEST_ILLEGAL, CURSOR_ILLEGAL, TOPIC_NOT_FOUND, PROPERTY_NOT_INDEXED.
     """
     query.check()
-    if messages_max < 0:
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{messages_max} messages", field="messages_max")
-    start = decode_cursor(cursor, query) if cursor else None
+    messages_max = page_size(store, messages_max)
+    start = Cursor.decode(cursor, query).physical_offset if cursor else None
     queue_ids(store, query.topic)  # a topic that is not here is an error, never an empty answer
     _check_declared(store, query)
-    limit = store.settings.query_messages_max
-    found = Found(store, query, min(messages_max or limit, limit))
+    found = Found(store, query, partial(answers, query), messages_max, Work(WORK_MAX))
     return _PageSearch(store, query, found, start).run(explain)
 
 
@@ -113,20 +96,12 @@ def search_pages(
     cursor: str = "",
     work_max: int = REQUEST_WORK_MAX,
 ) -> Iterator[SearchPage]:
-    """Pages until the answer is complete, has messages_max messages (0: maxMsgsNumBatch), or took work_max.
+    """See answer_pages; messages_max 0: maxMsgsNumBatch. Raises as search_page does."""
 
-    The caller may do other things between two pages. Raises as search_page does.
-    """
-    left = messages_max or store.settings.query_messages_max
-    while True:
-        page = search_page(store, query, messages_max=left, cursor=cursor)
-        left -= len(page.records)
-        work_max -= page.work
-        if page.complete or left <= 0 or work_max <= 0:
-            yield replace(page, last=True)
-            return
-        yield page
-        cursor = page.cursor
+    def page_at(left: int, cursor: str) -> SearchPage:
+        return search_page(store, query, messages_max=left, cursor=cursor)
+
+    return answer_pages(page_at, messages_max or store.settings.query_messages_max, cursor, work_max)
 
 
 def _check_declared(store: MessageStore, query: SearchQuery) -> None:
@@ -152,8 +127,6 @@ class _PageSearch:
     high: int = 0
     done: int = 0
     """The rank (see walks.py) up to which everything is answered."""
-    work_left: int = field(default_factory=lambda: WORK_MAX)
-    work: int = 0
     misses: int = 0
     """So many of the records that were looked at last did not answer, in a row."""
     entries: int = 0
@@ -183,27 +156,23 @@ class _PageSearch:
         at = -self.done if self.query.newest_first else self.done + 1
         visible = self.store.visible_offset
         return SearchPage(
-            self.found.records,
-            self.found.queue_offsets,
-            self.found.physical_offsets,
+            records=self.found.records,
+            queue_offsets=self.found.queue_offsets,
+            physical_offsets=self.found.physical_offsets,
             complete=complete,
-            cursor="" if complete or explain else encode_cursor(self.query, max(0, at)),
+            cursor="" if complete or explain else Cursor(max(0, at)).encode(self.query),
             parts=tuple(self.parts),
             entries=self.entries,
             scanned_bytes=self.scanned_bytes,
             lag_bytes=visible - self._indexed_to(self.store.min_offset, visible),
             notes=tuple(self.found.notes),
-            work=self.work,
+            work=self.found.work.done,
         )
 
     def _indexed_to(self, low: int, high: int) -> int:
         """How far the trees are, within [low, high]."""
         trees = self.store.trees
         return min(high, max(low, trees.search.position if trees is not None else 0))
-
-    def _charge(self, work: int) -> None:
-        self.work += work
-        self.work_left -= work
 
     # --- what the trees have --------------------------------------------------------------------------
     def _indexed(self, begin: int, end: int, explain: bool) -> None:
@@ -255,20 +224,21 @@ class _PageSearch:
     def _walk(self, plan: Plan, span: Range, explain: bool) -> None:
         self.parts.append(SearchPart(plan.text, span.low, span.high, plan.entries, plan.at_least))
         self.entries += span.touched
-        self.work += span.touched
-        self.work_left = max(self.work_left - span.touched, WORK_MAX // 4)
+        work = self.found.work
+        work.charge(span.touched)
+        work.left = max(work.left, WORK_MAX // 4)
         span.touched = 0
         if explain or self.stopped:
             return
         for block in plan.walk():
             self.entries += span.touched
-            self._charge(span.touched)
+            work.charge(span.touched)
             span.touched = 0
             if not self._look_through(block.ranks):
                 return
             if block.edge != END:
                 self.done = max(self.done, block.edge)
-                if self.work_left <= 0:
+                if work.left <= 0:
                     self.stopped = True
                     return
         self._pass(span.low, span.high)
@@ -277,12 +247,12 @@ class _PageSearch:
         """_look_at(); where hardly any answers, those that cannot are left out before, many at once."""
         at = int(np.searchsorted(ranks, self.done, "right"))
         while at < len(ranks):
-            sift = self.misses >= MISSES_MIN and self.work_left > 0
+            sift = self.misses >= MISSES_MIN and self.found.work.left > 0
             part = ranks[at : at + (SIFTED_MAX if sift else MISSES_MIN)]
             at += len(part)
             kept = part
             if sift:
-                self._charge(_WORK_OF_SCANNED_RECORD * len(part))
+                self.found.work.charge(WORK_OF_SCANNED_RECORD * len(part))
                 kept = part[self._may_answer(part)]
             if not self._look_at(kept.tolist()):
                 return False
@@ -312,15 +282,8 @@ class _PageSearch:
 
     def _scan_down(self, begin: int, end: int) -> None:
         for low, high in windows(self.store.consume_queues, begin, end):
-            ranks: list[int] = []
-            count = 0
-            for physical_offset, records, alive in self.store.scan(low, high, WINDOW_BYTES):
-                count += len(records)
-                chosen = answering(self.query, records)
-                if alive is not None:
-                    chosen &= alive
-                ranks += (-(physical_offset + records.positions[chosen])).tolist()
-            if not self._scanned(sorted(ranks), low, high, count):
+            offsets, count = matches(self.store, low, high, partial(answering, self.query))
+            if not self._scanned([-offset for offset in offsets], low, high, count):
                 return
 
     def _scan_up(self, begin: int, end: int) -> None:
@@ -341,11 +304,11 @@ class _PageSearch:
         after them: it may cost more than a page's share, and yet the page has to get on."""
         self.scanned_bytes += end - begin
         goes_on = self._look_at(ranks)
-        self._charge(_WORK_OF_SCANNED_RECORD * record_count + (end - begin) // _SCANNED_BYTES_OF_WORK)
+        self.found.work.charge_scan(record_count, end - begin)
         if not goes_on:
             return False
         self._pass(begin, end)
-        if self.work_left <= 0:
+        if self.found.work.left <= 0:
             self.stopped = True
         return not self.stopped
 
@@ -354,18 +317,13 @@ class _PageSearch:
         for rank in ranks:
             if rank <= self.done:
                 continue
-            worked = self.work_left > 0
-            self._charge(_WORK_OF_CANDIDATE)
-            before, found = self.found.property_bytes, len(self.found.records)
-            bytes_before = self.found.byte_count
-            goes_on = worked and self.found.look_at(abs(rank))
-            self._charge((self.found.property_bytes - before) // _PROPERTY_BYTES_OF_WORK)
-            self._charge((self.found.byte_count - bytes_before) // _BODY_BYTES_OF_WORK)
+            before = len(self.found.records)
+            goes_on = self.found.work.left > 0 and self.found.look_at(abs(rank))
             if not goes_on:
                 self.stopped = True
                 if not self.query.newest_first:
                     self.done = rank - 1  # so that a cursor is where a record begins
                 return False
             self.done = rank
-            self.misses = 0 if len(self.found.records) > found else self.misses + 1
+            self.misses = 0 if len(self.found.records) > before else self.misses + 1
         return True

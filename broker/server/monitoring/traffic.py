@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_daemon.metrics import Buckets
+from trovemq_proto.errors import TroveError
 
 # RocketMQ's bounds of rocketmq_message_size, in bytes
 MESSAGE_SIZE_BUCKETS: Final = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
@@ -75,6 +78,19 @@ class Traffic:
     def answered(self, method: str, response: str, started: float, *, waited: bool = False) -> None:
         """One frame of a stream was answered; `started` is time.perf_counter() when it was read."""
         self.observe(method, response, (time.perf_counter() - started) * 1000, is_long_polling=waited)
+
+    @contextmanager
+    def answering(self, method: str) -> Iterator[None]:
+        """Around the answer of a stream of pages: counts it by how it ends."""
+        started, response = time.perf_counter(), "CANCELLED"
+        try:
+            yield
+            response = "OK"
+        except TroveError as error:
+            response = error.symbol
+            raise
+        finally:
+            self.answered(method, response, started)
 
     def forget(self, topic: str) -> None:
         for table in (

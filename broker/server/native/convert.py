@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, cast
 from urllib.parse import unquote
+
+import numpy as np
 
 from broker.fetch.pull import PullRequest, PullResult
 from broker.produce.append import Durability, put_status
@@ -12,6 +15,7 @@ from broker.server.native.frames import write_fetch_reply
 from trovemq_daemon.grpc_server import error_to_wire
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import pack_host
+from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import common_pb2, message_pb2
 from trovemq_store.engine.message_store import AppendResult
 
@@ -133,3 +137,9 @@ def fetch_error(fetch_id: int, error: TroveError) -> bytes:
         min_offset=int(fields.get("min_offset", 0)),
         max_offset=int(fields.get("max_offset", 0)),
     ).SerializeToString()
+
+
+def moved_offsets(records: Sequence[memoryview], queue_offsets: list[int]) -> bytes:
+    """Queue offset of each record, where one of them says another one of itself; else nothing."""
+    own = [int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True) for record in records]
+    return b"" if own == queue_offsets else np.asarray(queue_offsets, "<i8").tobytes()

@@ -18,7 +18,8 @@ from broker.groups.group_lag import GroupLags
 from broker.groups.timers.recall_handle import encode_recall_handle
 from broker.query.get_message import message_steps
 from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import WORK_MAX, query_pages
+from broker.query.pages import WORK_MAX
+from broker.query.query_by_key import query_pages
 from broker.server.native.group_convert import (
     group_of,
     lag_to_wire,

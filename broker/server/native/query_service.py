@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import grpc
-import numpy as np
 
-from broker.query.get_message import FoundMessages, IdentifierKind, get_message_at, message_steps
+from broker.query.get_message import IdentifierKind, get_message_at, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
-from broker.query.lacking import lacking_note
+from broker.query.lacking import with_lacking_note
 from broker.query.query_by_key import QueryPage, query_pages
 from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from broker.server.monitoring.traffic import Traffic
+from broker.server.native.convert import moved_offsets
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import query_pb2, query_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 
@@ -70,25 +67,17 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
             return query_pb2.GetMessageReply(
                 kind=_KIND[found.kind],
                 records=b"".join(found.records),
-                queue_offsets=_moved_offsets(found),
+                queue_offsets=moved_offsets(found.records, found.queue_offsets),
                 more=not found.complete,
             )
 
     async def QueryByKey(  # noqa: N802
         self, request: query_pb2.QueryByKeyRequest, _context: Context
     ) -> AsyncIterator[query_pb2.QueryPage]:
-        started = time.perf_counter()
-        response = "CANCELLED"
-        try:
+        with self._traffic.answering("QueryByKey"):
             async with aclosing(self._pages(request)) as pages:
                 async for page in pages:
                     yield page
-            response = "OK"
-        except TroveError as error:
-            response = error.symbol
-            raise
-        finally:
-            self._traffic.answered("QueryByKey", response, started)
 
     async def _pages(self, request: query_pb2.QueryByKeyRequest) -> AsyncGenerator[query_pb2.QueryPage, None]:
         query = _key_query(request)
@@ -97,18 +86,9 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
             notes: list[str] = []
             async for page in self._turns.each(pages):
                 notes += page.notes[: NOTES_MAX - len(notes)]
-                if page.complete:
-                    page = self._told_of_lack(page, query, notes)  # noqa: PLW2901
+                page = with_lacking_note(self._store, page, query.topic, query.begin, notes)  # noqa: PLW2901
                 if page.records or page.last:
                     yield _page(page, notes if page.last else None)
-
-    def _told_of_lack(self, page: QueryPage, query: KeyQuery, notes: list[str]) -> QueryPage:
-        """Nothing older is found; where it may have gone before its time, the answer is not complete."""
-        note = lacking_note(self._store, query.topic, query.begin)
-        if not note:
-            return page
-        notes.append(note)
-        return replace(page, complete=False)
 
     async def SearchOffset(  # noqa: N802
         self, request: query_pb2.SearchOffsetRequest, _context: Context
@@ -145,8 +125,6 @@ def _key_query(request: query_pb2.QueryByKeyRequest) -> KeyQuery:
     key_type = _KEY_TYPE.get(request.type)
     if key_type is None:
         raise TroveError(errors.REQUEST_ILLEGAL, f"key type {request.type} is unknown", field="type")
-    if request.messages_max < 0:
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{request.messages_max} messages", field="messages_max")
     return KeyQuery(request.topic, request.key, key_type, request.begin, request.end or TIME_MAX)
 
 
@@ -164,13 +142,3 @@ def _page(page: QueryPage, notes: list[str] | None) -> query_pb2.QueryPage:
         index_last_update_physical_offset=page.index_last_update_physical_offset,
         notes=notes,
     )
-
-
-def _moved_offsets(found: FoundMessages) -> bytes:
-    """Queue offset of each record, where one of them says another one of itself."""
-    own = [_own_queue_offset(record) for record in found.records]
-    return b"" if own == found.queue_offsets else np.asarray(found.queue_offsets, "<i8").tobytes()
-
-
-def _own_queue_offset(record: memoryview) -> int:
-    return int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True)

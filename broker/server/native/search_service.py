@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import grpc
-import numpy as np
 
-from broker.query.lacking import lacking_note
+from broker.query.lacking import with_lacking_note
 from broker.query.search.conditions import (
     DEPTH_MAX,
     EVERYTHING,
@@ -24,10 +22,10 @@ from broker.query.search.conditions import (
 )
 from broker.query.search.search import SearchPage, SearchPart, search_page, search_pages
 from broker.server.monitoring.traffic import Traffic
+from broker.server.native.convert import moved_offsets
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records.layout import QUEUE_OFFSET_AT
 from trovemq_proto.v1 import search_pb2, search_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
@@ -72,27 +70,23 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
     async def Search(  # noqa: N802
         self, request: search_pb2.SearchRequest, _context: Context
     ) -> AsyncIterator[search_pb2.SearchPage]:
-        started = time.perf_counter()
-        response = "CANCELLED"
-        try:
+        with self._traffic.answering("Search"):
             async with aclosing(self._pages(request)) as pages:
                 async for page in pages:
                     yield page
-            response = "OK"
-        except TroveError as error:
-            response = error.symbol
-            raise
-        finally:
-            self._traffic.answered("Search", response, started)
 
     async def _pages(self, request: search_pb2.SearchRequest) -> AsyncGenerator[search_pb2.SearchPage, None]:
         query = _query(request)
-        if request.messages_max < 0:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"{request.messages_max} messages", field="messages_max")
         with self._one_more():
             self.counters.searches += 1
             if request.explain:
-                page = search_page(self._store, query, cursor=request.cursor, explain=True)
+                page = search_page(
+                    self._store,
+                    query,
+                    messages_max=request.messages_max,
+                    cursor=request.cursor,
+                    explain=True,
+                )
                 yield _last(page, _Totals(page.parts))
                 return
             totals: _Totals | None = None
@@ -103,9 +97,8 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
                 self.counters.search_entries += page.entries
                 self.counters.search_scanned_bytes += page.scanned_bytes
                 if page.last:
-                    if page.complete and (note := lacking_note(self._store, query.topic, query.begin)):
-                        totals.notes.append(note)
-                        page = replace(page, complete=False)  # noqa: PLW2901
+                    notes = totals.notes
+                    page = with_lacking_note(self._store, page, query.topic, query.begin, notes)  # noqa: PLW2901
                     yield _last(page, totals)
                     return
                 if page.records:
@@ -156,13 +149,15 @@ def _condition(condition: search_pb2.SearchCondition, depth: int) -> Condition:
 
 
 def _page(page: SearchPage) -> search_pb2.SearchPage:
-    return search_pb2.SearchPage(records=b"".join(page.records), queue_offsets=_moved_offsets(page))
+    return search_pb2.SearchPage(
+        records=b"".join(page.records), queue_offsets=moved_offsets(page.records, page.queue_offsets)
+    )
 
 
 def _last(page: SearchPage, totals: _Totals) -> search_pb2.SearchPage:
     return search_pb2.SearchPage(
         records=b"".join(page.records),
-        queue_offsets=_moved_offsets(page),
+        queue_offsets=moved_offsets(page.records, page.queue_offsets),
         last=True,
         complete=page.complete,
         cursor=page.cursor,
@@ -181,11 +176,3 @@ def _last(page: SearchPage, totals: _Totals) -> search_pb2.SearchPage:
         lag_bytes=page.lag_bytes,
         notes=totals.notes,
     )
-
-
-def _moved_offsets(page: SearchPage) -> bytes:
-    """Queue offset of each record, where one of them says another one of itself."""
-    own = [
-        int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], signed=True) for record in page.records
-    ]
-    return b"" if own == page.queue_offsets else np.asarray(page.queue_offsets, "<i8").tobytes()

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from broker.query import log_windows, query_by_key
+from broker.query import candidates, log_windows, query_by_key
+from broker.query.candidates import Found
 from broker.query.cursor import Cursor
 from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.log_windows import windows
+from broker.query.pages import REQUEST_WORK_MAX, Work
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, open_store, record, send
 from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
@@ -81,7 +83,8 @@ def test_a_page_that_did_its_work_stops_between_two_windows(
     index = scene.store.key_index
     assert index is not None
     start = Cursor(scene.store.visible_offset)
-    page = query_by_key._PageSearch(scene.store, index, query, 7, start, work_left=1).run()
+    in_page = Found(scene.store, query, query.accepts, 7, Work(left=1))
+    page = query_by_key._PageSearch(scene.store, index, query, in_page, start).run()
     assert not page.complete
     rest = ask(scene.store, query)[0]
     assert page.physical_offsets == rest[: len(page.physical_offsets)]
@@ -101,13 +104,14 @@ def test_merged_chains_go_on_where_a_page_ends(work: int) -> None:
     pages, before = 0, scene.store.visible_offset
     while True:
         start = Cursor(before)
-        page = query_by_key._PageSearch(scene.store, index, query, 3, start, work_left=work).run()
+        in_page = Found(scene.store, query, query.accepts, 3, Work(left=work))
+        page = query_by_key._PageSearch(scene.store, index, query, in_page, start).run()
         found += page.physical_offsets
         pages += 1
         assert pages < 100
         if page.complete:
             break
-        before = Cursor.decode(page.cursor, query).before
+        before = Cursor.decode(page.cursor, query).physical_offset
     assert found == scene.expected(query)
     assert pages > 2
 
@@ -154,7 +158,7 @@ def test_a_unique_key_that_takes_too_much_work_is_refused(monkeypatch: pytest.Mo
     scene = Scene()
     for _ in range(60):
         scene.send("BBTopic", (), "", "BB", 1)
-    monkeypatch.setattr(query_by_key, "_WORK_OF_CANDIDATE", query_by_key.REQUEST_WORK_MAX)
+    monkeypatch.setattr(candidates, "WORK_OF_CANDIDATE", REQUEST_WORK_MAX)
     with pytest.raises(TroveError, match="not found within the work of one look-up") as caught:
         get_message(scene.store, "Aa", "AaTopic")  # Aa in AaTopic and BB in BBTopic have one hash
     assert caught.value.symbol == "LIMIT_EXCEEDED"
@@ -169,7 +173,7 @@ def test_of_many_damaged_records_the_first_are_noted() -> None:
         segment.write(place + BODY_AT, b"?")
     found, page = ask(scene.store, KeyQuery("", "U", KeyType.UNIQUE))
     assert found == places[:11:-1]
-    assert len(page.notes) == query_by_key._NOTES_MAX
+    assert len(page.notes) == candidates.NOTES_MAX
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from broker.fetch.pull import Puller, PullRequest, PullSettings
 from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import REQUEST_WORK_MAX, WORK_MAX, query_pages
+from broker.query.pages import REQUEST_WORK_MAX, WORK_MAX
+from broker.query.query_by_key import query_pages
 from tests.support.engine import SMALL, append, open_store, record
 from tests.support.one_hash import texts_of_one_hash
 from tests.support.trials import SOAK

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.query import query_by_key
+from broker.query.candidates import Found
 from broker.query.cursor import Cursor
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
+from broker.query.pages import Work
 from broker.query.query_by_key import QueryPage, query_page, query_pages
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_proto.errors import TroveError
@@ -254,7 +256,8 @@ def test_a_page_has_a_share_of_work(store: MessageStore, monkeypatch: pytest.Mon
     while True:
         assert store.key_index is not None
         start = Cursor.decode(cursor, query) if cursor else Cursor(store.visible_offset)
-        page = query_by_key._PageSearch(store, store.key_index, query, 7, start, work_left=1).run()
+        in_page = Found(store, query, query.accepts, 7, Work(left=1))
+        page = query_by_key._PageSearch(store, store.key_index, query, in_page, start).run()
         pages += 1
         found += page.physical_offsets
         if page.complete:

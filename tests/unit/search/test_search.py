@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.query.pages import WORK_MAX
 from broker.query.search import plan, search, walks
 from broker.query.search.conditions import (
     CONDITIONS_MAX,
@@ -542,4 +543,4 @@ def test_a_page_of_records_with_many_properties_held_the_event_loop() -> None:
     pages = list(search_pages(store, query, messages_max=60))
     assert sum(len(page.records) for page in pages) == 60
     size = len(bytes(pages[0].records[0])) - 120
-    assert max(len(page.records) for page in pages) <= search.WORK_MAX * 32 // size + 1
+    assert max(len(page.records) for page in pages) <= WORK_MAX * 32 // size + 1

@@ -12,7 +12,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from broker.query.search import candidates, plan
+from broker.query import candidates
+from broker.query.search import plan
 from broker.query.search.conditions import EVERYTHING, AllOf, AnyOf, Has, SearchQuery
 from broker.query.search.search import search_page
 from broker.query.search.sifting import may_answer

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from broker.query.located import queue_offset_of
-from broker.query.search.conditions import SearchQuery
-from broker.query.search.matching import answers
+from broker.query.pages import Work
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
@@ -15,25 +15,43 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 
 NOTES_MAX: Final = 8
+WORK_OF_CANDIDATE: Final = 30
+_PROPERTY_BYTES_OF_WORK: Final = 12
+_BODY_BYTES_OF_WORK: Final = 2_048
+
+
+class TimedQuery(Protocol):
+    @property
+    def has_times(self) -> bool:
+        """Whether not every time will do."""
+        ...
+
+    def in_time(self, timestamp: int) -> bool: ...
 
 
 @dataclass(slots=True)
 class Found:
-    """The records of a page, in the order of the answer; `notes` says what was left out, and why."""
+    """The records of a page, in the order of the answer; `notes` says what was left out, and why.
+
+    Work is counted by candidates and by their bytes that are read, so that messages with many properties or
+    large bodies make smaller pages, not longer ones.
+    """
 
     store: MessageStore
-    query: SearchQuery
+    query: TimedQuery
+    answers: Callable[[memoryview, RecordFields], bool]
+    """Whether a record answers the query."""
     messages_max: int
+    work: Work = field(default_factory=Work)
     records: list[memoryview] = field(default_factory=list)
     queue_offsets: list[int] = field(default_factory=list)
     physical_offsets: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     byte_count: int = 0
-    property_bytes: int = 0
-    """Of all records that were looked at."""
 
     def look_at(self, physical_offset: int) -> bool:
         """Takes the record if it answers. False: it would have to be taken, and the page is full."""
+        self.work.charge(WORK_OF_CANDIDATE)
         try:
             found = self._answer_at(physical_offset)
         except (StorageError, TroveError):  # the disk does not give it
@@ -74,9 +92,11 @@ class Found:
             return None  # well formed, and yet not served: its topic was deleted
         fields = read_fields(record, 0, len(record))
         assert fields is not None, "the store gives records that are well formed"
-        self.property_bytes += fields.property_size
-        if not answers(self.query, record, fields):
+        # Its properties are looked at first: to check a foreign record's body would be in vain.
+        self.work.charge(fields.property_size // _PROPERTY_BYTES_OF_WORK)
+        if not self.answers(record, fields):
             return None
+        self.work.charge(len(record) // _BODY_BYTES_OF_WORK)
         if not crc_matches(record, fields):
             store.damage.met(physical_offset, len(record), RecordState.DAMAGED.value)
             self._note_damage(physical_offset)

@@ -1,0 +1,82 @@
+"""Pages of bounded work: an answer by key or by conditions is given page by page, each going on where the one
+before stopped, until it is complete, long enough, or took its share of work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.engine.message_store import MessageStore
+
+# Work is counted in steps along a chain, or entries of a tree: about a microsecond each.
+WORK_MAX: Final = 5_000
+REQUEST_WORK_MAX: Final = 400 * WORK_MAX
+"""Of all pages of one answer: then it is incomplete, and its cursor goes on."""
+WORK_OF_SCANNED_RECORD: Final = 2
+_SCANNED_BYTES_OF_WORK: Final = 64
+
+
+@dataclass(slots=True)
+class Work:
+    """What a page may do, and has done. Work is charged when it is done, so that every page gets on."""
+
+    left: int = WORK_MAX
+    done: int = 0
+
+    def charge(self, work: int) -> None:
+        self.done += work
+        self.left -= work
+
+    def charge_scan(self, record_count: int, byte_count: int) -> None:
+        self.charge(WORK_OF_SCANNED_RECORD * record_count + byte_count // _SCANNED_BYTES_OF_WORK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPage:
+    """One page. Record i has queue_offsets[i] and physical_offsets[i]; records are views of the log.
+
+    complete: nothing more answers; otherwise `cursor` goes on, also from a page that is empty because its
+    share of work was done.
+    """
+
+    records: list[memoryview]
+    queue_offsets: list[int]
+    physical_offsets: list[int]
+    complete: bool
+    cursor: str
+    notes: tuple[str, ...] = ()
+    work: int = 0
+    """What it took, in units of about a microsecond."""
+    last: bool = False
+    """The answer ends with this page, complete or not."""
+
+
+PageT = TypeVar("PageT", bound=AnswerPage)
+
+
+def page_size(store: MessageStore, messages_max: int) -> int:
+    """How many messages a page may have (0: maxMsgsNumBatch, which is also the most). TroveError
+    REQUEST_ILLEGAL."""
+    if messages_max < 0:
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{messages_max} messages", field="messages_max")
+    limit = store.settings.query_messages_max
+    return min(messages_max or limit, limit)
+
+
+def answer_pages(
+    page_at: Callable[[int, str], PageT], messages_max: int, cursor: str, work_max: int
+) -> Iterator[PageT]:
+    """Pages until the answer is complete, has messages_max messages, or took work_max. page_at: the page of
+    at most so many messages from a cursor on. The caller may do other things between two pages."""
+    while True:
+        page = page_at(messages_max, cursor)
+        messages_max -= len(page.records)
+        work_max -= page.work
+        if page.complete or messages_max <= 0 or work_max <= 0:
+            yield replace(page, last=True)
+            return
+        yield page
+        cursor = page.cursor
