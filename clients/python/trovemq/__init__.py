@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
     from trovemq.search_model import SearchAnswer, SearchPart, Where
+    from trovemq.send_arguments import MessageArguments, SendArguments
     from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
     from trovemq.subscription import Subscription
     from trovemq.transaction import Transaction, TransactionResolution
@@ -89,6 +90,7 @@ __all__ = [
     "GroupSettings",
     "GroupVerdict",
     "Message",
+    "MessageArguments",
     "MessageBiography",
     "MessageCopy",
     "OffsetReset",
@@ -103,6 +105,7 @@ __all__ = [
     "ScrubProgress",
     "SearchAnswer",
     "SearchPart",
+    "SendArguments",
     "SendReceipt",
     "StoreFinding",
     "Subscription",
@@ -155,6 +158,7 @@ _MODULES: Final = {
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
     "trovemq.search_model": ("SearchAnswer", "SearchPart", "Where"),
+    "trovemq.send_arguments": ("MessageArguments", "SendArguments"),
     "trovemq.store_model": ("BackupProgress", "ScrubProgress", "StoreFinding"),
     "trovemq.subscription": ("Subscription",),
     "trovemq.transaction": ("Transaction", "TransactionResolution"),

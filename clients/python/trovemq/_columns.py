@@ -8,8 +8,9 @@ from types import NoneType
 import numpy as np
 
 from trovemq._arguments import check_optional_text, check_sequence, check_texts
-from trovemq._outgoing import RECORD_OVERHEAD, Columns, Keys
+from trovemq._outgoing import RECORD_OVERHEAD, Columns
 from trovemq._unique_keys import next_unique_keys
+from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.priorities import PROPERTY_PRIORITY, check_priority

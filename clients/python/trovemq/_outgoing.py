@@ -15,22 +15,31 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq._arguments import check_text
 from trovemq._numbering import Numbering
 from trovemq._routes import Slot
+from trovemq._unique_keys import next_unique_key
 from trovemq._wire.frames import append_frame
 from trovemq.model import BrokerInfo
 from trovemq.receipts import AppendOutcome, FrameReceipt, SendReceipt, UniqueKeys
+from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import BatchEncoder, RecordBatch, encode_record
+from trovemq_proto.records import (
+    PROPERTY_SHARDING_KEY,
+    BatchEncoder,
+    RecordBatch,
+    encode_properties,
+    encode_record,
+)
 from trovemq_proto.records.internal_properties import Writer
+from trovemq_proto.records.priorities import PROPERTY_PRIORITY
 from trovemq_proto.records.priorities import check_priority as stored_form
+from trovemq_proto.records.properties import message_properties
 
 # At most, beside body, keys, tag and properties: 91 fixed bytes, topic, IPv6 hosts, names, CRC, UNIQ_KEY.
 RECORD_OVERHEAD = 320
 MESSAGE_GROUP_SIZE_MAX = 63  # bytes
-
-Keys = str | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +355,25 @@ def _empty_host(ipv6: bool) -> bytes:
     return bytes(20 if ipv6 else 8)
 
 
+def property_block(
+    keys: Keys = None,
+    tag: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    unique_key: str | None = None,
+    message_group: str | None = None,
+    priority: int | None = None,
+    writer: Writer = Writer.USER,
+) -> tuple[str, bytes]:
+    """A message's UNIQ_KEY and its encoded properties, each checked. Raises TroveError for a wrong one."""
+    unique_key = next_unique_key() if unique_key is None else unique_key
+    found = message_properties(unique_key, keys, tag, properties, writer)
+    if message_group is not None:
+        found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
+    if priority is not None:
+        found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
+    return unique_key, encode_properties(found)
+
+
 def check_priority(priority: int, message_group: str | None) -> str:
     """The priority as it is stored. Raises TroveError PROPERTY_ILLEGAL, REQUEST_ILLEGAL."""
     if message_group is not None:
@@ -356,6 +384,7 @@ def check_priority(priority: int, message_group: str | None) -> str:
 
 def check_message_group(group: str) -> str:
     """The group itself. Raises TroveError MESSAGE_GROUP_ILLEGAL."""
+    check_text("message_group", group, errors.MESSAGE_GROUP_ILLEGAL)
     size = len(group.encode("utf-8", "surrogatepass"))
     if not group.strip() or size > MESSAGE_GROUP_SIZE_MAX or not group.isprintable():
         raise TroveError(

@@ -16,28 +16,21 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from trovemq._links import Links
-from trovemq._outgoing import RECORD_OVERHEAD, Keys, RecordForm, check_message_group, check_priority
+from trovemq._outgoing import RECORD_OVERHEAD, RecordForm, property_block
 from trovemq._routes import Slot
-from trovemq._unique_keys import next_unique_key
 from trovemq._wire import transactions as wire
 from trovemq.fetched import Buffer
 from trovemq.model import BrokerInfo
 from trovemq.receipts import SendReceipt
 from trovemq.received import ReceivedMessage
+from trovemq.send_arguments import Keys, MessageArguments
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import (
-    PROPERTY_SHARDING_KEY,
-    encode_offset_msg_id,
-    encode_properties,
-    encode_record,
-)
+from trovemq_proto.records import encode_offset_msg_id, encode_record
 from trovemq_proto.records.hashes import group_queue
-from trovemq_proto.records.priorities import PROPERTY_PRIORITY
-from trovemq_proto.records.properties import message_properties
 
 _log = logging.getLogger(__name__)
 
@@ -134,15 +127,10 @@ class AtomicTransaction:
         topic: str,
         body: Buffer,
         *,
-        keys: Keys = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
-        message_group: str | None = None,
-        priority: int | None = None,
+        **message: Unpack[MessageArguments],
     ) -> int:
         """Adds one message; arguments as `Client.send`. A delayed message can be no part of a transaction.
 
@@ -161,14 +149,8 @@ class AtomicTransaction:
             raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)
         if queue_id is not None and queue_id < 0:
             raise TroveError(errors.QUEUE_NOT_FOUND, f"queue {queue_id}", queue_id=queue_id)
-        unique_key = next_unique_key() if unique_key is None else unique_key
-        found = message_properties(unique_key, keys, tag, properties)
-        if message_group is not None:
-            found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
-            ordering_key = message_group if ordering_key is None else ordering_key
-        if priority is not None:
-            found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
-        block = encode_properties(found)
+        unique_key, block = property_block(**message)
+        ordering_key = message.get("message_group") if ordering_key is None else ordering_key
         size = len(body) + len(block) + RECORD_OVERHEAD
         if self._size + size > BYTES_MAX:
             text = f"a transaction has at most {BYTES_MAX} bytes"

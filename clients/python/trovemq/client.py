@@ -15,13 +15,13 @@ from trovemq._fetch_plan import NO_END
 from trovemq._links import Links, parse_servers
 from trovemq._lookups import Lookups
 from trovemq._numbering import Numbering
-from trovemq._outgoing import Keys
 from trovemq._puller import Puller, PullRequest
 from trovemq.admin import Admin
 from trovemq.fetched import Buffer, FetchedBatch
 from trovemq.options import ClientOptions
 from trovemq.producer import Producer
 from trovemq.receipts import SendReceipt
+from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 
-from trovemq._arguments import check_number, check_optional_text, check_text
+from trovemq._arguments import check_number, check_optional_text
 from trovemq._columns import columns_of, split_columns
 from trovemq._delivery import Delivery
 from trovemq._links import Links
@@ -27,23 +27,18 @@ from trovemq._outgoing import (
     ColumnBatch,
     Columns,
     Destination,
-    Keys,
     SingleMessages,
-    check_message_group,
-    check_priority,
+    property_block,
 )
 from trovemq._room import Room
 from trovemq._routes import Slot
 from trovemq._slots import SlotChooser
-from trovemq._unique_keys import next_unique_key
 from trovemq.fetched import Buffer
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
+from trovemq.send_arguments import Keys, SendArguments
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import PROPERTY_SHARDING_KEY, encode_properties
 from trovemq_proto.records.internal_properties import Writer
-from trovemq_proto.records.priorities import PROPERTY_PRIORITY
-from trovemq_proto.records.properties import message_properties
 
 if TYPE_CHECKING:  # imported when they are first needed: most producers speak the native protocol only
     from trovemq._rocketmq.sending import LateMessages
@@ -165,11 +160,11 @@ class Producer:
                 body,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
+                broker=broker,
                 keys=keys,
                 tag=tag,
                 properties=properties,
                 unique_key=unique_key,
-                broker=broker,
                 message_group=message_group,
                 priority=priority,
             )
@@ -184,21 +179,9 @@ class Producer:
         self._enqueue(message, waiter)
         return await waiter
 
-    def send_nowait(
-        self,
-        body: Buffer,
-        *,
-        keys: Keys = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
-        queue_id: int | None = None,
-        broker: str | None = None,
-        ordering_key: str | None = None,
-        message_group: str | None = None,
-        priority: int | None = None,
-    ) -> asyncio.Future[SendReceipt]:
-        """Sends one message; the future has its receipt or error. Arguments and errors as `send`.
+    def send_nowait(self, body: Buffer, **arguments: Unpack[SendArguments]) -> asyncio.Future[SendReceipt]:
+        """Sends one message; the future has its receipt or error. Arguments and errors as `send`, without
+        deliver_at and deliver_after.
 
         Cancelling the future takes the message back if it was not yet written to the connection.
 
@@ -206,35 +189,18 @@ class Producer:
             TroveError: LIMIT_EXCEEDED where `in_flight_bytes_max` bytes are unacknowledged (`await
                 ready()` before), and what is wrong with the arguments.
         """
-        message = self._prepare(
-            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
-        )
+        message = self._prepare(body, **arguments)
         self._room.take(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
         return waiter
 
-    def send_oneway(
-        self,
-        body: Buffer,
-        *,
-        keys: Keys = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
-        queue_id: int | None = None,
-        broker: str | None = None,
-        ordering_key: str | None = None,
-        message_group: str | None = None,
-        priority: int | None = None,
-    ) -> None:
+    def send_oneway(self, body: Buffer, **arguments: Unpack[SendArguments]) -> None:
         """Sends one message without an acknowledgement: it may be lost without a word.
 
         Arguments and errors as `send_nowait`; what the broker refuses is only counted by the broker.
         """
-        message = self._prepare(
-            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
-        )
+        message = self._prepare(body, **arguments)
         self._room.take(message.size)
         self._enqueue(message, None)
 
@@ -384,27 +350,20 @@ class Producer:
     def _prepare(
         self,
         body: Buffer,
-        keys: Keys,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        unique_key: str | None,
-        queue_id: int | None,
-        broker: str | None,
-        ordering_key: str | None,
-        message_group: str | None,
-        priority: int | None,
+        keys: Keys = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        ordering_key: str | None = None,
+        message_group: str | None = None,
+        priority: int | None = None,
     ) -> _Prepared:
         self._check_open(body)
-        unique_key = next_unique_key() if unique_key is None else unique_key
         writer = Writer.SDK if self._numbering is None else Writer.USER
-        found = message_properties(unique_key, keys, tag, properties, writer)
-        if message_group is not None:
-            check_text("message_group", message_group, errors.MESSAGE_GROUP_ILLEGAL)
-            found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
-            ordering_key = message_group if ordering_key is None else ordering_key
-        if priority is not None:
-            found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
-        block = encode_properties(found)
+        unique_key, block = property_block(keys, tag, properties, unique_key, message_group, priority, writer)
+        ordering_key = message_group if ordering_key is None else ordering_key
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, len(body))
         size = len(body) + len(block) + RECORD_OVERHEAD

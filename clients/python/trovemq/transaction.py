@@ -12,10 +12,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, Unpack
 
 from trovemq._links import Links
-from trovemq._outgoing import Keys
 from trovemq._rocketmq.identity import new_client_id
 from trovemq._rocketmq.messages import received_message
 from trovemq._rocketmq.messaging import MessagingService
@@ -25,6 +24,7 @@ from trovemq._rocketmq.statuses import may_pass
 from trovemq.fetched import Buffer
 from trovemq.receipts import SendReceipt
 from trovemq.received import ReceivedMessage
+from trovemq.send_arguments import Keys, MessageArguments
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -59,12 +59,9 @@ class SendHalf(Protocol):
         self,
         body: Buffer,
         *,
-        keys: Keys,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        unique_key: str | None,
         broker: str | None,
         check_after_ms: int | None,
+        **message: Unpack[MessageArguments],
     ) -> SendReceipt:
         """The receipt has a transaction_id."""
 

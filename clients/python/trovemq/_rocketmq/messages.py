@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Mapping
 from hashlib import md5
@@ -10,9 +11,11 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trovemq._outgoing import Keys, check_message_group, check_priority
+from trovemq._outgoing import check_message_group, check_priority
+from trovemq._unique_keys import next_unique_key
 from trovemq.fetched import Buffer
 from trovemq.received import ReceivedMessage
+from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message
@@ -86,16 +89,16 @@ def pulled_message(message: Message, broker: str) -> ReceivedMessage:
 def outgoing_message(
     topic: str,
     body: Buffer,
-    unique_key: str,
     *,
-    keys: Keys,
-    tag: str | None,
-    properties: Mapping[str, str] | None,
-    message_group: str | None,
+    keys: Keys = None,
+    tag: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    unique_key: str | None = None,
+    message_group: str | None = None,
     priority: int | None = None,
-    born_ms: int,
 ) -> v2.Message:
-    """A message to be sent, of type NORMAL, FIFO or PRIORITY. Raises TroveError for what is wrong with it."""
+    """A message born now, of type NORMAL, FIFO or PRIORITY. Raises TroveError for what is wrong with it."""
+    unique_key = next_unique_key() if unique_key is None else unique_key
     message_properties(unique_key, keys, tag, properties)  # the same checks as on the native way
     message = v2.Message(body=bytes(body), user_properties=properties or {})
     message.topic.name = topic
@@ -103,7 +106,7 @@ def outgoing_message(
     system.message_id = unique_key
     system.message_type = v2.NORMAL
     system.body_encoding = v2.IDENTITY
-    system.born_timestamp.CopyFrom(timestamp(born_ms))
+    system.born_timestamp.CopyFrom(timestamp(time.time_ns() // 1_000_000))
     if keys:
         system.keys.extend([keys] if isinstance(keys, str) else keys)
     if tag is not None:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Unpack
 
 from trovemq._links import Links
-from trovemq._outgoing import RECORD_OVERHEAD, Keys
+from trovemq._outgoing import RECORD_OVERHEAD
 from trovemq._rocketmq.messages import mark_delayed, mark_half, milliseconds, outgoing_message
 from trovemq._rocketmq.messaging import MessagingService
 from trovemq._room import Room
 from trovemq._routes import Slot
 from trovemq._slots import SlotChooser
-from trovemq._unique_keys import next_unique_key
 from trovemq.fetched import Buffer
 from trovemq.model import BrokerInfo
 from trovemq.receipts import SendReceipt
+from trovemq.send_arguments import MessageArguments
 from trovemq.transaction import Checker, Transaction, Transactions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -171,16 +170,11 @@ class LateMessages:
         *,
         deliver_at: datetime | None,
         deliver_after: float | timedelta | None,
-        keys: Keys,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        unique_key: str | None,
         broker: str | None,
-        message_group: str | None,
-        priority: int | None,
+        **arguments: Unpack[MessageArguments],
     ) -> SendReceipt:
         """As `Producer.send`."""
-        message = self._message(body, keys, tag, properties, unique_key, message_group, priority)
+        message = outgoing_message(self._topic, body, **arguments)
         mark_delayed(message, delivery_time(deliver_at, deliver_after))
         return await self._send(message, broker)
 
@@ -188,38 +182,13 @@ class LateMessages:
         self,
         body: Buffer,
         *,
-        keys: Keys,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        unique_key: str | None,
         broker: str | None,
         check_after_ms: int | None,
+        **arguments: Unpack[MessageArguments],
     ) -> SendReceipt:
-        message = self._message(body, keys, tag, properties, unique_key, None, None)
+        message = outgoing_message(self._topic, body, **arguments)
         mark_half(message, check_after_ms)
         return await self._send(message, broker)
-
-    def _message(
-        self,
-        body: Buffer,
-        keys: Keys,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        unique_key: str | None,
-        message_group: str | None,
-        priority: int | None,
-    ) -> v2.Message:
-        return outgoing_message(
-            self._topic,
-            body,
-            next_unique_key() if unique_key is None else unique_key,
-            keys=keys,
-            tag=tag,
-            properties=properties,
-            message_group=message_group,
-            priority=priority,
-            born_ms=time.time_ns() // 1_000_000,
-        )
 
     async def _send(self, message: v2.Message, broker: str | None) -> SendReceipt:
         size = message.ByteSize() + RECORD_OVERHEAD
