@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, get_type_hints
 
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.setting_sources import (
@@ -29,8 +29,12 @@ from trovemq_daemon.setting_values import parse_value, raw_text
 
 __all__ = ["Assignment", "Loaded", "Setting", "SettingsError", "load_settings", "setting", "settings_of"]
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Value = TypeVar("Value")
 S = TypeVar("S")
+Part = TypeVar("Part", bound="DataclassInstance")
 
 Convert = Callable[[str, Any], str]
 """Makes the text of our setting of a RocketMQ key's text and our setting's present value."""
@@ -96,6 +100,16 @@ def settings_of(cls: type) -> dict[str, Setting]:
         )
         for field in dataclasses.fields(cls)
     }
+
+
+def part_of(settings: DataclassInstance, cls: type[Part], **others: object) -> Part:
+    """What one part works by: its fields from the settings of the same name, and `others`; where neither has
+    one, the part's own default."""
+    shared = {field.name for field in dataclasses.fields(settings)} & {
+        field.name for field in dataclasses.fields(cls)
+    }
+    values = {name: getattr(settings, name) for name in shared} | others
+    return cast("Callable[..., Part]", cls)(**values)
 
 
 class _Checked(Protocol):

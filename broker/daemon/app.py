@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from broker.cluster.registration import Registrations, RegistrationSettings
+from broker.cluster.registration import Registrations
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.daemon.recovery_log import log_recovery
@@ -133,7 +133,7 @@ class BrokerApp:
         view = LocalBroker(self._description(store, advertised), RoutedTopics(store))
         route = SelfRouteService(view)
         registrations = Registrations(
-            settings.nameserver_addresses, view, _registration_settings(settings), random.random
+            settings.nameserver_addresses, view, settings.registration_settings(), random.random
         )
         self._add_services(services, view, route)
         rocketmq.add_to(self._grpc.server)
@@ -318,14 +318,6 @@ def _retention_warning(services: StoreServices) -> str:
     if counters.disk_full:
         texts.append(f"{counters.disk_used_percent:.1f} % of the disk is used: new messages are refused")
     return "; ".join(texts)
-
-
-def _registration_settings(settings: BrokerSettings) -> RegistrationSettings:
-    return RegistrationSettings(
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
-        retry_min_ms=settings.registration_retry_min_ms,
-        retry_max_ms=settings.registration_retry_max_ms,
-    )
 
 
 def run(settings: BrokerSettings, written: Collection[str]) -> int:

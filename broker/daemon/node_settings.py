@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import (
     Address,
     advertised_address,
@@ -19,14 +20,18 @@ from trovemq_daemon.addresses import (
 )
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.logging import LogFormat, LogLevel
-from trovemq_daemon.settings import setting
-from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode
+from trovemq_daemon.settings import part_of, setting
+from trovemq_store.settings import CONSUME_QUEUE_UNIT_SIZE, FlushMode, StoreSettings
 
 HTTP_OFF: Final = "off"
 NAME_LENGTH_MAX: Final = 127
 GIB: Final = 1 << 30
 DAY_MS: Final = 86_400_000
 JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file with Java's int for a size
+
+# A default stands in the class of the part that works by it; here it gets text, bounds and RocketMQ's name.
+_STORE: Final = StoreSettings()
+_FLUSH: Final = FlushSettings()
 
 _INDEX_HEADER_SIZE: Final = 40
 _INDEX_SLOT_SIZE: Final = 4
@@ -92,8 +97,8 @@ class NodeSettings:
         "", "PEM file with the certificate's private key, not encrypted.", unit="FILE", rocketmq="tlsKeyPath"
     )
     insecure: bool = setting(False, "Allows listening on more than loopback though nobody is authenticated.")
-    name: str = setting("broker-a", "Name of this broker, unique in its cluster.", rocketmq="brokerName")
-    cluster: str = setting("DefaultCluster", "Name of the cluster.", rocketmq="brokerClusterName")
+    name: str = setting(_STORE.broker, "Name of this broker, unique in its cluster.", rocketmq="brokerName")
+    cluster: str = setting(_STORE.cluster, "Name of the cluster.", rocketmq="brokerClusterName")
     store: str = setting(
         "./data", "Directory of the store; made if it is missing.", rocketmq="storePathRootDir"
     )
@@ -123,7 +128,7 @@ class NodeSettings:
 
     # --- files of the store (of one that is there, its own count where nothing is written here) -----------
     commit_log_file_size: int = setting(
-        GIB,
+        _STORE.commit_log_file_size,
         "Size of one commit-log segment. Of a store that is there, this and the next three are read from it "
         "where nobody writes them.",
         unit="bytes",
@@ -132,7 +137,7 @@ class NodeSettings:
         rocketmq=("mappedFileSizeCommitLog", "mapedFileSizeCommitLog"),
     )
     consume_queue_file_size: int = setting(
-        6_000_000,
+        _STORE.consume_queue_file_size,
         "Size of one consume-queue file; whole 20-byte units.",
         unit="bytes",
         minimum=CONSUME_QUEUE_UNIT_SIZE,
@@ -141,7 +146,7 @@ class NodeSettings:
         convert=_whole_units,
     )
     index_slot_count: int = setting(
-        5_000_000,
+        _STORE.index_slot_count,
         "Hash slots of one index file.",
         unit="slots",
         minimum=1,
@@ -149,7 +154,7 @@ class NodeSettings:
         rocketmq="maxHashSlotNum",
     )
     index_item_count: int = setting(
-        20_000_000,
+        _STORE.index_item_count,
         "Items of one index file.",
         unit="items",
         minimum=2,
@@ -157,12 +162,12 @@ class NodeSettings:
         rocketmq="maxIndexNum",
     )
     message_index_enable: bool = setting(
-        True,
+        _STORE.message_index_enable,
         "Keeps the key index; without it key look-ups answer INDEX_DISABLED.",
         rocketmq="messageIndexEnable",
     )
     message_index_safe: bool = setting(
-        False,
+        _STORE.message_index_safe,
         "Completes the key index before serving; else it catches up beside, and look-ups scan what it lacks.",
         rocketmq="messageIndexSafe",
     )
@@ -177,31 +182,31 @@ class NodeSettings:
         maximum=100,
     )
     producers_max: int = setting(
-        10_000,
+        _STORE.producers_max,
         "Producers that number their messages and are known: beyond it those idle the longest are forgotten.",
         unit="producers",
         minimum=1,
         maximum=1_000_000,
     )
     spare_segment_enable: bool = setting(
-        True,
+        _STORE.spare_segment_enable,
         "Keeps one segment and up to 8 MiB for the broker's own records on a full disk. Off for small disks.",
     )
     append_property_crc: bool = setting(
-        True,
+        _STORE.append_property_crc,
         "Ends each record's properties with RocketMQ's CRC of the whole record: torn headers are seen too.",
         rocketmq="enabledAppendPropCRC",
     )
 
     # --- durability -------------------------------------------------------------------------------------
     flush_mode: FlushMode = setting(  # noqa: RUF009
-        "sync",
+        _STORE.flush_mode,
         "sync: an acknowledgement waits for the sync that covers it; async: by interval and pages.",
         rocketmq="flushDiskType",
         convert=_flush_disk_type,
     )
     flush_interval_ms: int = setting(
-        500,
+        _FLUSH.flush_interval_ms,
         "Async flush: how often the log is looked at for a sync.",
         unit="ms",
         minimum=1,
@@ -209,7 +214,7 @@ class NodeSettings:
         rocketmq="flushIntervalCommitLog",
     )
     flush_least_pages: int = setting(
-        4,
+        _FLUSH.least_pages,
         "Async flush: dirty 4-KiB pages that make a sync worth it.",
         unit="pages",
         minimum=0,
@@ -217,7 +222,7 @@ class NodeSettings:
         rocketmq="flushCommitLogLeastPages",
     )
     flush_thorough_interval_ms: int = setting(
-        10_000,
+        _FLUSH.thorough_interval_ms,
         "Async flush: at least this often everything is synced.",
         unit="ms",
         minimum=1,
@@ -225,7 +230,7 @@ class NodeSettings:
         rocketmq="flushCommitLogThoroughInterval",
     )
     sync_flush_timeout_ms: int = setting(
-        5_000,
+        _FLUSH.sync_flush_timeout_ms,
         "Sync flush: an acknowledgement that waits longer becomes FLUSH_DISK_TIMEOUT.",
         unit="ms",
         minimum=1,
@@ -233,14 +238,14 @@ class NodeSettings:
         rocketmq="syncFlushTimeout",
     )
     unsynced_bytes_max: int = setting(
-        2_147_483_648,
+        _FLUSH.unsynced_bytes_max,
         "Appended bytes that may wait for their sync; beyond it sends wait for room.",
         unit="bytes",
         minimum=65_536,
         maximum=64 * GIB,
     )
     append_wait_max_ms: int = setting(
-        1_000,
+        _FLUSH.append_wait_max_ms,
         "A send that found no room for this long is refused as OS_PAGE_CACHE_BUSY.",
         unit="ms",
         minimum=1,
@@ -248,7 +253,7 @@ class NodeSettings:
         rocketmq="osPageCacheBusyTimeOutMills",
     )
     undispatched_bytes_max: int = setting(
-        268_435_456,
+        _STORE.undispatched_bytes_max,
         "Log bytes that the projections may be behind before appends are slowed.",
         unit="bytes",
         minimum=65_536,
@@ -350,3 +355,13 @@ class NodeSettings:
     def advertised(self, bound: Address) -> Address:
         """The address for routes, once the listen address is bound (its real port)."""
         return advertised_address(bound, self.advertise)
+
+    def flush_settings(self) -> FlushSettings:
+        """What the group commit works by."""
+        return part_of(
+            self,
+            FlushSettings,
+            mode=self.flush_mode,
+            least_pages=self.flush_least_pages,
+            thorough_interval_ms=self.flush_thorough_interval_ms,
+        )

@@ -29,7 +29,7 @@ from broker.maintenance.retention_task import RetentionTask
 from broker.maintenance.tree_task import TreeTask
 from broker.produce.append import Appender, AppendSettings, batch_size_limit
 from broker.produce.coalesce import Coalescer
-from broker.produce.group_commit import FlushSettings, GroupCommit
+from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
 from broker.server.monitoring.statistics import BrokerStatistics, StatisticsParts
@@ -78,7 +78,7 @@ class StoreServices:
         self.receive_waits = _receive_waits(store, self.model, settings)
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
-        self.group_commit = GroupCommit(store, _flush_settings(settings), self._grown)
+        self.group_commit = GroupCommit(store, settings.flush_settings(), self._grown)
         self.deduplication = Deduplication(store, log_duplicate(), log_gap())
         self.appender = Appender(
             store,
@@ -297,18 +297,6 @@ class RoutedTopics:
 
 def _receive_waits(store: MessageStore, model: ConsumerModel, settings: BrokerSettings) -> ReceiveWaits:
     return ReceiveWaits(settings.receive_polls_max, NewMessages(store, model.delivery.next_offset))
-
-
-def _flush_settings(settings: BrokerSettings) -> FlushSettings:
-    return FlushSettings(
-        mode=settings.flush_mode,
-        flush_interval_ms=settings.flush_interval_ms,
-        least_pages=settings.flush_least_pages,
-        thorough_interval_ms=settings.flush_thorough_interval_ms,
-        sync_flush_timeout_ms=settings.sync_flush_timeout_ms,
-        unsynced_bytes_max=settings.unsynced_bytes_max,
-        append_wait_max_ms=settings.append_wait_max_ms,
-    )
 
 
 def unique_keys() -> UniqueKeyGenerator:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from broker.cluster.registration import RegistrationSettings
 from broker.daemon.node_settings import DAY_MS, GIB, JAVA_INT_MAX
 from broker.daemon.retention_settings import RetentionSettings
 from broker.groups.atomic.atomic_limits import AtomicLimits
@@ -19,11 +20,16 @@ from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, Consume
 from trovemq_daemon.addresses import Address, resolve_ip
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.reply_budget import ReplyLimits
-from trovemq_daemon.settings import setting
+from trovemq_daemon.settings import part_of, setting
 from trovemq_store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
 FRAME_OVERHEAD_MAX: Final = 65_536  # what protobuf adds around one frame's records
+
+_STORE: Final = StoreSettings()
+_CONSUMERS: Final = ConsumerSettings()
+_ATOMIC: Final = AtomicLimits()
+_REGISTRATION: Final = RegistrationSettings()
 
 
 def _seconds(text: str, _current: object) -> str:
@@ -39,7 +45,7 @@ class BrokerSettings(RetentionSettings):
 
     # --- producing --------------------------------------------------------------------------------------
     body_size_max: int = setting(
-        4_194_304,
+        _STORE.body_size_max,
         "Largest body of one message.",
         unit="bytes",
         minimum=1,
@@ -47,7 +53,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="maxMessageSize",
     )
     batch_size_max: int = setting(
-        8_388_608,
+        _STORE.batch_size_max,
         "Largest record batch of one frame.",
         unit="bytes",
         minimum=4_096,
@@ -73,21 +79,21 @@ class BrokerSettings(RetentionSettings):
     )
 
     atomic_open_max: int = setting(
-        1_000,
+        _ATOMIC.open_max,
         "Atomic transactions (of several messages, stored together) that may be open.",
         unit="transactions",
         minimum=1,
         maximum=100_000,
     )
     atomic_bytes_max: int = setting(
-        536_870_912,
+        _ATOMIC.bytes_max,
         "Memory that open atomic transactions may take together.",
         unit="bytes",
         minimum=4_096,
         maximum=64 * GIB,
     )
     atomic_timeout_max_ms: int = setting(
-        900_000,
+        _ATOMIC.timeout_max_ms,
         "Longest time that an atomic transaction may be open; a client asks for 60 s unless told otherwise.",
         unit="ms",
         minimum=1,
@@ -120,7 +126,7 @@ class BrokerSettings(RetentionSettings):
         10_000, "Pulls that may wait at once.", unit="polls", minimum=1, maximum=1_000_000
     )
     query_messages_max: int = setting(
-        64,
+        _STORE.query_messages_max,
         "Messages of one query's page.",
         unit="messages",
         minimum=1,
@@ -128,7 +134,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="maxMsgsNumBatch",
     )
     query_page_bytes_max: int = setting(
-        4_194_304,
+        _STORE.query_page_bytes_max,
         "Record bytes that one query loads for a page.",
         unit="bytes",
         minimum=4_096,
@@ -138,15 +144,17 @@ class BrokerSettings(RetentionSettings):
 
     # --- consumer groups --------------------------------------------------------------------------------
     auto_create_group: bool = setting(
-        True, "Makes an unknown consumer group at its first use.", rocketmq="autoCreateSubscriptionGroup"
+        _CONSUMERS.auto_create_group,
+        "Makes an unknown consumer group at its first use.",
+        rocketmq="autoCreateSubscriptionGroup",
     )
     fifo_group_orderly: bool = setting(
-        True,
+        _CONSUMERS.fifo_group_orderly,
         "A consumer group that is made by its first use is orderly (keeps the order of message groups) where "
         "one of its topics is FIFO.",
     )
     new_group_start: NewGroupStart = setting(  # noqa: RUF009
-        "rocketmq",
+        _CONSUMERS.new_group_start,
         "Where a new group begins: at a queue's begin or end, or as RocketMQ has it: at the begin of a queue "
         "that is recent as a whole, else at its last message.",
     )
@@ -159,7 +167,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="accessMessageInMemoryMaxRatio",
     )
     in_flight_max: int = setting(
-        10_000,
+        _CONSUMERS.in_flight_max,
         "Messages of one queue that a group may hold unacknowledged; then it gets no further ones.",
         unit="messages",
         minimum=1,
@@ -167,14 +175,14 @@ class BrokerSettings(RetentionSettings):
         rocketmq="popInflightMessageThreshold",
     )
     ordered_window_max: int = setting(
-        2_048,
+        _CONSUMERS.ordered_window_max,
         "How far beyond its first open message an orderly group looks for other message groups.",
         unit="messages",
         minimum=1,
         maximum=1_000_000,
     )
     priority_starvation_max: int = setting(
-        100,
+        _CONSUMERS.priority_starvation_max,
         "In a queue that is received by priority: a message goes out after so many of other priorities, "
         "and 8 more, at the latest; 0: higher ones always go first.",
         unit="messages",
@@ -182,14 +190,14 @@ class BrokerSettings(RetentionSettings):
         maximum=1_000_000,
     )
     event_interval_ms: int = setting(
-        100,
+        _CONSUMERS.event_interval_ms,
         "What was received and acknowledged goes to the log at least this often.",
         unit="ms",
         minimum=1,
         maximum=10_000,
     )
     receive_count_max: int = setting(
-        32,
+        _CONSUMERS.receive_count_max,
         "Messages of one receive.",
         unit="messages",
         minimum=1,
@@ -205,7 +213,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="maxPopPollingSize",
     )
     invisible_min_ms: int = setting(
-        10_000,
+        _CONSUMERS.invisible_min_ms,
         "Shortest invisible time of a receive.",
         unit="ms",
         minimum=0,
@@ -213,7 +221,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="minInvisibleTimeMillsForRecv",
     )
     invisible_max_ms: int = setting(
-        43_200_000,
+        _CONSUMERS.invisible_max_ms,
         "Longest invisible time, of a receive and of a change.",
         unit="ms",
         minimum=1,
@@ -221,7 +229,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="maxInvisibleTimeMills",
     )
     renewed_lease_ms: int = setting(
-        60_000,
+        _CONSUMERS.renewed_lease_ms,
         "Invisible time of a receive with automatic renewal, renewed while its client lives.",
         unit="ms",
         minimum=1_000,
@@ -229,7 +237,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="defaultInvisibleTimeMills",
     )
     renewed_total_max_ms: int = setting(
-        10_800_000,
+        _CONSUMERS.renewed_total_max_ms,
         "A message is renewed no longer than this.",
         unit="ms",
         minimum=1_000,
@@ -237,7 +245,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="renewMaxTimeMillis",
     )
     released_after_ms: int = setting(
-        1_000,
+        _CONSUMERS.released_after_ms,
         "Messages of a client that is gone come again after this.",
         unit="ms",
         minimum=0,
@@ -247,7 +255,7 @@ class BrokerSettings(RetentionSettings):
 
     # --- delayed messages and transactions --------------------------------------------------------------
     delivery_delay_max_ms: int = setting(
-        YEAR_MS,
+        _CONSUMERS.delivery_delay_max_ms,
         "Furthest delivery time of a delayed message.",
         unit="ms",
         minimum=1_000,
@@ -256,13 +264,21 @@ class BrokerSettings(RetentionSettings):
         convert=_seconds,
     )
     timers_max: int = setting(
-        10_000_000, "Delayed messages that may be pending.", unit="messages", minimum=1, maximum=1_000_000_000
+        _CONSUMERS.timers_max,
+        "Delayed messages that may be pending.",
+        unit="messages",
+        minimum=1,
+        maximum=1_000_000_000,
     )
     timer_batch_max: int = setting(
-        1_024, "Delayed messages that one turn delivers.", unit="messages", minimum=1, maximum=65_536
+        _CONSUMERS.timer_batch_max,
+        "Delayed messages that one turn delivers.",
+        unit="messages",
+        minimum=1,
+        maximum=65_536,
     )
     timer_log_file_size: int = setting(
-        104_857_600,
+        _CONSUMERS.timer_log_file_size,
         "Size of the timer log's files that a clean stop leaves for RocketMQ, where there are none yet.",
         unit="bytes",
         minimum=68,
@@ -275,7 +291,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="timerStopDequeue",
     )
     transaction_timeout_ms: int = setting(
-        6_000,
+        _CONSUMERS.transaction_timeout_ms,
         "A transaction that is open for this long is asked about.",
         unit="ms",
         minimum=1,
@@ -283,7 +299,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="transactionTimeOut",
     )
     transaction_check_interval_ms: int = setting(
-        30_000,
+        _CONSUMERS.transaction_check_interval_ms,
         "How often its producer is asked.",
         unit="ms",
         minimum=1,
@@ -291,7 +307,7 @@ class BrokerSettings(RetentionSettings):
         rocketmq="transactionCheckInterval",
     )
     transaction_check_max: int = setting(
-        15,
+        _CONSUMERS.transaction_check_max,
         "After so many questions without an answer it is given up.",
         unit="checks",
         minimum=1,
@@ -299,7 +315,11 @@ class BrokerSettings(RetentionSettings):
         rocketmq="transactionCheckMax",
     )
     transactions_max: int = setting(
-        1_000_000, "Transactions that may be open.", unit="transactions", minimum=1, maximum=100_000_000
+        _CONSUMERS.transactions_max,
+        "Transactions that may be open.",
+        unit="transactions",
+        minimum=1,
+        maximum=100_000_000,
     )
 
     # --- gRPC and the cluster ---------------------------------------------------------------------------
@@ -360,7 +380,7 @@ class BrokerSettings(RetentionSettings):
         5_000, "And closed where no answer came for this long.", unit="ms", minimum=100, maximum=600_000
     )
     heartbeat_interval_ms: int = setting(
-        3_000,
+        _REGISTRATION.heartbeat_interval_ms,
         "How often each nameserver hears of this broker.",
         unit="ms",
         minimum=10,
@@ -368,10 +388,18 @@ class BrokerSettings(RetentionSettings):
         rocketmq="brokerHeartbeatInterval",
     )
     registration_retry_min_ms: int = setting(
-        200, "First wait before registering again.", unit="ms", minimum=1, maximum=60_000
+        _REGISTRATION.retry_min_ms,
+        "First wait before registering again.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
     )
     registration_retry_max_ms: int = setting(
-        5_000, "Longest wait before registering again.", unit="ms", minimum=1, maximum=600_000
+        _REGISTRATION.retry_max_ms,
+        "Longest wait before registering again.",
+        unit="ms",
+        minimum=1,
+        maximum=600_000,
     )
 
     def problems(self) -> Iterator[str]:
@@ -392,27 +420,7 @@ class BrokerSettings(RetentionSettings):
 
         Raises SettingsError where that name is unknown.
         """
-        return StoreSettings(
-            commit_log_file_size=self.commit_log_file_size,
-            consume_queue_file_size=self.consume_queue_file_size,
-            index_slot_count=self.index_slot_count,
-            index_item_count=self.index_item_count,
-            message_index_enable=self.message_index_enable,
-            tree_index_enable=self.tree_index_enable,
-            producers_max=self.producers_max,
-            message_index_safe=self.message_index_safe,
-            body_size_max=self.body_size_max,
-            batch_size_max=self.batch_size_max,
-            append_property_crc=self.append_property_crc,
-            spare_segment_enable=self.spare_segment_enable,
-            flush_mode=self.flush_mode,
-            store_host=str(resolve_ip(advertised)),
-            cluster=self.cluster,
-            broker=self.name,
-            query_messages_max=self.query_messages_max,
-            query_page_bytes_max=self.query_page_bytes_max,
-            undispatched_bytes_max=self.undispatched_bytes_max,
-        )
+        return part_of(self, StoreSettings, store_host=str(resolve_ip(advertised)), broker=self.name)
 
     def atomic_limits(self) -> AtomicLimits:
         """What open atomic transactions may take."""
@@ -424,29 +432,16 @@ class BrokerSettings(RetentionSettings):
 
     def consumer_settings(self) -> ConsumerSettings:
         """What delivery, timers and transactions take."""
-        return ConsumerSettings(
-            auto_create_group=self.auto_create_group,
-            fifo_group_orderly=self.fifo_group_orderly,
-            new_group_start=self.new_group_start,
-            recent_bytes_max=machine_memory_size() * self.recent_memory_percent // 100,
-            in_flight_max=self.in_flight_max,
-            ordered_window_max=self.ordered_window_max,
-            priority_starvation_max=self.priority_starvation_max,
-            event_interval_ms=self.event_interval_ms,
-            receive_count_max=self.receive_count_max,
-            invisible_min_ms=self.invisible_min_ms,
-            invisible_max_ms=self.invisible_max_ms,
-            renewed_lease_ms=self.renewed_lease_ms,
-            renewed_total_max_ms=self.renewed_total_max_ms,
-            released_after_ms=self.released_after_ms,
-            delivery_delay_max_ms=self.delivery_delay_max_ms,
-            timers_max=self.timers_max,
-            timer_batch_max=self.timer_batch_max,
-            timer_log_file_size=self.timer_log_file_size,
-            transaction_timeout_ms=self.transaction_timeout_ms,
-            transaction_check_interval_ms=self.transaction_check_interval_ms,
-            transaction_check_max=self.transaction_check_max,
-            transactions_max=self.transactions_max,
+        recent_bytes_max = machine_memory_size() * self.recent_memory_percent // 100
+        return part_of(self, ConsumerSettings, recent_bytes_max=recent_bytes_max)
+
+    def registration_settings(self) -> RegistrationSettings:
+        """How this broker registers at nameservers."""
+        return part_of(
+            self,
+            RegistrationSettings,
+            retry_min_ms=self.registration_retry_min_ms,
+            retry_max_ms=self.registration_retry_max_ms,
         )
 
     @property

@@ -64,7 +64,7 @@ class FlushSettings:
     least_pages: int = 4  # flushCommitLogLeastPages; fewer dirty ones wait for the thorough flush
     thorough_interval_ms: int = 10_000  # flushCommitLogThoroughInterval
     sync_flush_timeout_ms: int = 5_000  # syncFlushTimeout
-    unsynced_bytes_max: int = 268_435_456
+    unsynced_bytes_max: int = 2_147_483_648
     append_wait_max_ms: int = 1_000  # osPageCacheBusyTimeOutMills
     gather_max_ms: int = 5  # that a send waits for a sync which runs before it is appended all the same
 

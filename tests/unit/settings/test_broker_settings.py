@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.registration import RegistrationSettings
 from broker.daemon import settings as settings_module
 from broker.daemon.rocketmq_keys import IGNORED_KEYS
 from broker.daemon.settings import BrokerSettings
 from broker.groups.consumer_settings import ConsumerSettings
+from broker.produce.group_commit import FlushSettings
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.settings import Loaded, load_settings, settings_of
@@ -217,6 +219,32 @@ def test_consumer_settings_take_every_field_from_the_settings(monkeypatch: pytes
     same = [f.name for f in fields(ConsumerSettings) if getattr(made, f.name) == getattr(default, f.name)]
     assert same == []
     assert made.recent_bytes_max == 300
+
+
+def test_each_value_of_a_part_comes_from_a_setting() -> None:
+    """A name that neither a setting nor the call of part_of() has would silently stay at its default."""
+    known = {field.name for field in fields(BrokerSettings)}
+    parts = (StoreSettings, ConsumerSettings, FlushSettings, RegistrationSettings)
+    unknown = [field.name for part in parts for field in fields(part) if field.name not in known]
+    given = ["store_host", "broker", "recent_bytes_max", "mode", "least_pages", "thorough_interval_ms"]
+    assert unknown == [*given, "gather_max_ms", "retry_min_ms", "retry_max_ms"]
+
+
+def test_flush_and_registration_go_by_the_settings() -> None:
+    changed = load(
+        "flush_mode=async", "flush_interval_ms=11", "flush_least_pages=12", "flush_thorough_interval_ms=13",
+        "sync_flush_timeout_ms=1014", "unsynced_bytes_max=1048576", "append_wait_max_ms=16",
+        "heartbeat_interval_ms=17", "registration_retry_min_ms=18", "registration_retry_max_ms=19",
+    ).settings  # fmt: skip
+    flush = changed.flush_settings()
+    same = [
+        f.name for f in fields(FlushSettings) if getattr(flush, f.name) == getattr(FlushSettings(), f.name)
+    ]
+    assert same == ["gather_max_ms"]
+    assert (flush.least_pages, flush.thorough_interval_ms) == (12, 13)
+    assert changed.registration_settings() == RegistrationSettings(
+        heartbeat_interval_ms=17, retry_min_ms=18, retry_max_ms=19
+    )
 
 
 def test_the_machines_memory_is_known_or_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
