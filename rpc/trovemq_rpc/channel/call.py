@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trovemq_rpc.channel.call_channel import CallChannel
+from trovemq_rpc.channel.client_method import ClientMethod
+from trovemq_rpc.channel.endpoint import ChannelEndpoint
 from trovemq_rpc.channel.response import ResponseInfo, read_trailers
 from trovemq_rpc.errors import AioRpcError, make_error, public_code
 from trovemq_rpc.http2.connection import Connection
@@ -25,11 +28,6 @@ from trovemq_rpc.wire.deadline import encode_timeout
 from trovemq_rpc.wire.framing import pack_prefix
 from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata
 from trovemq_rpc.wire.status import StatusCode, status_of_reset
-
-if TYPE_CHECKING:
-    from trovemq_rpc.channel.channel import Channel
-    from trovemq_rpc.channel.endpoint import ChannelEndpoint
-    from trovemq_rpc.channel.method import ClientMethod
 
 ATTEMPTS_MAX: Final = 5  # of a call that servers did not process
 
@@ -59,7 +57,7 @@ class Call(Intake):
 
     def __init__(
         self,
-        channel: Channel,
+        channel: CallChannel,
         method: ClientMethod,
         timeout: float | None,
         metadata: MetadataLike | None,

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.channel.call import Call
+from trovemq_rpc.channel.client_method import ClientMethod
 from trovemq_rpc.channel.connectivity import ChannelConnectivity as State
 from trovemq_rpc.channel.endpoint import ChannelEndpoint
-from trovemq_rpc.channel.method import (
-    ClientMethod,
+from trovemq_rpc.channel.multi_callables import (
     StreamStreamMultiCallable,
     StreamUnaryMultiCallable,
     UnaryStreamMultiCallable,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.endpoint import Endpoint
@@ -14,9 +14,6 @@ from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
 from trovemq_rpc.tls import Tls
-
-if TYPE_CHECKING:
-    from trovemq_rpc.channel.call import Call
 
 NOTHING = memoryview(b"")
 
@@ -146,7 +143,7 @@ class ChannelEndpoint(Endpoint):
             self.on_gone(self)
         for stream in tuple(self.connection.streams.values()):
             if stream.id > last_id and stream.owner is not None:
-                owner: Call = stream.owner
+                owner = stream.owner
                 self.connection.forget(stream, 1)
                 owner.on_unprocessed(self.reason)
 

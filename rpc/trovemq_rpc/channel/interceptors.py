@@ -11,13 +11,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trovemq_rpc.errors import EOF
 from trovemq_rpc.wire.metadata import Metadata, MetadataLike
-
-if TYPE_CHECKING:
-    from trovemq_rpc.channel.method import MultiCallable
 
 
 class ClientCallDetails(NamedTuple):
@@ -227,14 +224,14 @@ InterceptedUnaryUnaryCall = InterceptedCall
 
 
 def intercepted(
-    callable_: MultiCallable,
+    direct: Callable[..., Any],
     interceptors: list[Any],
     name: str,
     details: ClientCallDetails,
     request: Any,
     compression: Any,
 ) -> InterceptedCall:
-    """Starts the chain: the first interceptor is the outermost."""
+    """Starts the chain: the first interceptor is the outermost, `direct` makes the call."""
     requests = None
     if request is None and name.startswith("intercept_stream"):
         request = requests = Requests()
@@ -242,7 +239,7 @@ def intercepted(
     async def run(at: int, details: Any, request: Any) -> Any:
         if at == len(interceptors):
             wait, path = details.wait_for_ready, _text(details.method)
-            return callable_.direct(request, details.timeout, details.metadata, wait, compression, path)
+            return direct(request, details.timeout, details.metadata, wait, compression, path)
 
         async def continuation(details: Any, request: Any) -> Any:
             return await run(at + 1, details, request)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trovemq_rpc.channel.call import Call
+from trovemq_rpc.channel.call_channel import CallChannel
+from trovemq_rpc.channel.client_method import ClientMethod
+from trovemq_rpc.channel.endpoint import ChannelEndpoint
 from trovemq_rpc.errors import EOF, AioRpcError
 from trovemq_rpc.http2.streams import MAY_SEND, Buffer
 from trovemq_rpc.intake import Received, as_bytes, lasting
 from trovemq_rpc.wire.framing import PREFIX_SIZE
 from trovemq_rpc.wire.status import StatusCode
-
-if TYPE_CHECKING:
-    from trovemq_rpc.channel.channel import Channel
-    from trovemq_rpc.channel.endpoint import ChannelEndpoint
-    from trovemq_rpc.channel.method import ClientMethod
 
 WRITE_PENDING_MAX: Final = 256 << 10  # `write` waits while more of the stream's bytes are held back
 FINISHED: Final = "RPC already finished."
@@ -138,7 +136,7 @@ class ManyResponses(Call):
 class OneRequest(Call):
     """A call with one message from us."""
 
-    def __init__(self, channel: Channel, method: ClientMethod, request: Any, *args: Any) -> None:
+    def __init__(self, channel: CallChannel, method: ClientMethod, request: Any, *args: Any) -> None:
         super().__init__(channel, method, *args)
         self._body = self._frame(request)
         channel.submit(self)
@@ -155,7 +153,7 @@ class ManyRequests(Call):
     _writers: list[asyncio.Future[None]] | None = None
     _task: asyncio.Task[None] | None = None
 
-    def __init__(self, channel: Channel, method: ClientMethod, requests: Any, *args: Any) -> None:
+    def __init__(self, channel: CallChannel, method: ClientMethod, requests: Any, *args: Any) -> None:
         super().__init__(channel, method, *args)
         channel.submit(self)
         if requests is not None:

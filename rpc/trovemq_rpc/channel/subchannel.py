@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
+from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.channel.connectivity import ChannelConnectivity as State
 from trovemq_rpc.channel.endpoint import ChannelEndpoint
 from trovemq_rpc.channel.target import Address
+from trovemq_rpc.credentials import ChannelCredentials
 from trovemq_rpc.http2.constants import STREAM_ID_LIMIT
+from trovemq_rpc.loop_parts import LoopParts
+from trovemq_rpc.metrics import Metrics
+from trovemq_rpc.options import Options
 from trovemq_rpc.tls import Tls
-
-if TYPE_CHECKING:
-    from trovemq_rpc.channel.channel import Channel
 
 RACE_DELAY_S: Final = 0.25
 BACKOFF_FACTOR: Final = 1.6
@@ -32,10 +34,31 @@ class ConnectError(Exception):
     """No address could be reached."""
 
 
+class SubchannelOwner(Protocol):
+    """What a subchannel needs of its channel."""
+
+    credentials: ChannelCredentials | None
+    server_name: str
+    options: Options
+    budget: BytesBudget
+    metrics: Metrics
+    endpoints: set[ChannelEndpoint]
+
+    @property
+    def parts(self) -> LoopParts: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def state_changed(self) -> None: ...
+    def send_waiting(self) -> None: ...
+    def connect_failed(self, error: str) -> None: ...
+    def connection_gone(self, subchannel: Any) -> None: ...
+
+
 class Subchannel:
     """See the module. `addresses` is asked before each attempt."""
 
-    def __init__(self, channel: Channel, addresses: Callable[[], Awaitable[list[Address]]]) -> None:
+    def __init__(self, channel: SubchannelOwner, addresses: Callable[[], Awaitable[list[Address]]]) -> None:
         self.channel = channel
         self.state = State.IDLE
         self.endpoint: ChannelEndpoint | None = None

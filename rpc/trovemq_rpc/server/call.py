@@ -14,21 +14,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from trovemq_rpc.errors import EOF, AbortError, UsageError, public_code
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
 from trovemq_rpc.intake import Received
+from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import CallHead
 from trovemq_rpc.server.incoming import Incoming
-from trovemq_rpc.server.methods import StreamCallbacks
 from trovemq_rpc.server.outgoing import Outgoing
 from trovemq_rpc.wire.metadata import MetadataLike, Pair
 from trovemq_rpc.wire.status import StatusCode, as_status
-
-if TYPE_CHECKING:
-    from trovemq_rpc.server.endpoint import ServerEndpoint
 
 WRITE_PENDING_MAX: Final = 256 << 10  # `write` waits while more of the stream's bytes are held back
 
@@ -48,7 +45,7 @@ class ServerCall(Incoming, Outgoing):
     _code: StatusCode | None = None
     _details = ""
 
-    def __init__(self, endpoint: ServerEndpoint, stream: Stream, head: CallHead) -> None:
+    def __init__(self, endpoint: CallEndpoint, stream: Stream, head: CallHead) -> None:
         self.endpoint = endpoint
         self.stream = stream
         self.head = head
@@ -259,3 +256,16 @@ class ServerCall(Incoming, Outgoing):
         """The request, deserialized."""
         deserialize = self.method.deserialize
         return self.message if deserialize is None else deserialize(self.keep())
+
+
+class StreamCallbacks(Protocol):
+    """One stream's callbacks."""
+
+    def on_messages(self, call: ServerCall, messages: list[Any], ended: bool) -> None:
+        """Messages of one read, in order; `ended`: the client sends no more."""
+
+    def on_writable(self, call: ServerCall) -> None:
+        """All that `send` could not write yet is written."""
+
+    def on_end(self, call: ServerCall) -> None:
+        """The call is over without our doing: cancelled, its deadline passed, or the connection lost."""

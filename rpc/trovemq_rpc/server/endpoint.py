@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import Executor
+from typing import Any, Final, Protocol
 
-from trovemq_rpc.endpoint import DRAIN_PAYLOAD, Endpoint
+from trovemq_rpc.endpoint import DRAIN_PAYLOAD
 from trovemq_rpc.http2 import events as ev
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import STREAM_ID_LIMIT, ErrorCode
 from trovemq_rpc.http2.headers import RequestHead
 from trovemq_rpc.http2.streams import CLOSED, Stream
 from trovemq_rpc.intake import NOTHING, as_bytes
+from trovemq_rpc.loop_parts import LoopParts
+from trovemq_rpc.metrics import Metrics
+from trovemq_rpc.options import Options
 from trovemq_rpc.server.call import ServerCall
+from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import read_head
-from trovemq_rpc.server.methods import BATCH, CALLBACKS, ON_HEADERS
+from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_HEADERS, Method
 from trovemq_rpc.server.running import log, run
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.wire.compression import ACCEPTED
 from trovemq_rpc.wire.status import StatusCode, encode_message
-
-if TYPE_CHECKING:
-    from trovemq_rpc.server.server import Server
 
 NOT_GRPC_BODY: Final = b"This server speaks gRPC: POST with content-type application/grpc.\n"
 _NOT_GRPC: Final = Connection.encode(
@@ -38,6 +40,25 @@ _HTTP_1_ANSWER: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 39\r\n"
     b"connection: close\r\n\r\nThis server speaks gRPC (HTTP/2) only.\n"
 )
+
+
+class EndpointServer(Protocol):
+    """What a connection needs of its server."""
+
+    parts: LoopParts
+    endpoint_options: Options
+    metrics: Metrics
+    compression: Any
+    thread_pool: Executor | None
+    interceptors: tuple[Any, ...]
+    endpoints: set[ServerEndpoint]
+    stopping: bool
+
+    def method(self, path: bytes) -> Method | None: ...
+    def is_full(self) -> bool: ...
+    def batch_ready(self, method: Method) -> None: ...
+    def run_intercepted(self, call: ServerCall) -> Coroutine[Any, Any, None]: ...
+    def endpoint_lost(self, endpoint: ServerEndpoint) -> None: ...
 
 
 class NotGrpc:
@@ -63,10 +84,10 @@ class NotGrpc:
         """Nothing waits."""
 
 
-class ServerEndpoint(Endpoint):
+class ServerEndpoint(CallEndpoint):
     """See the module."""
 
-    def __init__(self, server: Server, tls: Tls | None) -> None:
+    def __init__(self, server: EndpointServer, tls: Tls | None) -> None:
         options = server.endpoint_options
         assert options.budget is not None
         super().__init__(
@@ -74,6 +95,7 @@ class ServerEndpoint(Endpoint):
         )
         self.server = server
         self.compression = server.compression
+        self.thread_pool = server.thread_pool
         self.calls: set[ServerCall] = set()
         self._ready: list[ServerCall] = []
         self._draining = False

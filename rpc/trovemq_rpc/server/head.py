@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from trovemq_rpc.http2.headers import RequestHead
-from trovemq_rpc.server.methods import Method
+from trovemq_rpc.server.method import Method
 from trovemq_rpc.wire.compression import is_known
 from trovemq_rpc.wire.deadline import decode_timeout
 from trovemq_rpc.wire.metadata import Pair, decode_metadata

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trovemq_rpc.http2.streams import Buffer
 from trovemq_rpc.intake import Intake, Received, as_bytes, lasting
-from trovemq_rpc.server.methods import BATCH, CALLBACKS, ON_MESSAGE, Method
+from trovemq_rpc.server.call_endpoint import CallEndpoint
+from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_MESSAGE, Method
 from trovemq_rpc.wire.framing import PREFIX_SIZE
 from trovemq_rpc.wire.status import StatusCode
-
-if TYPE_CHECKING:
-    from trovemq_rpc.server.endpoint import ServerEndpoint
 
 
 class Incoming(Intake):
     """The reading half of ServerCall."""
 
-    endpoint: ServerEndpoint
+    endpoint: CallEndpoint
     method: Method
 
     message: Buffer = b""  # the one request of a unary call

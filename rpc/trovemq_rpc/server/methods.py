@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-if TYPE_CHECKING:
-    from trovemq_rpc.server.call import ServerCall
-
-Deserializer = Callable[[bytes], Any]
-Serializer = Callable[[Any], bytes]
+from trovemq_rpc.server.call import ServerCall, StreamCallbacks
+from trovemq_rpc.server.method import (
+    BATCH,
+    CALLBACKS,
+    ON_HEADERS,
+    ON_MESSAGE,
+    Deserializer,
+    Method,
+    Serializer,
+)
 
 
 class CallbackUnary:
@@ -40,19 +45,6 @@ class CallbackUnary:
         self.response_serializer = response_serializer
 
 
-class StreamCallbacks(Protocol):
-    """One stream's callbacks."""
-
-    def on_messages(self, call: ServerCall, messages: list[Any], ended: bool) -> None:
-        """Messages of one read, in order; `ended`: the client sends no more."""
-
-    def on_writable(self, call: ServerCall) -> None:
-        """All that `send` could not write yet is written."""
-
-    def on_end(self, call: ServerCall) -> None:
-        """The call is over without our doing: cancelled, its deadline passed, or the connection lost."""
-
-
 class CallbackStream:
     """`on_open` gets a call whose headers arrived and returns what serves it."""
 
@@ -70,51 +62,22 @@ class CallbackStream:
         self.response_serializer = response_serializer
 
 
-# How a method begins
-ON_MESSAGE = 0  # a coroutine with one request: begins when it is complete
-ON_HEADERS = 1  # a coroutine with a stream of requests: begins at once
-BATCH = 2  # CallbackUnary
-CALLBACKS = 3  # CallbackStream
-
-
-class Method:
-    """A handler, prepared: everything that a call needs is one attribute away."""
-
-    __slots__ = (
-        "begins",
-        "deserialize",
-        "function",
-        "handler",
-        "is_async",
-        "is_generator",
-        "path",
-        "request_streaming",
-        "response_streaming",
-        "serialize",
-        "waiting",
+def method_of(path: str, handler: Any) -> Method:
+    """The handler, prepared."""
+    if isinstance(handler, CallbackUnary):
+        return Method(path, handler, BATCH, handler.on_calls)
+    if isinstance(handler, CallbackStream):
+        return Method(path, handler, CALLBACKS, handler.on_open)
+    function = _behaviour(handler)
+    is_generator = inspect.isasyncgenfunction(_plain(function))
+    return Method(
+        path,
+        handler,
+        ON_HEADERS if handler.request_streaming else ON_MESSAGE,
+        function,
+        is_generator=is_generator,
+        is_async=is_generator or inspect.iscoroutinefunction(_plain(function)),
     )
-
-    def __init__(self, path: str, handler: Any) -> None:
-        self.path = path
-        self.handler = handler
-        self.request_streaming = bool(handler.request_streaming)
-        self.response_streaming = bool(handler.response_streaming)
-        self.deserialize: Deserializer | None = handler.request_deserializer
-        self.serialize: Serializer | None = handler.response_serializer
-        self.waiting: list[ServerCall] = []
-        self.is_async = True
-        self.is_generator = False
-        if isinstance(handler, CallbackUnary):
-            self.begins = BATCH
-            self.function: Any = handler.on_calls
-        elif isinstance(handler, CallbackStream):
-            self.begins = CALLBACKS
-            self.function = handler.on_open
-        else:
-            self.begins = ON_HEADERS if self.request_streaming else ON_MESSAGE
-            self.function = _behaviour(handler)
-            self.is_generator = inspect.isasyncgenfunction(_plain(self.function))
-            self.is_async = self.is_generator or inspect.iscoroutinefunction(_plain(self.function))
 
 
 def _behaviour(handler: Any) -> Any:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.headers import Field
 from trovemq_rpc.http2.streams import Buffer, Stream
-from trovemq_rpc.server.methods import Method
+from trovemq_rpc.server.call_endpoint import CallEndpoint
+from trovemq_rpc.server.head import CallHead
+from trovemq_rpc.server.method import Method
 from trovemq_rpc.wire.compression import ACCEPTED, compress, encoding_of
 from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
 from trovemq_rpc.wire.metadata import MetadataLike, encode_metadata
 from trovemq_rpc.wire.status import StatusCode, encode_message
-
-if TYPE_CHECKING:
-    from trovemq_rpc.server.endpoint import ServerEndpoint
-    from trovemq_rpc.server.head import CallHead
 
 _HEAD_FIELDS: Final[list[Field]] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 HEAD: Final = Connection.encode(_HEAD_FIELDS)
@@ -26,7 +24,7 @@ HEAD_SIZE_MAX: Final = 16_384  # above it a block may need CONTINUATION frames
 class Outgoing:
     """The writing half of ServerCall."""
 
-    endpoint: ServerEndpoint
+    endpoint: CallEndpoint
     stream: Stream
     method: Method
     head: CallHead

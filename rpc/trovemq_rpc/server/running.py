@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trovemq_rpc.errors import AbortError
+from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.wire.status import StatusCode
-
-if TYPE_CHECKING:
-    from trovemq_rpc.server.call import ServerCall
 
 log = logging.getLogger("trovemq_rpc")
 
@@ -81,7 +79,7 @@ def _status_of(error: Exception) -> object | None:
 async def _run_in_thread(call: ServerCall, argument: Any) -> None:
     """A handler that is no coroutine: in the pool given to `server`, as grpc.aio does for migration."""
     method, loop = call.method, call.endpoint.loop
-    pool = call.endpoint.server.thread_pool
+    pool = call.endpoint.thread_pool
     if method.request_streaming:
         argument = _RequestsInThread(call, loop)
     response = await loop.run_in_executor(pool, method.function, argument, call)

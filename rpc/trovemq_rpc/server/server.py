@@ -17,7 +17,8 @@ from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import ChannelArguments, options_of
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.endpoint import ServerEndpoint
-from trovemq_rpc.server.methods import CallbackStream, CallbackUnary, Method
+from trovemq_rpc.server.method import Method
+from trovemq_rpc.server.methods import CallbackStream, CallbackUnary, method_of
 from trovemq_rpc.server.running import run
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.wire.compression import Compression
@@ -78,7 +79,7 @@ class Server:
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Any]) -> None:
         for name, handler in method_handlers.items():
             path = f"/{service_name}/{name}"
-            self._methods[path.encode()] = Method(path, handler)
+            self._methods[path.encode()] = method_of(path, handler)
 
     def add_callback_handlers(
         self, service_name: str, handlers: Mapping[str, CallbackUnary | CallbackStream]
@@ -106,7 +107,7 @@ class Server:
         for generic in self._generic:
             handler = generic.service(details)
             if handler is not None:
-                return Method(path, handler)
+                return method_of(path, handler)
         return None
 
     # --- ports ------------------------------------------------------------------------------------------
@@ -235,6 +236,7 @@ class Server:
     def _run_batches(self) -> None:
         batches, self._batches = self._batches, []
         for method in batches:
+            calls: list[ServerCall]
             calls, method.waiting = method.waiting, []
             calls = [call for call in calls if not call.over]
             if not calls:
@@ -272,7 +274,7 @@ class Server:
             call.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
             return
         if handler is not original.handler:
-            call.method = Method(original.path, handler)
+            call.method = method_of(original.path, handler)
         await run(call)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trovemq_rpc.channel.call import Call
+from trovemq_rpc.channel.call_channel import CallChannel
+from trovemq_rpc.channel.client_method import ClientMethod
 from trovemq_rpc.channel.interceptors import ClientCallDetails, intercepted
 from trovemq_rpc.channel.kinds import (
     StreamStreamCall,
@@ -13,41 +14,7 @@ from trovemq_rpc.channel.kinds import (
     UnaryStreamCall,
     UnaryUnaryCall,
 )
-from trovemq_rpc.http2.connection import Connection
-from trovemq_rpc.wire.compression import ACCEPTED
 from trovemq_rpc.wire.metadata import MetadataLike
-
-if TYPE_CHECKING:
-    from trovemq_rpc.channel.channel import Channel
-
-
-class ClientMethod:
-    """What all calls of a method share; the header block among it."""
-
-    __slots__ = ("block", "deserialize", "path", "serialize")
-
-    def __init__(
-        self,
-        channel: Channel,
-        path: str,
-        serialize: Callable[[Any], bytes] | None,
-        deserialize: Callable[[bytes], Any] | None,
-    ) -> None:
-        self.path = path
-        self.serialize = serialize
-        self.deserialize = deserialize
-        self.block = Connection.encode(
-            [
-                (b":method", b"POST"),
-                (b":scheme", b"https" if channel.credentials is not None else b"http"),
-                (b":path", path.encode()),
-                (b":authority", channel.authority.encode()),
-                (b"te", b"trailers"),
-                (b"content-type", b"application/grpc"),
-                (b"user-agent", channel.user_agent.encode()),
-                (b"grpc-accept-encoding", ACCEPTED),
-            ]
-        )
 
 
 class MultiCallable:
@@ -56,7 +23,7 @@ class MultiCallable:
     _kind: type[Call]
     _intercept: str
 
-    def __init__(self, channel: Channel, method: ClientMethod) -> None:
+    def __init__(self, channel: CallChannel, method: ClientMethod) -> None:
         self._channel = channel
         self._method = method
 
@@ -76,7 +43,7 @@ class MultiCallable:
             found = [i for i in channel.interceptors if hasattr(i, self._intercept)]
             if found:
                 details = ClientCallDetails(self._method.path, timeout, metadata, None, wait_for_ready)
-                return intercepted(self, found, self._intercept, details, request, compression)
+                return intercepted(self.direct, found, self._intercept, details, request, compression)
         return self.direct(request, timeout, metadata, wait_for_ready, compression)
 
     def direct(

@@ -1,0 +1,39 @@
+"""A method as its calls use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trovemq_rpc.channel.call_channel import CallChannel
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.wire.compression import ACCEPTED
+
+
+class ClientMethod:
+    """What all calls of a method share; the header block among it."""
+
+    __slots__ = ("block", "deserialize", "path", "serialize")
+
+    def __init__(
+        self,
+        channel: CallChannel,
+        path: str,
+        serialize: Callable[[Any], bytes] | None,
+        deserialize: Callable[[bytes], Any] | None,
+    ) -> None:
+        self.path = path
+        self.serialize = serialize
+        self.deserialize = deserialize
+        self.block = Connection.encode(
+            [
+                (b":method", b"POST"),
+                (b":scheme", b"https" if channel.credentials is not None else b"http"),
+                (b":path", path.encode()),
+                (b":authority", channel.authority.encode()),
+                (b"te", b"trailers"),
+                (b"content-type", b"application/grpc"),
+                (b"user-agent", channel.user_agent.encode()),
+                (b"grpc-accept-encoding", ACCEPTED),
+            ]
+        )

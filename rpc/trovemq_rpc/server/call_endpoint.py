@@ -1,0 +1,43 @@
+"""What a call needs of its connection, beyond what every connection has: endpoint.py implements it."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+from trovemq_rpc.endpoint import Endpoint
+
+
+class CallEndpoint(Endpoint):
+    """`call` is always a ServerCall of this connection."""
+
+    compression: Any
+    thread_pool: Executor | None
+    """For handlers that are not coroutines."""
+
+    @abstractmethod
+    def request_complete(self, call: Any) -> None:
+        """The one request of a unary call is there."""
+
+    @abstractmethod
+    def call_callbacks(self, call: Any, messages: list[Any], ended: bool) -> None:
+        """Messages of one read go to the callbacks of the call's stream."""
+
+    @abstractmethod
+    def callback_failed(self, call: Any, error: Exception) -> None:
+        """Only the calls that a callback left unanswered fail."""
+
+    @abstractmethod
+    def call_ended(self, call: Any, status: str) -> None:
+        """Nothing of the call is sent any more."""
+
+    @abstractmethod
+    def linger_until_done(self, task: asyncio.Task[None]) -> None:
+        """A handler outlives its stream: it counts as a stream, or resets would buy unbounded work."""
+
+    @abstractmethod
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """grpc's names for the client's certificate."""
