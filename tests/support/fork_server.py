@@ -64,6 +64,7 @@ PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """MODULE -> what is imported for it. Not MODULE's `__main__`: that runs anew in each child."""
 INTERPRETER_OPTIONS: Final = ("-u", "-P")
+_STARTING: Final = threading.Lock()
 
 
 # --- the test's side ----------------------------------------------------------------------------------
@@ -166,8 +167,14 @@ class _Server:
 
 
 @cache
-def _server() -> _Server:
+def _the_server() -> _Server:
     return _Server()
+
+
+def _server() -> _Server:
+    """The one of this process. Two would switch the subreaper off for each other's children."""
+    with _STARTING:
+        return _the_server()
 
 
 def _set_subreaper(on: bool) -> None:

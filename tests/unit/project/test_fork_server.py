@@ -7,10 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.support import fork_server
 from tests.support.fork_server import ForkedProcess, popen, run
 
 pytestmark = pytest.mark.slow
@@ -73,3 +77,21 @@ def test_other_commands_start_as_usual() -> None:
         pass
     assert not isinstance(process, ForkedProcess)
     assert process.returncode == 7
+
+
+def test_two_threads_that_start_daemons_first_share_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a server each, one took the other's child for none of its own, and a kill of it killed nothing."""
+    both = threading.Barrier(2)
+
+    @cache
+    def slow_start() -> object:
+        try:
+            both.wait(0.5)
+        except threading.BrokenBarrierError:
+            pass  # nobody else is starting one
+        return object()
+
+    monkeypatch.setattr(fork_server, "_the_server", slow_start)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: fork_server._server(), range(2))
+    assert first is second
