@@ -13,12 +13,14 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.support import trials as trials_run
 from tests.support.durations import Recorder
 from tests.support.fork_server import popen
+from tests.support.tracing import Tracing, is_traced
 from tests.support.trials import pytest_terminal_summary, trials
 from trovemq.testing import DaemonProcess
 
 __all__ = ["pytest_terminal_summary", "trials"]
 
 _DURATIONS = Recorder()
+_TRACING = Tracing()
 
 # `make soak` draws more.
 settings.register_profile(
@@ -39,6 +41,11 @@ DaemonProcess._popen = staticmethod(popen)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """pytest-asyncio's hook: every async test runs on uvloop, as the daemons do."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    _TRACING.switch(on=is_traced(item))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

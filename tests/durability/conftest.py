@@ -1,8 +1,7 @@
-"""Trials go the same ways many times: they are not part of the engine's coverage, and run at full speed."""
+"""Servers that fork lives of an engine, and of one with a bug planted, for all trials of a worker."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,15 +9,6 @@ import pytest
 from broker.groups.timers import rocketmq_files
 from tests.durability.killed_engine import KilledEngine
 from tests.durability.planted import Planting
-
-
-@pytest.fixture(autouse=True)
-def untraced() -> Iterator[None]:
-    """(pytest-cov's own mark does not stop the tracing in a worker of pytest-xdist.)"""
-    trace = sys.gettrace()
-    sys.settrace(None)
-    yield
-    sys.settrace(trace)
 
 
 @pytest.fixture

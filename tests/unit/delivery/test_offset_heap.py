@@ -6,6 +6,7 @@ import heapq
 import tracemalloc
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ def test_it_gives_what_heapq_gives(steps: list[int | None], new_min: int) -> Non
             assert sorted(heap) == sorted(model)
 
 
+@pytest.mark.untraced
 def test_many_offsets_take_little_and_those_that_were_taken_nothing() -> None:
     many = 200_000
     tracemalloc.start(1)

@@ -49,6 +49,7 @@ def small() -> Iterator[None]:
 
 
 # --- memory ---------------------------------------------------------------------------------------------
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("pattern", "by_priority"),
     [

@@ -29,6 +29,7 @@ from tests.support.retention import (
     Broker,
     bodies,
 )
+from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import decode_message
@@ -234,7 +235,8 @@ def test_a_removal_that_fails_goes_on_at_the_next_call(nth: int) -> None:
     assert scan_bodies(after) == scan_bodies(store)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@pytest.mark.untraced
+@settings(max_examples=300 if SOAK else 60, deadline=None, derandomize=True)
 @given(step=st.integers(0, 40), seed=st.integers(0, 999), odds=st.sampled_from([None, 0.0, 0.3, 0.7]))
 def test_a_crash_anywhere_in_a_removal_leaves_a_store_that_opens(
     step: int, seed: int, odds: float | None

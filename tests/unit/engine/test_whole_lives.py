@@ -233,6 +233,7 @@ def check_copy(copy: Message, original: Message) -> None:
         assert copy.property_block.startswith(original.property_block), "not a byte of it is another one"
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("any_store", [False, True], ids=["of the doors", "of any store"])
 @pytest.mark.parametrize("seed", range(12))
 def test_one_odd_record_stopped_retention_dead_letters_and_the_clean_stop(seed: int, any_store: bool) -> None:

@@ -85,6 +85,7 @@ def test_index_files_built_again_are_byte_identical(name: str, batch_bytes: int,
         assert built[path] == content, path
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_a_cut_index_is_the_index_of_the_shorter_log(name: str, tmp_path: Path) -> None:
     """Slots, items and header after a cut, and after replay, are those of an index that never had more."""

@@ -71,6 +71,7 @@ def test_key_queries_equal_a_scan(golden: Golden) -> None:
         assert found == expected, asked
 
 
+@pytest.mark.untraced
 def test_every_message_is_found_by_each_of_its_names(golden: Golden) -> None:
     store, manifest = golden
     places = defaultdict(list)

@@ -233,6 +233,7 @@ def test_a_slot_that_is_not_the_newest(store: MessageStore, files: MemoryFileSys
     assert scrub(store)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("phase", range(4))
 def test_a_flipped_bit_in_any_byte_that_means_something(files: MemoryFileSystem, phase: int) -> None:
     """Every 16th byte of log, queues and index; other phases, others."""

@@ -25,6 +25,8 @@ from trovemq_store.files.real import RealFileSystem
 from trovemq_store.index.trees.layout import KEY, PROPERTY, TAG, UNIQUE_KEY
 from trovemq_store.settings import StoreSettings
 
+pytestmark = pytest.mark.untraced
+
 ROWS: Final = FLIGHT_COUNT if SOAK else 40_000
 QUERIES: Final = 500 if SOAK else 200
 BATCH: Final = 500

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.timers.lookups import FOUND_MAX
 from tests.support.engine import NOW_MS
@@ -23,6 +25,7 @@ def broker_with_timers() -> Broker:
     return broker
 
 
+@pytest.mark.untraced
 def test_50_000_timers_of_one_millisecond_are_delivered_in_turns() -> None:
     broker = broker_with_timers()
     assert broker.timers.pending_count == COUNT

@@ -1,0 +1,51 @@
+"""Which tests coverage traces: the plain tests of the engine.
+
+Tracing makes Python code take two to four times as long, and only the engine's branches are counted
+(engine_coverage.py). So it is off in the folders that test something else, in trials, and in a test that is
+marked `untraced`: one that goes the same ways many times, which others go as well. The share that is shown is
+so a lower bound.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from coverage import Coverage
+
+_UNIT: Final = (
+    "bench",
+    "cli",
+    "daemon",
+    "nameserver",
+    "pipeline",
+    "project",
+    "rpc",
+    "sdk",
+    "settings",
+    "tools",
+)
+UNTRACED: Final = (
+    *(f"tests/{folder}/" for folder in ("durability", "golden_stores", "integration", "interop", "pipeline")),
+    *(f"tests/unit/{folder}/" for folder in _UNIT),
+)
+
+
+def is_traced(item: pytest.Item) -> bool:
+    return not item.nodeid.startswith(UNTRACED) and item.get_closest_marker("untraced") is None
+
+
+class Tracing:
+    """Stops the coverage that pytest-cov has started, and starts it again."""
+
+    def __init__(self) -> None:
+        self._stopped: Coverage | None = None
+
+    def switch(self, *, on: bool) -> None:
+        """Nothing to do where no coverage is asked for."""
+        if on and self._stopped is not None:
+            self._stopped.start()
+            self._stopped = None
+        elif not on and self._stopped is None and (running := Coverage.current()) is not None:
+            running.stop()
+            self._stopped = running

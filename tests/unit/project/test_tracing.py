@@ -1,0 +1,41 @@
+"""Coverage traces the plain tests of the engine, and nothing else, between tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from coverage import Coverage, CoverageData
+
+from tests.support.tracing import UNTRACED, Tracing, is_traced
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE = "def doubled(number):\n    if number > 1:\n        return 2 * number\n    return number + number\n"
+
+
+def test_folders_that_are_not_traced_are_there() -> None:
+    assert [folder for folder in UNTRACED if not (ROOT / folder).is_dir()] == []
+
+
+def test_this_folder_is_not_traced(request: pytest.FixtureRequest) -> None:
+    assert not is_traced(request.node)
+
+
+@pytest.mark.parametrize(("on", "lines"), [(True, [2, 3, 4]), (False, [2, 4])])
+def test_only_what_runs_while_tracing_is_on_is_counted(tmp_path: Path, on: bool, lines: list[int]) -> None:
+    path = tmp_path / "doubling.py"
+    path.write_text(MODULE)
+    names: dict[str, object] = {}
+    exec(compile(MODULE, str(path), "exec"), names)
+    coverage, tracing = Coverage(data_file=None, include=[str(path)], config_file=False), Tracing()
+    coverage.start()
+    try:
+        names["doubled"](1)  # type: ignore[operator]
+        tracing.switch(on=on)
+        names["doubled"](2)  # type: ignore[operator]
+        tracing.switch(on=True)
+        names["doubled"](1)  # type: ignore[operator]
+    finally:
+        coverage.stop()
+    data: CoverageData = coverage.get_data()
+    assert sorted(data.lines(str(path)) or []) == lines
