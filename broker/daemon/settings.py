@@ -212,6 +212,14 @@ class BrokerSettings(RetentionSettings):
         maximum=1_000_000,
         rocketmq="maxPopPollingSize",
     )
+    receive_poll_min_ms: int = setting(
+        _CONSUMERS.receive_poll_min_ms,
+        "Shortest time that a receive waits for messages, also where it asks for less.",
+        unit="ms",
+        minimum=0,
+        maximum=20_000,
+        rocketmq="grpcClientConsumerMinLongPollingTimeoutMillis",
+    )
     invisible_min_ms: int = setting(
         _CONSUMERS.invisible_min_ms,
         "Shortest invisible time of a receive.",

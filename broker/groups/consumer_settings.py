@@ -35,6 +35,7 @@ class ConsumerSettings:
     ordered_window_max: int = 2_048  # of an orderly group: how far beyond the first open message it looks
     event_interval_ms: int = 100
     receive_count_max: int = 32
+    receive_poll_min_ms: int = 5_000
     invisible_min_ms: int = 10_000
     invisible_max_ms: int = 43_200_000
     renewed_lease_ms: int = 60_000

@@ -3,7 +3,7 @@ messages, half messages.
 
 Each scenario has topics of its own and is a generator: what it does before the restart, `yield`, and what it
 checks afterwards. All of them share one broker that is stopped and one that is killed, and wait at the same
-time: most of what takes long here is messages that are invisible for 10 s.
+time: most of what takes long here is messages that are invisible for 4 s.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ TOPICS: Final = {
     "paid": "TRANSACTION",
     "steps": "FIFO",
 }
+INVISIBLE_S: Final = 4.0
+POLL_S: Final = 1.0  # where nothing is to come
 Scenario = Callable[[str], Iterator[None]]
 Outcomes = dict[tuple[str, str], Future[None]]
 SCENARIOS: Final[list[Scenario]] = []
@@ -47,8 +49,14 @@ def across_a_restart(scenario: Scenario) -> Callable[[Outcomes, str], None]:
 
 
 def start_broker() -> BrokerProcess:
-    """Half messages are looked at every second, and nobody gives them up."""
-    return BrokerProcess(transactionCheckInterval=1000, transactionTimeOut=1000, transactionCheckMax=1000)
+    """Half messages are looked at every second, and nobody gives them up; waits are short."""
+    return BrokerProcess(
+        transactionCheckInterval=1000,
+        transactionTimeOut=1000,
+        transactionCheckMax=1000,
+        receive_poll_min_ms=0,
+        invisible_min_ms=1000,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +119,14 @@ def test_what_was_acknowledged_does_not_come_again(address: str) -> Iterator[Non
 def test_what_was_in_flight_comes_back_when_its_time_is_over(address: str) -> Iterator[None]:
     with RawClient(address) as client:
         client.send("flying", b"one", b"two", tag="t", keys=["k"], user_properties={"colour": "blue"})
-        taken = client.receive_until("group", "flying", 2, invisible_s=10)
+        taken = client.receive_until("group", "flying", 2, invisible_s=INVISIBLE_S)
         received_at = time.monotonic()
         assert [message.system_properties.delivery_attempt for message in taken] == [1, 1]
         ids = sorted(message.system_properties.message_id for message in taken)
     yield
     with RawClient(address) as client:
         again = client.receive_until("group", "flying", 2, within_s=60, invisible_s=60)
-        assert time.monotonic() - received_at >= 9.5, "not before its time"
+        assert time.monotonic() - received_at >= INVISIBLE_S - 0.5, "not before its time"
         assert bodies(again) == [b"one", b"two"]
         assert sorted(message.system_properties.message_id for message in again) == ids
         for message in again:
@@ -129,13 +137,13 @@ def test_what_was_in_flight_comes_back_when_its_time_is_over(address: str) -> It
             assert dict(message.user_properties) == {"colour": "blue"}
         done = client.acknowledge("group", again)
         assert done.status.code == v2.OK
-        assert client.receive("group", "flying") == []
+        assert client.receive("group", "flying", poll_s=POLL_S) == []
 
 
 @across_a_restart
 def test_a_delayed_message_comes_once_and_not_early(address: str) -> Iterator[None]:
     with RawClient(address) as client:
-        assert client.receive("group", "later") == []
+        assert client.receive("group", "later", poll_s=POLL_S) == []
         due_ms = int(time.time() * 1000) + 4_000
         past_ms = int(time.time() * 1000) + 300
         client.send("later", b"soon", deliver_at_ms=past_ms)
@@ -150,13 +158,13 @@ def test_a_delayed_message_comes_once_and_not_early(address: str) -> Iterator[No
         assert later.body == b"later"
         assert later.system_properties.delivery_timestamp.ToMilliseconds() == due_ms
         client.acknowledge("group", [later])
-        assert client.receive("group", "later") == []
+        assert client.receive("group", "later", poll_s=POLL_S) == []
 
 
 @across_a_restart
 def test_a_half_message_can_be_committed_or_rolled_back_afterwards(address: str) -> Iterator[None]:
     with RawClient(address) as client:
-        assert client.receive("group", "paid") == []
+        assert client.receive("group", "paid", poll_s=POLL_S) == []
         entries = [
             client.send("paid", body, message_type=v2.TRANSACTION).entries[0]
             for body in (b"yes", b"no", b"before")
@@ -170,7 +178,7 @@ def test_a_half_message_can_be_committed_or_rolled_back_afterwards(address: str)
         assert bodies(client.receive_until("group", "paid", 1)) == [b"yes"]
         settled = client.end_transaction("paid", entries[2], v2.COMMIT)
         assert settled.status.code == v2.INVALID_TRANSACTION_ID
-        assert client.receive("group", "paid") == []
+        assert client.receive("group", "paid", poll_s=POLL_S) == []
 
 
 @across_a_restart
@@ -180,7 +188,7 @@ def test_order_within_a_message_group_survives(address: str) -> Iterator[None]:
         for number in range(6):
             client.send("steps", b"a%d" % number, message_group="a")
             client.send("steps", b"b%d" % number, message_group="b")
-        first = client.receive_until("ordered", "steps", 4, invisible_s=10)
+        first = client.receive_until("ordered", "steps", 4, invisible_s=INVISIBLE_S)
         kept = first[:2]
         client.acknowledge("ordered", kept)
     yield
@@ -188,7 +196,7 @@ def test_order_within_a_message_group_survives(address: str) -> Iterator[None]:
     with RawClient(address) as client:
         end = time.monotonic() + 30
         while len(order) < 12 and time.monotonic() < end:
-            taken = client.receive("ordered", "steps", count=4)
+            taken = client.receive("ordered", "steps", count=4, poll_s=POLL_S)
             if taken:
                 client.acknowledge("ordered", taken)
             order += [message.body for message in taken]

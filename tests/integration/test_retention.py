@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 EVERY_HOUR = f"deleteWhen={';'.join(map(str, range(24)))}"
 OFTEN = "cleanResourceInterval=100"
+SHORT_WAITS = ("receive_poll_min_ms=0", "invisible_min_ms=1000")
 NEVER_FULL = ("disk_warning_percent=100", "disk_forcible_percent=100")
 FORCED = ("disk_forcible_percent=1", "disk_warning_percent=100", "cleanFileForciblyEnable=true", OFTEN)
 SEGMENT_SIZE = 1 << 20  # see broker_process.SMALL_FILES
@@ -128,17 +129,17 @@ def test_old_segments_go_and_what_is_owed_comes_once(tmp_path: Path) -> None:
 
 
 def check_old_segments(store: Path, kill: bool) -> None:
-    old = ("reserved_time_ms=1000", EVERY_HOUR, OFTEN, *NEVER_FULL)
+    old = ("reserved_time_ms=1000", EVERY_HOUR, OFTEN, *NEVER_FULL, *SHORT_WAITS)
     with running_broker(store, *old) as broker:
         create_topics(
             broker.address, {"filler": "NORMAL", "orders": "NORMAL", "later": "DELAY", "paid": "TRANSACTION"}
         )
         with RawClient(broker.address) as client, Plain(broker.address) as plain:
             client.send("orders", b"acked", b"in flight")
-            got = client.receive_until("workers", "orders", 2, invisible_s=12)
+            got = client.receive_until("workers", "orders", 2, invisible_s=6)
             acked = [one for one in got if one.body == b"acked"]
             assert client.acknowledge("workers", acked).status.code == v2.OK
-            due_ms = int(time.time() * 1000) + 9_000
+            due_ms = int(time.time() * 1000) + 8_000
             client.send("later", b"timer", deliver_at_ms=due_ms, message_type=v2.DELAY)
             half = client.send("paid", b"half", message_type=v2.TRANSACTION).entries[0]
             plain.fill(3)
@@ -157,7 +158,7 @@ def check_old_segments(store: Path, kill: bool) -> None:
             broker.kill()
         else:
             assert broker.stop() == 0
-    with running_broker(store, *NEVER_FULL) as broker:
+    with running_broker(store, *NEVER_FULL, *SHORT_WAITS) as broker:
         with RawClient(broker.address) as client, Plain(broker.address) as plain:
             assert plain.pull_refused(0)[1] >= low
             assert plain.query() > 0
@@ -169,8 +170,8 @@ def check_old_segments(store: Path, kill: bool) -> None:
             assert bodies(late) == [b"timer"]
             assert time.time() * 1000 >= due_ms
             assert client.acknowledge("waiters", late).status.code == v2.OK
-            assert client.receive("workers", "orders", poll_s=3) == []
-            assert client.receive("waiters", "later", poll_s=3) == []
+            assert client.receive("workers", "orders", poll_s=1) == []
+            assert client.receive("waiters", "later", poll_s=1) == []
         assert broker.stop() == 0
 
 
@@ -180,7 +181,7 @@ def test_a_disk_over_its_warning_level_takes_no_message_but_serves_reads(tmp_pat
         with RawClient(broker.address) as client:
             client.send("orders", b"one", b"two")
         assert broker.stop() == 0
-    full = ("disk_warning_percent=1", OFTEN)
+    full = ("disk_warning_percent=1", OFTEN, *SHORT_WAITS)
     with running_broker(tmp_path, *full) as broker:
         with RawClient(broker.address) as client, Plain(broker.address) as plain:
             wait_until(lambda: plain.refusal() == "DISK_FULL")
@@ -195,7 +196,7 @@ def test_a_disk_over_its_warning_level_takes_no_message_but_serves_reads(tmp_pat
             got = client.receive_until("workers", "orders", 2)
             assert bodies(got) == [b"one", b"two"]
             assert client.acknowledge("workers", got).status.code == v2.OK
-            assert client.receive("workers", "orders", poll_s=3) == []
+            assert client.receive("workers", "orders", poll_s=1) == []
         assert broker.stop() == 0
     with running_broker(tmp_path, *NEVER_FULL) as broker, RawClient(broker.address) as client:
         assert client.send("orders", b"three").status.code == v2.OK

@@ -44,7 +44,6 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 
-POLLING_MIN_S: Final = 5.0
 POLLING_MAX_S: Final = 20.0
 ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
@@ -130,10 +129,11 @@ class Receiver:
             wanted = remaining - (timeout_ms or REQUEST_TIMEOUT_DEFAULT_MS) / 2000
         else:
             wanted = POLLING_MAX_S
-        wanted = min(max(wanted, POLLING_MIN_S), POLLING_MAX_S)
+        least = self._parts.settings.receive_poll_min_ms / 1000
+        wanted = min(max(wanted, least), POLLING_MAX_S)
         if remaining is None or wanted <= remaining - ANSWER_BEFORE_S:
             return wanted
-        if wanted > remaining and remaining < POLLING_MIN_S:
+        if wanted > remaining and remaining < least:
             raise _polling_time_illegal(remaining, context)
         return remaining - ANSWER_BEFORE_S
 

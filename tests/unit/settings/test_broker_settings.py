@@ -87,6 +87,7 @@ def test_every_default_is_a_value_that_one_could_give() -> None:
         ("popInflightMessageThreshold", "7", "in_flight_max", 7),
         ("grpcClientConsumerLongPollingBatchSize", "16", "receive_count_max", 16),
         ("maxPopPollingSize", "100000", "receive_polls_max", 100_000),
+        ("grpcClientConsumerMinLongPollingTimeoutMillis", "100", "receive_poll_min_ms", 100),
         ("minInvisibleTimeMillsForRecv", "500", "invisible_min_ms", 500),
         ("maxInvisibleTimeMills", "60000", "invisible_max_ms", 60_000),
         ("defaultInvisibleTimeMills", "30000", "renewed_lease_ms", 30_000),
@@ -212,7 +213,7 @@ def test_consumer_settings_take_every_field_from_the_settings(monkeypatch: pytes
         "invisible_max_ms=7", "renewed_lease_ms=1008", "renewed_total_max_ms=1009", "released_after_ms=10",
         "delivery_delay_max_ms=1011", "timers_max=12", "timer_batch_max=13", "transaction_timeout_ms=14",
         "transaction_check_interval_ms=15", "transaction_check_max=16", "transactions_max=17",
-        "mappedFileSizeTimerLog=68", "priority_starvation_max=19",
+        "mappedFileSizeTimerLog=68", "priority_starvation_max=19", "receive_poll_min_ms=20",
     ).settings  # fmt: skip
     made = changed.consumer_settings()
     default = ConsumerSettings()

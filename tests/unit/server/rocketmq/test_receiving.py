@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,16 @@ def test_the_polling_time(polling_ms: int | None, deadline_s: float | None, wait
         parts, loop = parts_with(), asyncio.get_running_loop()
         await parts.receive(polling_ms=polling_ms, context=RpcContext(deadline_s=deadline_s))
         assert loop.time() == pytest.approx(waited_s)
+
+    run(scene())
+
+
+def test_the_shortest_polling_time_is_a_setting() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        parts = Parts(consumers=replace(FROM_BEGIN, receive_poll_min_ms=250))
+        await parts.receive(polling_ms=0)
+        assert loop.time() == pytest.approx(0.25)
 
     run(scene())
 
