@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.groups.consumer_settings import ConsumerSettings
 from broker.server.rocketmq import client_settings, receiving, send_checks
 from trovemq_proto.records import decode_message, layout
 from trovemq_proto.records.hashes import java_hash
@@ -85,6 +86,9 @@ def test_every_put_status_of_the_protocol_is_explained() -> None:
     assert set(common_pb2.PutMessageStatus.keys()) - {"PUT_STATUS_UNSPECIFIED"} <= rows
 
 
+POLLING_MIN_MS = ConsumerSettings().receive_poll_min_ms
+
+
 @pytest.mark.parametrize(
     ("heading", "said"),
     [
@@ -96,7 +100,7 @@ def test_every_put_status_of_the_protocol_is_explained() -> None:
         ("Checks of a message", f"| user properties | {send_checks.USER_PROPERTIES_MAX} |"),
         ("Checks of a message", f"| {send_checks.PROPERTIES_BYTES_MAX:,} bytes |"),
         ("Checks of a message", f"| not blank, {send_checks.MESSAGE_GROUP_BYTES_MAX} bytes,"),
-        ("Polling time", f"into {receiving.POLLING_MIN_S:.0f} s to {receiving.POLLING_MAX_S:.0f} s"),
+        ("Polling time", f"into {POLLING_MIN_MS // 1000} s to {receiving.POLLING_MAX_S:.0f} s"),
         ("Polling time", f"{receiving.ANSWER_BEFORE_S * 1000:.0f} ms before the deadline"),
     ],
 )
