@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 TEST_NAME_LENGTH_MAX = 70
+README_LINES_MAX = 4  # of a folder of tests
 ROOMS = (
     "broker",
     "store/trovemq_store",
@@ -254,6 +255,25 @@ def test_folders_that_must_not_become_packages(folder: str) -> None:
     assert not (ROOT / folder / "__init__.py").exists()
     if folder == "tests":
         assert [relative(path) for path in modules(("tests",)) if path.name == "__init__.py"] == []
+
+
+def test_every_folder_of_tests_says_what_it_shows() -> None:
+    """In a README.md: a heading, and one to four lines (tests/golden has a page)."""
+    folders = {path.parent for path in modules(("tests",)) if path.name.startswith("test_")}
+    folders |= {ROOT / Path(*path.relative_to(ROOT).parts[:2]) for path in modules(("tests",))}
+    wrong = [
+        relative(folder)
+        for folder in sorted(folders)
+        if folder.is_dir() and not 1 <= len(readme_lines(folder)) <= README_LINES_MAX
+    ]
+    assert wrong == []
+
+
+def readme_lines(folder: Path) -> list[str]:
+    """What stands below the heading; nothing where there is no README.md."""
+    path = folder / "README.md"
+    text = text_of(path) if path.is_file() else None
+    return [line for line in (text or "").splitlines()[1:] if line]
 
 
 def test_every_module_says_what_it_is_for() -> None:
