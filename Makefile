@@ -8,7 +8,8 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONOPTIMIZE
 
 PYTHON ?= python3
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+# One more than there are cores: tests of daemons wait more than they compute.
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 1 )))
 SEED ?= 1
 ARGS ?=
 

@@ -11,7 +11,7 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import trials as trials_run
-from tests.support.durations import Recorder
+from tests.support.durations import Recorder, recorded
 from tests.support.fork_server import popen
 from tests.support.tracing import Tracing, is_traced
 from tests.support.trials import pytest_terminal_summary, trials
@@ -59,7 +59,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         _DURATIONS.write(whole=trials_run.WHOLE)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the pipeline first: one worker has them all, and with them the one JVM. What is left for the
-    end, when workers take tests from each other, is short."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of the pipeline first: one worker has them all, and with them the one JVM. Then the files that
+    took longest in the recorded run: what is left for the end, when workers take tests from each other, is
+    short. `make test-random` leaves the order of all others to chance."""
+    seconds = {} if config.pluginmanager.hasplugin("randomly") else recorded()
+
+    def rank(item: pytest.Item) -> tuple[bool, float]:
+        path = item.nodeid.partition("::")[0]
+        return not path.startswith("tests/pipeline/"), -seconds.get(path, 0.0)
+
+    items.sort(key=rank)

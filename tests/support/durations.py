@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import pytest
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 RUN_PATH: Final = Path("build/durations.json")
 RECORD_PATH: Final = Path("tests/durations.json")
 PAGE_PATH: Final = Path("docs/tests.md")
@@ -64,6 +65,12 @@ class Recorder:
         tests = dict(sorted(self.seconds.items(), key=lambda item: -item[1]))
         document = {"whole": whole, "wall_s": round(time.monotonic() - self._begin, 1), "tests": tests}
         RUN_PATH.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def recorded() -> dict[str, float]:
+    """Seconds by file of the recorded run."""
+    files: dict[str, float] = json.loads((ROOT / RECORD_PATH).read_text(encoding="utf-8"))
+    return files
 
 
 def files_of(tests: Mapping[str, float]) -> dict[str, float]:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.support import durations
 
 
-def recorded() -> dict[str, float]:
-    files: dict[str, float] = json.loads(durations.RECORD_PATH.read_text(encoding="utf-8"))
-    return files
-
-
 def test_every_file_keeps_its_budget() -> None:
-    assert durations.over_budget(recorded()) == []
+    assert durations.over_budget(durations.recorded()) == []
 
 
 def test_a_budget_of_its_own_is_for_a_file_that_exists() -> None:
-    assert set(durations.FILES_S_MAX) <= set(recorded())
+    assert set(durations.FILES_S_MAX) <= set(durations.recorded())
 
 
 def test_the_page_shows_the_recorded_run() -> None:
     text = durations.PAGE_PATH.read_text(encoding="utf-8")
-    for folder, seconds in durations.folders_of(recorded()).items():
+    for folder, seconds in durations.folders_of(durations.recorded()).items():
         shown = [line for line in text.splitlines() if line.startswith(f"| `{folder}` | ")]
         assert shown, folder
         assert int(shown[0].split("|")[2]) == pytest.approx(seconds, abs=1 + seconds / 100), folder
