@@ -20,13 +20,19 @@ from trovemq_rpc.channel.response import ResponseInfo, read_trailers
 from trovemq_rpc.errors import AioRpcError, make_error, public_code
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import ErrorCode
-from trovemq_rpc.http2.headers import Field, Fields, ResponseHead
+from trovemq_rpc.http2.headers import (
+    LIST_SIZE_OF_A_BYTE_MAX,
+    Field,
+    Fields,
+    ResponseHead,
+    list_size,
+)
 from trovemq_rpc.http2.streams import CLOSED, Stream
 from trovemq_rpc.intake import Intake
 from trovemq_rpc.wire.compression import compress, encoding_of
 from trovemq_rpc.wire.deadline import encode_timeout
 from trovemq_rpc.wire.framing import pack_prefix
-from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata
+from trovemq_rpc.wire.metadata import Metadata, MetadataLike, encode_metadata, too_large_metadata
 from trovemq_rpc.wire.status import StatusCode, status_of_reset
 
 ATTEMPTS_MAX: Final = 5  # of a call that servers did not process
@@ -82,8 +88,8 @@ class Call(Intake):
         """Becomes a stream of this connection."""
         raise NotImplementedError
 
-    def _block(self) -> bytes:
-        """The request's header block."""
+    def _block(self, endpoint: ChannelEndpoint) -> bytes | None:
+        """The request's header block. None where it is larger than the server takes: the call is over."""
         fields: list[Field] = []
         if self.deadline is not None:
             left = max(0.0, self.deadline - self.channel.loop.time())
@@ -92,7 +98,14 @@ class Call(Intake):
             fields.append((b"grpc-encoding", self._compression))
         if self._metadata is not None:
             fields += self._metadata
-        return self.method.block + Connection.encode(fields) if fields else self.method.block
+        block = self.method.block + Connection.encode(fields) if fields else self.method.block
+        limit = endpoint.connection.peer_header_list_size_max
+        if len(block) * LIST_SIZE_OF_A_BYTE_MAX > limit:
+            size = self.method.list_size + list_size(fields)
+            if size > limit:
+                self.finish(StatusCode.RESOURCE_EXHAUSTED, too_large_metadata(size, limit))
+                return None
+        return block
 
     def _frame(self, request: Any, plain: bool = False) -> tuple[bytes, bytes]:
         """A request as prefix and message."""

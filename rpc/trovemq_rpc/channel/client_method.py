@@ -7,13 +7,14 @@ from typing import Any
 
 from trovemq_rpc.channel.call_channel import CallChannel
 from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.headers import list_size
 from trovemq_rpc.wire.compression import ACCEPTED
 
 
 class ClientMethod:
     """What all calls of a method share; the header block among it."""
 
-    __slots__ = ("block", "deserialize", "path", "serialize")
+    __slots__ = ("block", "deserialize", "list_size", "path", "serialize")
 
     def __init__(
         self,
@@ -25,15 +26,15 @@ class ClientMethod:
         self.path = path
         self.serialize = serialize
         self.deserialize = deserialize
-        self.block = Connection.encode(
-            [
-                (b":method", b"POST"),
-                (b":scheme", b"https" if channel.credentials is not None else b"http"),
-                (b":path", path.encode()),
-                (b":authority", channel.authority.encode()),
-                (b"te", b"trailers"),
-                (b"content-type", b"application/grpc"),
-                (b"user-agent", channel.user_agent.encode()),
-                (b"grpc-accept-encoding", ACCEPTED),
-            ]
-        )
+        fields = [
+            (b":method", b"POST"),
+            (b":scheme", b"https" if channel.credentials is not None else b"http"),
+            (b":path", path.encode()),
+            (b":authority", channel.authority.encode()),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+            (b"user-agent", channel.user_agent.encode()),
+            (b"grpc-accept-encoding", ACCEPTED),
+        ]
+        self.block = Connection.encode(fields)
+        self.list_size = list_size(fields)

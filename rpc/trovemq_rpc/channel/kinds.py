@@ -142,7 +142,9 @@ class OneRequest(Call):
         channel.submit(self)
 
     def start(self, endpoint: ChannelEndpoint) -> None:
-        self._started(endpoint, endpoint.connection.open_unary(self._block(), self._body))
+        block = self._block(endpoint)
+        if block is not None:
+            self._started(endpoint, endpoint.connection.open_unary(block, self._body))
 
 
 class ManyRequests(Call):
@@ -160,7 +162,10 @@ class ManyRequests(Call):
             self._task = channel.loop.create_task(self._send_all(requests))
 
     def start(self, endpoint: ChannelEndpoint) -> None:
-        self._started(endpoint, endpoint.connection.open_stream(self._block()))
+        block = self._block(endpoint)
+        if block is None:
+            return
+        self._started(endpoint, endpoint.connection.open_stream(block))
         if self._closed:
             self._end_stream()
         self._wake_writers()

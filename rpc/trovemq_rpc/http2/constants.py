@@ -10,6 +10,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # section 3.4
 FRAME_HEADER_SIZE: Final = 9
 FRAME_SIZE_DEFAULT: Final = 16_384  # section 6.5.2, also the least that a peer must accept
 FRAME_SIZE_LIMIT: Final = (1 << 24) - 1
+HEADER_LIST_SIZE_UNLIMITED: Final = 1 << 32  # section 6.5.2, until SETTINGS say less
 WINDOW_DEFAULT: Final = 65_535  # section 6.9.2
 WINDOW_LIMIT: Final = (1 << 31) - 1  # section 6.9.1
 STREAM_ID_LIMIT: Final = (1 << 31) - 1  # section 5.1.1

@@ -16,6 +16,7 @@ one look-up.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from trovemq_rpc.http2.constants import ErrorCode
@@ -26,6 +27,10 @@ Fields = list[Field]
 
 SOUND_FIELDS_MAX: Final = 1_024
 SOUND_FIELD_SIZE_MAX: Final = 256
+
+LIST_SIZE_OF_A_BYTE_MAX: Final = 60
+"""Of a header block: no byte of ours stands for more of its header list."""
+_FIELD_OVERHEAD: Final = 32
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]\Z")
@@ -60,6 +65,11 @@ class ResponseHead:
         self.fields = fields
         self.content_length = -1
         self.cache: Any = None
+
+
+def list_size(fields: Iterable[Field]) -> int:
+    """The size of a header list as SETTINGS_MAX_HEADER_LIST_SIZE counts it (section 6.5.2)."""
+    return sum(len(name) + len(value) + _FIELD_OVERHEAD for name, value in fields)
 
 
 def check_request(headers: Fields) -> RequestHead:

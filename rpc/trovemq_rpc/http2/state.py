@@ -15,6 +15,7 @@ from typing import Final
 from trovemq_rpc.http2 import frames
 from trovemq_rpc.http2.constants import (
     FRAME_SIZE_DEFAULT,
+    HEADER_LIST_SIZE_UNLIMITED,
     PREFACE,
     STREAM_ID_LIMIT,
     TABLE_SIZE_DEFAULT,
@@ -67,7 +68,7 @@ class ConnectionState:
             STREAM_ID_LIMIT if not client_side else 100
         )  # until SETTINGS say it
         self.peer_frame_size_max = FRAME_SIZE_DEFAULT
-        self.peer_header_list_size_max: int | None = None
+        self.peer_header_list_size_max = HEADER_LIST_SIZE_UNLIMITED
         self.peer_initial_window = WINDOW_DEFAULT
         self.send_window = WINDOW_DEFAULT
         self.can_write = True  # False while the transport is full

@@ -61,6 +61,6 @@ def read_head(head: RequestHead, method: Method | None) -> CallHead:
     if call.refusal is None and method is None:
         call.refusal = (StatusCode.UNIMPLEMENTED, "Method not found!")
     if call.refusal is None and not is_known(call.encoding):
-        unknown = call.encoding.decode("ascii", "replace")
+        unknown = call.encoding[:64].decode("ascii", "replace")
         call.refusal = (StatusCode.UNIMPLEMENTED, f"grpc-encoding {unknown} is not supported")
     return call

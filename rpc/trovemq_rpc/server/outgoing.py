@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trovemq_rpc.http2.connection import Connection
-from trovemq_rpc.http2.headers import Field
+from trovemq_rpc.http2.headers import Field, list_size
 from trovemq_rpc.http2.streams import Buffer, Stream
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import CallHead
 from trovemq_rpc.server.method import Method
 from trovemq_rpc.wire.compression import ACCEPTED, compress, encoding_of
 from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
-from trovemq_rpc.wire.metadata import MetadataLike, encode_metadata
+from trovemq_rpc.wire.metadata import MetadataLike, encode_metadata, too_large_metadata
 from trovemq_rpc.wire.status import StatusCode, encode_message
 
 _HEAD_FIELDS: Final[list[Field]] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 HEAD: Final = Connection.encode(_HEAD_FIELDS)
 TRAILERS_OK: Final = Connection.encode([(b"grpc-status", b"0")])
 HEAD_SIZE_MAX: Final = 16_384  # above it a block may need CONTINUATION frames
+DETAILS_SIZE_SHORT: Final = 128  # of the text beside a status where the whole trailers are too large
 
 
 class Outgoing:
@@ -64,17 +65,25 @@ class Outgoing:
     def _head_block(self) -> bytes:
         if self._initial is None and self._compression is None and self.endpoint.compression is None:
             return HEAD
+        return Connection.encode(self._head_fields())
+
+    def _head_fields(self) -> list[Field]:
+        if self._initial is None and self._compression is None and self.endpoint.compression is None:
+            return _HEAD_FIELDS
         fields = list(_HEAD_FIELDS)
         encoding = self._encoding()
         if encoding != b"identity":
             fields.append((b"grpc-encoding", encoding))
         fields.append((b"grpc-accept-encoding", ACCEPTED))
-        return Connection.encode(fields + (self._initial or []))
+        return fields + (self._initial or [])
 
     # --- messages ---------------------------------------------------------------------------------------
-    def send_headers(self) -> None:
+    def send_headers(self: Any) -> None:
         """The response's headers, now rather than with the first message."""
         if not self.headers_sent and not self.over:
+            if self._initial and (excess := self._excess(self._head_fields())):
+                self.refuse(StatusCode.RESOURCE_EXHAUSTED, excess)
+                return
             self.headers_sent = True
             self.endpoint.connection.send_headers(self.stream, self._head_block())
             self.endpoint.flush_soon()
@@ -94,12 +103,14 @@ class Outgoing:
             self._skip_compression = False
         return flag, pieces, sum(map(len, pieces))
 
-    def send(self, message: Any) -> bool:
+    def send(self: Any, message: Any) -> bool:
         """Sends a response of a stream; never waits. False where it is held back: `on_writable` follows."""
         flag, pieces, size = self._frame(message)
         if not self._may_send(size):
             return False
         self.send_headers()
+        if self.over:
+            return False
         endpoint = self.endpoint
         endpoint.metrics.messages_sent += 1
         endpoint.connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
@@ -124,9 +135,14 @@ class Outgoing:
         flag, pieces, size = self._frame(message)
         if not self._may_send(size):
             return
+        if (self._initial or self._trailing) and (excess := self._metadata_excess()):
+            self.finish(StatusCode.RESOURCE_EXHAUSTED, excess)
+            return
         endpoint.metrics.messages_sent += 1
         head = HEAD if self._initial is None and not flag else self._head_block()
-        trailers = TRAILERS_OK if not self._trailing else self._trailer_block(StatusCode.OK, "")
+        trailers = TRAILERS_OK
+        if self._trailing:
+            trailers = Connection.encode(_trailers(StatusCode.OK, "", self._trailing))
         connection = endpoint.connection
         prefix = pack_prefix(flag, size)
         if self.headers_sent or len(pieces) != 1 or len(head) + len(trailers) > HEAD_SIZE_MAX:
@@ -142,19 +158,40 @@ class Outgoing:
         """Ends the call with a status; headers and trailers in one block where nothing was sent yet."""
         if self.over:
             return
-        if self.headers_sent:
-            block = TRAILERS_OK
-            if code is not StatusCode.OK or details or self._trailing:
-                block = self._trailer_block(code, details)
-        else:
-            fields = _HEAD_FIELDS + (self._initial or []) + _trailers(code, details, self._trailing)
+        block = TRAILERS_OK
+        if not self.headers_sent or code is not StatusCode.OK or details or self._trailing:
+            code, fields = self._ending(code, details)
             block = Connection.encode(fields)
         self.endpoint.connection.send_headers(self.stream, block, True)
         self.endpoint.flush_soon()
         self.end(code.name)
 
-    def _trailer_block(self, code: StatusCode, details: str) -> bytes:
-        return Connection.encode(_trailers(code, details, self._trailing))
+    # --- what the client takes --------------------------------------------------------------------------
+    def _excess(self, fields: list[Field]) -> str:
+        """Why the client would not take this header list; empty where it does."""
+        size, limit = list_size(fields), self.endpoint.connection.peer_header_list_size_max
+        return too_large_metadata(size, limit) if size > limit else ""
+
+    def _metadata_excess(self) -> str:
+        """The same for the headers and trailers of an answer."""
+        head = "" if self.headers_sent else self._excess(self._head_fields())
+        return head or self._excess(_trailers(StatusCode.OK, "", self._trailing))
+
+    def _ending(self, code: StatusCode, details: str) -> tuple[StatusCode, list[Field]]:
+        """Trailers, with the headers where none were sent. Beyond the client's limit: the status and a
+        short text; what would have been OK is RESOURCE_EXHAUSTED, as it came without its metadata.
+        """
+        opening = [] if self.headers_sent else _HEAD_FIELDS
+        initial = [] if self.headers_sent else self._initial or []
+        fields = opening + initial + _trailers(code, details, self._trailing)
+        if excess := self._excess(fields):
+            if code is StatusCode.OK:
+                code, details = StatusCode.RESOURCE_EXHAUSTED, excess
+            for text in (details[:DETAILS_SIZE_SHORT], ""):
+                fields = opening + _trailers(code, text, ())
+                if not self._excess(fields):
+                    break
+        return code, fields
 
 
 def _trailers(code: StatusCode, details: str, metadata: MetadataLike) -> list[Field]:

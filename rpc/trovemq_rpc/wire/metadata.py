@@ -144,6 +144,11 @@ def encode_metadata(metadata: MetadataLike) -> list[Field]:
     return fields
 
 
+def too_large_metadata(size: int, limit: int) -> str:
+    """Why headers or trailers were not sent (SETTINGS_MAX_HEADER_LIST_SIZE, RFC 9113 section 6.5.2)."""
+    return f"metadata of {size} bytes were not sent: the peer takes at most {limit}; send less"
+
+
 def decode_metadata(fields: Iterable[Field]) -> tuple[Pair, ...]:
     """The application's part of a header list."""
     pairs: list[Pair] = []
