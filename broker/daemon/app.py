@@ -42,6 +42,7 @@ from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
 from trovemq_daemon.limits import raise_descriptor_limit
 from trovemq_daemon.logging import get_logger
+from trovemq_daemon.memory_trim import keep_one_arena
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
 from trovemq_daemon.tls import identity_for, log_identity
@@ -322,6 +323,7 @@ def _retention_warning(services: StoreServices) -> str:
 
 def run(settings: BrokerSettings, written: Collection[str]) -> int:
     """Runs the daemon to its end; the exit code. `written`: names of the settings that are no defaults."""
+    keep_one_arena()
     keep_freed_memory()
     raise_descriptor_limit()
     return run_daemon(lambda stop: BrokerApp(settings, written).run(stop))

@@ -76,6 +76,21 @@ class RawCall:
             self._read_frame()
         return size - len(rest)
 
+    def send_beginning(self, announced: int, size: int) -> int:
+        """The first `size` bytes of a message that is said to have `announced`, as far as the server takes
+        them or until it ends the call; how many it took."""
+        rest = memoryview(b"\0" + announced.to_bytes(4, "big") + bytes(size))
+        while rest and not self._ended:
+            count = min(FRAME_SIZE_MAX, len(rest), *self._windows.values())
+            if count <= 0:
+                self._read_frame()
+                continue
+            for stream in self._windows:
+                self._windows[stream] -= count
+            self._socket.sendall(frame(DATA, 0, STREAM, bytes(rest[:count])))
+            rest = rest[count:]
+        return size - len(rest)
+
     def _read_frame(self) -> None:
         head = self._read(9)
         kind, flags = head[3], head[4]
