@@ -164,7 +164,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
                 if isinstance(request, TroveError):
                     raise request
                 if method in self._large:
-                    await self._replies.room(context.peer())
+                    await self._replies.wait_for_capacity(context.peer())
                 reply = await behaviour(request, context)
                 if not stream:
                     self._count_unary(method, reply, context)
@@ -195,13 +195,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
                 if isinstance(request, TroveError):
                     raise request
                 budget, peer = self._replies, context.peer()
-                await budget.room(peer)
+                await budget.wait_for_capacity(peer)
                 async with aclosing(behaviour(request, context)) as replies:
                     async for reply in replies:
                         with budget.writing(peer, size_of(reply)):
                             yield reply
                         if not budget.has_room(peer):
-                            await budget.room(peer)
+                            await budget.wait_for_capacity(peer)
             except grpc.aio.AbortError:
                 call.finished("ABORTED")
                 raise

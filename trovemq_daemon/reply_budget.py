@@ -48,7 +48,7 @@ class ReplyBudget:
         budget = self.budget
         return budget.used < budget.total and budget.of_peer(peer) < budget.peer_max
 
-    async def room(self, peer: str) -> None:
+    async def wait_for_capacity(self, peer: str) -> None:
         """Returns when there is room. Raises TroveError LIMIT_EXCEEDED where there is none for too long."""
         if self.has_room(peer):
             return

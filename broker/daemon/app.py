@@ -28,10 +28,10 @@ from broker.daemon.services import (
     StoreServices,
     clock_ms,
     failures_that_end,
-    open_consumer_model,
+    open_consumer_state,
 )
 from broker.daemon.settings import BrokerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.maintenance.consumer_tasks import log_copy_failures
 from broker.produce.append import batch_size_limit
 from broker.server.monitoring.metrics import BrokerCollector
@@ -99,9 +99,9 @@ class BrokerApp:
             self._problem = "recovering the store"
             store_settings = settings.store_settings(advertised)
             store = await asyncio.to_thread(open_store, settings, store_settings, self._written)
-            model: ConsumerModel | None = None
+            model: ConsumerState | None = None
             try:
-                model = await asyncio.to_thread(open_consumer_model, store, settings)
+                model = await asyncio.to_thread(open_consumer_state, store, settings)
                 await self._serve(model, store, advertised, Listening(address, http, tls), stop)
             finally:
                 self._problem = "closing the store"
@@ -125,7 +125,7 @@ class BrokerApp:
         return self._grpc.bind_tls(wanted, identity)
 
     async def _serve(
-        self, model: ConsumerModel, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
+        self, model: ConsumerState, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
     ) -> None:
         settings = self._settings
         traffic = Traffic(self._rpc_metrics.observe)
@@ -280,7 +280,7 @@ def _failures_of(store: Path) -> Iterator[None]:
         raise TroveError(errors.DISK_FULL if cause.disk_full else errors.STORE_FAILED, what) from error
 
 
-def close_store(store: MessageStore, model: ConsumerModel | None) -> None:
+def close_store(store: MessageStore, model: ConsumerState | None) -> None:
     """Hands over what is owed, flushes and closes; blocks.
 
     Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers.
@@ -288,7 +288,7 @@ def close_store(store: MessageStore, model: ConsumerModel | None) -> None:
     with failures_that_end("the store was not closed cleanly"):
         try:
             if model is not None and not store.failed:
-                model.hand_back(clock_ms())
+                model.export_to_rocketmq(clock_ms())
                 log_copy_failures(model)
         finally:
             store.close(clock_ms())

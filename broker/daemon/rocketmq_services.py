@@ -13,7 +13,7 @@ from broker.daemon.services import StoreServices, clock_ms, unique_keys
 from broker.daemon.settings import BrokerSettings
 from broker.maintenance import consumer_tasks
 from broker.server.native.group_service import GroupService, GroupServiceParts
-from broker.server.native.track_service import BiographyParts, BiographyService
+from broker.server.native.track_service import TrackParts, TrackService
 from broker.server.rocketmq.commands import ClientCommands
 from broker.server.rocketmq.service import RocketmqParts, RocketmqService
 from trovemq_daemon.addresses import Address
@@ -77,8 +77,8 @@ class RocketmqServices:
                 clock_ms=clock_ms,
             )
         )
-        self._biographies = BiographyService(
-            BiographyParts(
+        self._tracks = TrackService(
+            TrackParts(
                 store=services.store,
                 model=self._model,
                 registry=self.registry,
@@ -92,12 +92,12 @@ class RocketmqServices:
     def add_to(self, server: grpc.aio.Server) -> None:
         self.service.add_to(server)
         group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
-        biography_pb2_grpc.add_BiographyServiceServicer_to_server(self._biographies, server)
+        biography_pb2_grpc.add_BiographyServiceServicer_to_server(self._tracks, server)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs beside the requests, by name, until it is cancelled."""
         return {
-            "deliveries": consumer_tasks.tend_deliveries(self._model, self._is_alive, clock_ms),
+            "deliveries": consumer_tasks.flush_events_and_renew_leases(self._model, self._is_alive, clock_ms),
             "redeliveries": self.service.receiver.watch_redeliveries(),
             "transactions": consumer_tasks.check_transactions(
                 self._model, self.service.check_transaction, clock_ms

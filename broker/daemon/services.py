@@ -19,7 +19,7 @@ from broker.fetch.offsets import OffsetKeeper
 from broker.fetch.pull import Puller, PullSettings
 from broker.groups.atomic.atomic_commits import AtomicCommits
 from broker.groups.atomic.open_transactions import OpenTransactions
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.new_messages import NewMessages
 from broker.groups.priority_counts import PriorityCounts
 from broker.groups.receive_waits import ReceiveWaits
@@ -69,16 +69,16 @@ class StoreServices:
         store: MessageStore,
         settings: BrokerSettings,
         traffic: Traffic | None = None,
-        model: ConsumerModel | None = None,
+        model: ConsumerState | None = None,
         replies: ReplyBudget | None = None,
     ) -> None:
-        self.store, self.model = store, model or open_consumer_model(store, settings)
+        self.store, self.model = store, model or open_consumer_state(store, settings)
         self.appended = asyncio.Event()
         self.long_polls = LongPolls(settings.long_polls_max)
         self.receive_waits = _receive_waits(store, self.model, settings)
         self.timer_task = TimerTask(self.model, clock_ms, stopped=settings.timer_stop_dequeue)
         self.clients = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
-        self.group_commit = GroupCommit(store, settings.flush_settings(), self._grown)
+        self.group_commit = GroupCommit(store, settings.flush_settings(), self._on_messages_available)
         self.deduplication = Deduplication(store, log_duplicate(), log_gap())
         self.appender = Appender(
             store,
@@ -88,7 +88,7 @@ class StoreServices:
                 auto_create_queue_count=settings.auto_create_queue_count,
             ),
             clock_ms,
-            self._grown,
+            self._on_messages_available,
             self.appended.set,
             self.deduplication,
         )
@@ -187,12 +187,12 @@ class StoreServices:
             clock_ms=clock_ms,
         )
 
-    def _grown(self, queues: list[tuple[str, int]]) -> None:
+    def _on_messages_available(self, queues: list[tuple[str, int]]) -> None:
         """These queues have new visible messages: whoever waits for them is told."""
         self.long_polls.wake(queues)
-        self.model.grown(queues)
+        self.model.on_messages_available(queues)
         self.timer_task.changed()
-        self.receive_waits.grown(queues)
+        self.receive_waits.on_messages_available(queues)
 
     def _offsets_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
         """Somebody set a group's offsets: what is in flight of these queues is forgotten."""
@@ -220,7 +220,7 @@ class StoreServices:
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
             "catch-up": background.catch_up(self.store),
             "trees": TreeTask(self.store, settings.tree_index_share_percent).run(),
-            "room": background.keep_room(self.store, self._grown),
+            "room": background.keep_reserve(self.store, self._on_messages_available),
             "segments": background.make_segments_ahead(self.store, self.appended),
             "retention": self.retention.run(),
             "timers": self.timer_task.run(),
@@ -246,10 +246,10 @@ class StoreServices:
         await self.offsets.settle()
 
 
-def open_consumer_model(store: MessageStore, settings: BrokerSettings) -> ConsumerModel:
+def open_consumer_state(store: MessageStore, settings: BrokerSettings) -> ConsumerState:
     """Blocks while it reads what is owed. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
     with failures_that_end("the store cannot be opened"):
-        return ConsumerModel.open(store, store.files, settings.consumer_settings(), clock_ms())
+        return ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
 
 
 @contextmanager
@@ -295,7 +295,7 @@ class RoutedTopics:
         self._store.topics.add_change_listener(listener)
 
 
-def _receive_waits(store: MessageStore, model: ConsumerModel, settings: BrokerSettings) -> ReceiveWaits:
+def _receive_waits(store: MessageStore, model: ConsumerState, settings: BrokerSettings) -> ReceiveWaits:
     return ReceiveWaits(settings.receive_polls_max, NewMessages(store, model.delivery.next_offset))
 
 

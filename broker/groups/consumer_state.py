@@ -22,7 +22,7 @@ import msgspec
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery, DeliveryState
 from broker.groups.delivery.revive_log import REVIVE_PREFIX
-from broker.groups.delivery.take_over import take_over as take_over_deliveries
+from broker.groups.delivery.rocketmq_import import import_from_rocketmq as take_over_deliveries
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
 from broker.groups.transactions.transactions import Transactions, TransactionsState
@@ -40,7 +40,7 @@ SNAPSHOT_EVENTS_MIN: Final = 20_000
 """So many events make a snapshot worth writing: a start then replays no more than about these."""
 
 
-class ConsumersState(msgspec.Struct):
+class ConsumerSnapshot(msgspec.Struct):
     """What the snapshot file holds."""
 
     closed: bool
@@ -56,7 +56,7 @@ class SnapshotWork:
 
     def __init__(
         self,
-        file: SnapshotFile[ConsumersState],
+        file: SnapshotFile[ConsumerSnapshot],
         content: bytes,
         log_end: int,
         saved: Callable[[int], None],
@@ -75,7 +75,7 @@ class SnapshotWork:
         self._saved(self.log_end)
 
 
-class ConsumerModel:
+class ConsumerState:
     """The three states and what they share. Used from one thread, except SnapshotWork.run()."""
 
     def __init__(
@@ -89,7 +89,7 @@ class ConsumerModel:
         """Called after every append of the model's own: somebody must sync and dispatch it."""
         self._store = store
         self._files = files
-        self._file = SnapshotFile(files, SNAPSHOT_PATH, ConsumersState)
+        self._file = SnapshotFile(files, SNAPSHOT_PATH, ConsumerSnapshot)
         self._saved_events = 0
         self._snapshot_wanted = False
         self.saved_log_end = 0
@@ -112,7 +112,7 @@ class ConsumerModel:
         files: FileSystem,
         settings: ConsumerSettings,
         now_ms: int,
-    ) -> ConsumerModel:
+    ) -> ConsumerState:
         """The states as the log has them. Blocks while it reads. TroveError STORE_FAILED, STORE_NEWER."""
         model = cls(store, files, settings, SubscriptionGroups.load(files))
         model._load(now_ms)
@@ -129,14 +129,14 @@ class ConsumerModel:
         elif state is None and self.events.next_offset > 0:
             self._replay(0)  # the snapshot was lost: the log alone
         else:
-            self._take_over(now_ms)
+            self._import_from_rocketmq(now_ms)
         self.timers.catch_up()
         self.transactions.catch_up()
         self.timers.settle()
         self.transactions.settle()
         self.delivery.settle()
 
-    def _restore(self, state: ConsumersState) -> None:
+    def _restore(self, state: ConsumerSnapshot) -> None:
         self.timers.restore(state.timers)
         self.transactions.restore(state.transactions)
         self.delivery.restore(state.delivery)
@@ -151,10 +151,10 @@ class ConsumerModel:
             else:
                 self.delivery.apply(event)
 
-    def _take_over(self, now_ms: int) -> None:
+    def _import_from_rocketmq(self, now_ms: int) -> None:
         """The store is new, or RocketMQ had it last."""
-        self.timers.take_over(self._files, now_ms)
-        self.transactions.take_over()
+        self.timers.import_from_rocketmq(self._files, now_ms)
+        self.transactions.import_from_rocketmq()
         revive_topics = [topic for topic in self.timers.pending_by_topic() if topic.startswith(REVIVE_PREFIX)]
         waiting = {timer.queue_offset for topic in revive_topics for timer in self.timers.pending(topic)}
         take_over_deliveries(self.delivery, self._store, self._files, waiting, now_ms)
@@ -162,7 +162,7 @@ class ConsumerModel:
             self.timers.forget_topic(topic, now_ms)
 
     # --- while it runs ------------------------------------------------------------------------------
-    def grown(self, queues: Iterable[tuple[str, int]]) -> None:
+    def on_messages_available(self, queues: Iterable[tuple[str, int]]) -> None:
         """These queues have new visible messages; those of system topics are read here."""
         topics = {topic for topic, _ in queues}
         if WHEEL_TOPIC in topics or SCHEDULE_TOPIC in topics:
@@ -190,7 +190,7 @@ class ConsumerModel:
         self.events.flush(now_ms)
         self._saved_events = self.events.appended_count
         log_end = self._store.end_offset
-        state = ConsumersState(
+        state = ConsumerSnapshot(
             closed,
             log_end,
             self.events.next_offset,
@@ -201,50 +201,54 @@ class ConsumerModel:
         return SnapshotWork(self._file, self._file.encode(state), log_end, self._snapshot_saved)
 
     # --- retention ----------------------------------------------------------------------------------
-    def lowest_owed(self) -> int | None:
+    def lowest_live_record(self) -> int | None:
         """Lowest physical offset of a record that is still owed to somebody."""
-        lowest = [self.delivery.lowest_owed(), self.timers.lowest_owed(), self.transactions.lowest_owed()]
+        lowest = [
+            self.delivery.lowest_live_record(),
+            self.timers.lowest_live_record(),
+            self.transactions.lowest_live_record(),
+        ]
         return min((offset for offset in lowest if offset is not None), default=None)
 
-    def owed_before(self, physical_offset: int) -> Iterator[int]:
+    def live_records_before(self, physical_offset: int) -> Iterator[int]:
         """The physical offsets of the records below that are owed to somebody; one may come twice."""
-        yield from self.delivery.owed_before(physical_offset)
-        yield from self.timers.owed_before(physical_offset)
-        yield from self.transactions.owed_before(physical_offset)
+        yield from self.delivery.live_records_before(physical_offset)
+        yield from self.timers.live_records_before(physical_offset)
+        yield from self.transactions.live_records_before(physical_offset)
 
-    def carry_before(self, physical_offset: int, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
         """Appends again what is owed of the records below; how many. Once that is on disk, these may go.
 
         TroveError as an append.
         """
-        count = self.delivery.carry_before(physical_offset, now_ms)
-        count += self.timers.carry_before(physical_offset, now_ms)
-        count += self.transactions.carry_before(physical_offset, now_ms)
+        count = self.delivery.reappend_live_records_before(physical_offset, now_ms)
+        count += self.timers.reappend_live_records_before(physical_offset, now_ms)
+        count += self.transactions.reappend_live_records_before(physical_offset, now_ms)
         self.events.flush(now_ms)
         return count
 
     # --- start and stop -----------------------------------------------------------------------------
     def _mark_open(self, now_ms: int) -> None:
-        """From here on the store counts as used by this broker, until hand_back()."""
+        """From here on the store counts as used by this broker, until export_to_rocketmq()."""
         work = self._snapshot(now_ms, closed=False)
         self._sync()
         work.run()
 
-    def hand_back(self, now_ms: int) -> None:
+    def export_to_rocketmq(self, now_ms: int) -> None:
         """At a clean stop, before the store is closed: writes what is owed so that RocketMQ, or the next
         start, goes on from it. Blocks. TroveError, StorageError: the next start then replays the log."""
         self.on_append = _nothing  # what is appended here is synced here; the event loop has ended its part
-        self.delivery.hand_back(now_ms, self._files)
-        fault_point("hand_back.after_deliveries")
+        self.delivery.export_to_rocketmq(now_ms, self._files)
+        fault_point("export_to_rocketmq.after_deliveries")
         self._sync()
         self.timers.catch_up()
         self.transactions.catch_up()
-        self.timers.hand_back(self._files, now_ms)
-        fault_point("hand_back.after_timers")
-        self.transactions.hand_back(now_ms)
-        fault_point("hand_back.after_transactions")
+        self.timers.export_to_rocketmq(self._files, now_ms)
+        fault_point("export_to_rocketmq.after_timers")
+        self.transactions.export_to_rocketmq(now_ms)
+        fault_point("export_to_rocketmq.after_transactions")
         self.groups.persist(now_ms=now_ms)
-        fault_point("hand_back.before_snapshot")
+        fault_point("export_to_rocketmq.before_snapshot")
         work = self._snapshot(now_ms, closed=True)
         self._sync()
         work.run()
@@ -253,8 +257,8 @@ class ConsumerModel:
         work = self._store.begin_flush()
         if work is not None:
             work.run()
-            self.grown(self._store.finish_flush(work))
-        self.grown(self._store.dispatch())
+            self.on_messages_available(self._store.finish_flush(work))
+        self.on_messages_available(self._store.dispatch())
 
 
 def _nothing() -> None:

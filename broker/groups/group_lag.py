@@ -147,15 +147,15 @@ def queue_lag(
     `filters` are those of the group's members: a message counts where one of them takes it, every one where
     there are none. Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
     """
-    owed = position.in_flight + position.held
+    outstanding = position.in_flight + position.held
     queue = find_queue(store, topic, queue_id)
     if queue is None:
-        return QueueLag(topic, queue_id, 0, 0, position, owed, 0, estimated=False)
+        return QueueLag(topic, queue_id, 0, 0, position, outstanding, 0, estimated=False)
     low, high = queue.min_offset, queue.max_offset
     begin = max(position.next_offset, low)
     waiting = yield from _waiting(store, queue, begin, high, filters, work)
     oldest = waiting.first
-    if owed and position.committed is not None:
+    if outstanding and position.committed is not None:
         oldest = max(position.committed, low)
     return QueueLag(
         topic,
@@ -163,7 +163,7 @@ def queue_lag(
         low,
         high,
         position,
-        owed + waiting.count,
+        outstanding + waiting.count,
         _age_ms(store, queue, oldest, now_ms),
         waiting.estimated,
     )

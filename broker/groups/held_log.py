@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
@@ -89,7 +89,7 @@ class TopicHold:
 
 def topic_hold(
     store: MessageStore,
-    model: ConsumerModel,
+    model: ConsumerState,
     topic: str,
     age_max_ms: int,
     subscribers: Subscribers,
@@ -112,7 +112,7 @@ def topic_hold(
 
 
 def held_log(
-    store: MessageStore, model: ConsumerModel, age_max_ms: int, subscribers: Subscribers, now_ms: int
+    store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: int
 ) -> HeldLog:
     """As it is now. StorageError."""
     steps = held_log_steps(store, model, age_max_ms, subscribers, now_ms)
@@ -125,7 +125,7 @@ def held_log(
 
 
 def held_log_steps(
-    store: MessageStore, model: ConsumerModel, age_max_ms: int, subscribers: Subscribers, now_ms: int
+    store: MessageStore, model: ConsumerState, age_max_ms: int, subscribers: Subscribers, now_ms: int
 ) -> Generator[None, None, HeldLog]:
     """The same, topic by topic; between them it may become another one. StorageError."""
     names = store.topics.names()
@@ -153,7 +153,7 @@ def _groups(store: MessageStore, topic: str, received: Iterable[str], subscriber
 
 
 def _holders(
-    store: MessageStore, model: ConsumerModel, topic: str, groups: list[str], since_ms: int
+    store: MessageStore, model: ConsumerState, topic: str, groups: list[str], since_ms: int
 ) -> Iterator[Holder]:
     for queue in store.consume_queues.queues(topic):
         if queue.min_offset >= queue.max_offset:
@@ -165,10 +165,10 @@ def _holders(
             yield Holder(topic, queue.queue_id, group, offset, queue.physical_before(offset))
 
 
-def _acknowledged(store: MessageStore, model: ConsumerModel, group: str, queue: ConsumeQueue) -> int:
+def _acknowledged(store: MessageStore, model: ConsumerState, group: str, queue: ConsumeQueue) -> int:
     """Everything below is acknowledged by the group; 0 where it has never read the queue."""
     stored = store.offsets.get(group, queue.topic, queue.queue_id)
-    state = model.delivery.pair_table.state(group, queue.topic, queue.queue_id)
+    state = model.delivery.group_topics.state(group, queue.topic, queue.queue_id)
     if state is None:
         return stored or 0
     return state.committed if stored is None else min(stored, state.committed)

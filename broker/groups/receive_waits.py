@@ -38,7 +38,7 @@ OTHERS_MAX: Final = 8
 
 _FilterKey = tuple[str, str]
 
-Pair = tuple[str, str]
+GroupTopicKey = tuple[str, str]
 """A consumer group and the topic that it reads."""
 
 
@@ -47,7 +47,7 @@ class Wait:
 
     __slots__ = ("_future", "_waits", "filter", "pair")
 
-    def __init__(self, waits: ReceiveWaits, pair: Pair, filter_: Filter) -> None:
+    def __init__(self, waits: ReceiveWaits, pair: GroupTopicKey, filter_: Filter) -> None:
         self._waits = waits
         self.filter: Final = filter_
         self._future: asyncio.Future[bool] | None = None
@@ -121,8 +121,10 @@ class ReceiveWaits:
     def __init__(self, waiters_max: int = WAITERS_MAX, new_messages: NewMessages | None = None) -> None:
         self._waiters_max = waiters_max
         self._new_messages = new_messages
-        self._by_pair: dict[Pair, _Line] = {}
-        self._by_topic: dict[str, dict[Pair, None]] = {}  # stored topic: whose messages may come from there
+        self._by_pair: dict[GroupTopicKey, _Line] = {}
+        self._by_topic: dict[
+            str, dict[GroupTopicKey, None]
+        ] = {}  # stored topic: whose messages may come from there
         self._count = 0
         self.closed = False
 
@@ -160,19 +162,19 @@ class ReceiveWaits:
                 if not pairs:
                     del self._by_topic[name]
 
-    def wake(self, pair: Pair) -> None:
+    def wake(self, pair: GroupTopicKey) -> None:
         """The pair may have a message to receive: its first waiter looks."""
         line = self._by_pair.get(pair)
         if line is not None:
             _wake_first(line.waiters)
 
-    def wake_for(self, pair: Pair, filter_: Filter) -> None:
+    def wake_for(self, pair: GroupTopicKey, filter_: Filter) -> None:
         """The pair has a message that this filter takes: the first waiter who has it looks."""
         line, key = self._by_pair.get(pair), _key(filter_)
         if line is not None and key in line.filters:
             _wake_first(wait for wait in line.waiters if _key(wait.filter) == key)
 
-    def other_filters(self, pair: Pair, filter_: Filter) -> tuple[Filter, ...]:
+    def other_filters(self, pair: GroupTopicKey, filter_: Filter) -> tuple[Filter, ...]:
         """What others want who wait for the pair, where that is something else."""
         line = self._by_pair.get(pair)
         if line is None:
@@ -181,12 +183,12 @@ class ReceiveWaits:
         others = (other for other_key, (other, _) in line.filters.items() if other_key != key)
         return tuple(islice(others, OTHERS_MAX))
 
-    def wake_pairs(self, pairs: Iterable[Pair]) -> None:
+    def wake_pairs(self, pairs: Iterable[GroupTopicKey]) -> None:
         if self._count:
             for pair in pairs:
                 self.wake(pair)
 
-    def grown(self, queues: Iterable[tuple[str, int]]) -> None:
+    def on_messages_available(self, queues: Iterable[tuple[str, int]]) -> None:
         """These queues (topic, queue id) have new messages: one waiter of each group looks, a queue; where
         members want different things, one of each filter that takes some."""
         if not self._count:
@@ -200,7 +202,9 @@ class ReceiveWaits:
                 else:
                     _wake_first(line.waiters)
 
-    def _wake_takers(self, new_messages: NewMessages, pair: Pair, line: _Line, queue_id: int) -> None:
+    def _wake_takers(
+        self, new_messages: NewMessages, pair: GroupTopicKey, line: _Line, queue_id: int
+    ) -> None:
         filters = [filter_ for filter_, _ in line.filters.values()]
         found = new_messages.takers(*pair, queue_id, line.seen.get(queue_id, 0), filters)
         line.seen[queue_id] = found.end
@@ -218,7 +222,7 @@ class ReceiveWaits:
             if pair[0] == group:
                 self._wake_all(pair)
 
-    def _wake_all(self, pair: Pair) -> None:
+    def _wake_all(self, pair: GroupTopicKey) -> None:
         for wait in self._by_pair[pair].waiters:
             if wait.waiting:
                 wait.wake()

@@ -71,7 +71,9 @@ async def catch_up(store: MessageStore) -> None:
         await asyncio.sleep(CATCH_UP_PAUSE_S if more else LAG_POLL_S)
 
 
-async def keep_room(store: MessageStore, on_grown: Callable[[list[tuple[str, int]]], None]) -> None:
+async def keep_reserve(
+    store: MessageStore, on_messages_available: Callable[[list[tuple[str, int]]], None]
+) -> None:
     """Keeps a segment and a little more for a full disk; carries on what a full disk held back. Raises
     STORE_FAILED where a sync of any file has failed."""
     told = False
@@ -80,22 +82,22 @@ async def keep_room(store: MessageStore, on_grown: Callable[[list[tuple[str, int
             raise TroveError(
                 errors.STORE_FAILED, f"the disk or the memory failed: {store.files.sync_failure}"
             )
-        if (work := store.room.work()) is not None:
+        if (work := store.reserve.work()) is not None:
             try:
                 await run_in_thread(work.run)
             finally:
-                store.room.finish(work)
-        told = _tell_of_room(store, told)
+                store.reserve.finish(work)
+        told = _log_full_disk(store, told)
         if store.undispatched_bytes:
-            on_grown(store.dispatch())
+            on_messages_available(store.dispatch())
         await asyncio.sleep(ROOM_POLL_S)
 
 
-def _tell_of_room(store: MessageStore, told: bool) -> bool:
+def _log_full_disk(store: MessageStore, told: bool) -> bool:
     """One line when new messages begin to be refused for want of room, and one when they are taken again."""
-    full = store.room.is_full()
+    full = store.reserve.is_full()
     if full and not told:
-        why = store.room.failure or "no new segment can be made"
+        why = store.reserve.failure or "no new segment can be made"
         get_logger().warning("store.disk_full", reason=f"new messages are refused: {why}")
     if told and not full:
         get_logger().info("store.disk_has_room", reason="new messages are taken again")

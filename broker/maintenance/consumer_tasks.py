@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.transactions.transactions import OpenTransaction
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
@@ -39,7 +39,7 @@ CHECK_POLL_S: Final = 0.5
 class TimerTask:
     """Delivers delayed messages at their time."""
 
-    def __init__(self, model: ConsumerModel, clock_ms: Clock, *, stopped: bool = False) -> None:
+    def __init__(self, model: ConsumerState, clock_ms: Clock, *, stopped: bool = False) -> None:
         self._stopped = stopped
         self._model = model
         self._clock_ms = clock_ms
@@ -75,8 +75,8 @@ class TimerTask:
             pass
 
 
-async def tend_deliveries(
-    model: ConsumerModel,
+async def flush_events_and_renew_leases(
+    model: ConsumerState,
     is_alive: Callable[[str], bool],
     clock_ms: Clock,
 ) -> None:
@@ -98,7 +98,7 @@ async def tend_deliveries(
             await _appending("events.not_written", lambda: model.events.flush(clock_ms()))
 
 
-def log_copy_failures(model: ConsumerModel) -> None:
+def log_copy_failures(model: ConsumerState) -> None:
     """Each record that was set aside since the last call, by its place."""
     for failure in model.writer.copy_failures.take():
         get_logger().warning(
@@ -113,7 +113,7 @@ def log_copy_failures(model: ConsumerModel) -> None:
 
 
 async def check_transactions(
-    model: ConsumerModel, ask: Callable[[OpenTransaction], Awaitable[None]], clock_ms: Clock
+    model: ConsumerState, ask: Callable[[OpenTransaction], Awaitable[None]], clock_ms: Clock
 ) -> None:
     """Asks producers about transactions that they left open."""
     while True:
@@ -137,7 +137,7 @@ async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> 
 
 
 async def save_snapshots(
-    model: ConsumerModel, durable: Callable[[int], Awaitable[None]], clock_ms: Clock
+    model: ConsumerState, durable: Callable[[int], Awaitable[None]], clock_ms: Clock
 ) -> None:
     """Saves the consumer model's state now and then, so that a start replays little."""
     while True:

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.admin.topic_changes import TopicChanges
-from broker.groups.consumer_state import ConsumerModel
-from broker.groups.delivery.carrying import CARRIED_TOPIC
+from broker.groups.consumer_state import ConsumerState
+from broker.groups.delivery.reappending import CARRIED_TOPIC
 from broker.groups.held_log import (
     NOTHING_HELD,
     HeldLog,
@@ -88,7 +88,7 @@ class RetentionTask:
     def __init__(
         self,
         store: MessageStore,
-        model: ConsumerModel,
+        model: ConsumerState,
         policy: RetentionPolicy,
         interval_ms: int,
         durable: Callable[[int], Awaitable[None]],
@@ -179,7 +179,7 @@ class RetentionTask:
                 return 0
             count = self._count(trim, decision)
             await self._remove(trim)
-        self._tell_removed(count, end, decision)
+        self._log_removed(count, end, decision)
         return count
 
     async def _note_early(self, newest_ms: int) -> None:
@@ -200,7 +200,7 @@ class RetentionTask:
         ages = [age_ms or policy.unacknowledged_max_ms for age_ms in held]
         return max([policy.reserved_ms, *ages])
 
-    def _tell_removed(self, count: int, log_begins: int, decision: Decision) -> None:
+    def _log_removed(self, count: int, log_begins: int, decision: Decision) -> None:
         if not decision.forced:
             get_logger().info("retention.removed", segments=count, log_begins=log_begins)
             return
@@ -284,7 +284,7 @@ class RetentionTask:
         that, where it may begin without, and False if something is owed of that segment nevertheless.
         """
         freed = decision.end - self._store.min_offset
-        if decision.pressed and self._owed_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
+        if decision.pressed and self._live_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
             return self._least(decision.end)
         try:
             await self._carry_in_steps(decision.end)
@@ -298,14 +298,14 @@ class RetentionTask:
     def _least(self, end: int) -> tuple[int, bool]:
         """The segments before the first owed record; where there is none, the oldest with what is owed."""
         size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
-        owed = min(self._model.owed_before(end), default=end)
-        if owed >= begin + size:
-            return owed // size * size, True
+        outstanding = min(self._model.live_records_before(end), default=end)
+        if outstanding >= begin + size:
+            return outstanding // size * size, True
         return begin + size, False
 
     async def _carry_in_steps(self, end: int) -> None:
         store, model = self._store, self._model
-        lowest = model.lowest_owed()
+        lowest = model.lowest_live_record()
         if lowest is None or lowest >= end:
             return
         await self._topic_changes.ensure_internal(CARRIED_TOPIC, 1)
@@ -313,16 +313,18 @@ class RetentionTask:
             await self._topic_changes.ensure_internal(OP_TOPIC, 1)
         position = store.min_offset
         while position < end:
-            lowest = model.lowest_owed()
+            lowest = model.lowest_live_record()
             if lowest is None:
                 return
             position = min(max(position, lowest) + CARRY_STEP_BYTES, end)
             if lowest < position:
-                self.counters.carried_messages += model.carry_before(position, self._clock_ms())
+                self.counters.carried_messages += model.reappend_live_records_before(
+                    position, self._clock_ms()
+                )
                 await self._durable(store.end_offset)
 
-    def _owed_bytes(self, end: int) -> int:
-        sizes = (self._store.read(at, 4) for at in set(self._model.owed_before(end)))
+    def _live_bytes(self, end: int) -> int:
+        sizes = (self._store.read(at, 4) for at in set(self._model.live_records_before(end)))
         return sum(int.from_bytes(size) for size in sizes)
 
     # --- the removal --------------------------------------------------------------------------------
@@ -336,14 +338,14 @@ class RetentionTask:
             return None
         self._note_unacknowledged(held, end)
         if carry:
-            self.counters.carried_messages += model.carry_before(end, self._clock_ms())
+            self.counters.carried_messages += model.reappend_live_records_before(end, self._clock_ms())
         else:
             self._note_dropped(end)
         trim.detach()
         self._leaving = trim
         if not carry:
             with suppress(TroveError):  # each finds now that its records are gone
-                model.carry_before(end, self._clock_ms())
+                model.reappend_live_records_before(end, self._clock_ms())
         return trim
 
     async def _remove(self, trim: StoreTrim) -> None:
@@ -364,15 +366,15 @@ class RetentionTask:
             )
 
     def _note_dropped(self, end: int) -> None:
-        owed = sorted(set(self._model.owed_before(end)))
-        self.counters.dropped_messages += len(owed)
-        for physical_offset in owed[:DROPPED_LINES_MAX]:
+        outstanding = sorted(set(self._model.live_records_before(end)))
+        self.counters.dropped_messages += len(outstanding)
+        for physical_offset in outstanding[:DROPPED_LINES_MAX]:
             topic, message_id, unique_key = self._identify(physical_offset)
             get_logger().warning(
                 "retention.dropped", topic=topic, offset_msg_id=message_id, unique_key=unique_key
             )
-        if owed:
-            get_logger().warning("retention.dropped_in_all", messages=len(owed), log_begins=end)
+        if outstanding:
+            get_logger().warning("retention.dropped_in_all", messages=len(outstanding), log_begins=end)
 
     def _identify(self, physical_offset: int) -> tuple[str, str, str]:
         """(topic, offsetMsgId, unique key) of the record there, as far as they can be read."""

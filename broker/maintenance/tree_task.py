@@ -43,7 +43,7 @@ class TreeTask:
         trees = self._store.trees
         if trees is None:
             return
-        self._tell_opening()
+        self._log_opening()
         end = self._store.end_offset
         while True:
             busy, end = self._store.end_offset != end, self._store.end_offset
@@ -94,10 +94,10 @@ class TreeTask:
         self.failure = str(error)
         await asyncio.sleep(FAILURE_PAUSE_S)
 
-    def _tell_opening(self) -> None:
+    def _log_opening(self) -> None:
         trees = self._store.trees
         assert trees is not None
-        if trees.report.put_aside:
+        if trees.report.quarantined:
             get_logger().warning(
-                "store.trees_put_aside", reason=trees.report.put_aside, kept_in="trovemq/trees-aside"
+                "store.trees_quarantined", reason=trees.report.quarantined, kept_in="trovemq/trees-aside"
             )

@@ -66,7 +66,7 @@ class Appender:
         group_commit: GroupCommit,
         settings: AppendSettings,
         clock_ms: Callable[[], int],
-        on_grown: Callable[[Grown], None],
+        on_messages_available: Callable[[Grown], None],
         on_appended: Callable[[], None] = lambda: None,
         deduplication: Deduplication | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Appender:
         self._group_commit = group_commit
         self._settings = settings
         self._clock_ms = clock_ms
-        self._on_grown = on_grown
+        self._on_messages_available = on_messages_available
         self._on_appended = on_appended
         self._batch_size_limit = batch_size_limit(store.settings)
         self._sync = store.settings.flush_mode == "sync"
@@ -116,7 +116,7 @@ class Appender:
         self.check_running()
         if self._held is not None:
             raise self._held
-        self._store.room.check()
+        self._store.reserve.check()
 
     def append(self, topic: str, queue_id: int, records: Buffer, born_host: bytes | None) -> AppendResult:
         """Checks the batch and appends it; in async mode it is visible when the loop's next turn begins.
@@ -185,7 +185,7 @@ class Appender:
     def _dispatch(self) -> None:
         self._dispatch_scheduled = False
         try:
-            self._on_grown(self._store.dispatch())
+            self._on_messages_available(self._store.dispatch())
         except Exception as error:
             self._group_commit.fail(error)  # the daemon ends: what is acknowledged must be readable
             raise

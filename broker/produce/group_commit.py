@@ -79,13 +79,15 @@ class _Waiter:
 class GroupCommit:
     """The flush worker and those who wait for it. Everything but the sync itself runs on the event loop."""
 
-    def __init__(self, store: FlushStore, settings: FlushSettings, on_grown: Callable[[Grown], None]) -> None:
+    def __init__(
+        self, store: FlushStore, settings: FlushSettings, on_messages_available: Callable[[Grown], None]
+    ) -> None:
         self._store = store
         self._settings = settings
-        self._on_grown = on_grown
+        self._on_messages_available = on_messages_available
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
-        self._room = asyncio.Event()
+        self._capacity = asyncio.Event()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -153,7 +155,7 @@ class GroupCommit:
             waiter.deadline = self._waiters[at].deadline
         self._waiters.insert(at, waiter)
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Returns when the unsynced bytes are below their limit, or when the store failed.
 
         Raises TroveError OS_PAGE_CACHE_BUSY where that takes longer than `append_wait_max_ms`.
@@ -161,9 +163,9 @@ class GroupCommit:
         try:
             async with asyncio.timeout(self._settings.append_wait_max_ms / 1000):
                 while self.full and self.failure is None:
-                    self._room.clear()
+                    self._capacity.clear()
                     self._wanted.set()
-                    await self._room.wait()
+                    await self._capacity.wait()
         except TimeoutError:
             raise TroveError(
                 errors.OS_PAGE_CACHE_BUSY, f"{self.unsynced_bytes} bytes are waiting for the disk"
@@ -245,9 +247,9 @@ class GroupCommit:
         finally:
             self._syncing = False
         self.flush_count += 1
-        self._on_grown(grown)
+        self._on_messages_available(grown)
         self._resolve_up_to(self._store.flushed_offset)
-        self._room.set()
+        self._capacity.set()
 
     async def _gather(self) -> None:
         """Those whom the last sync resolved are answered, and calls that have arrived are taken in: the
@@ -293,7 +295,7 @@ class GroupCommit:
         while self._waiters:
             self._waiters.popleft().resolve(_store_failed(self.failure))
         self._wanted.set()
-        self._room.set()
+        self._capacity.set()
 
     def stop(self) -> None:
         """Asks the worker to end after a last sync of whatever is dirty."""

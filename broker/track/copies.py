@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from broker.groups.delivery.carrying import CARRIED_TOPIC
+from broker.groups.delivery.reappending import CARRIED_TOPIC
 from broker.groups.timers.wheel_records import DELETED_UNIQUE_KEY, ROLL_TIMES, WHEEL_TOPIC, waiting_of
 from broker.groups.transactions.records import (
     GIVEN_UP_TOPIC,
@@ -54,8 +54,8 @@ from trovemq_store.engine.queues import queue_ids
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 COPIES_MAX: Final = 256
-LIVES_MAX: Final = 32
-"""Messages of one key: a verdict for each group and event after event is the price of each."""
+MESSAGES_MAX: Final = 32
+"""Messages of one key: a status for each group and event after event is the price of each."""
 RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
 
 
@@ -108,7 +108,7 @@ class Copy:
 
 
 @dataclass(slots=True)
-class Life:
+class TrackedMessage:
     """One message that a producer sent, and its copies, in log order."""
 
     number: int
@@ -125,8 +125,8 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
-    lives: list[Life]
+class TrackedMessages:
+    messages: list[TrackedMessage]
     complete: bool
     notes: list[str]
 
@@ -138,9 +138,9 @@ class Location:
     queue_offset: int
 
 
-def find_lives(
+def find_messages(
     store: MessageStore, identifier: str | Location, topic: str = ""
-) -> Generator[None, None, Lives]:
+) -> Generator[None, None, TrackedMessages]:
     """The messages of an offsetMsgId, a unique key or a place in a queue; yields between two pages of work.
 
     `topic` narrows a unique key to the messages of one topic. Raises TroveError as get_message() and
@@ -163,18 +163,20 @@ def find_lives(
     known = {copy.physical_offset for copy in copies}
     copies = [*(copy for copy in named if copy.physical_offset not in known), *copies]
     yield
-    lives = lives_of(copies)
+    messages = messages_of(copies)
     yield
     if place is not None:
-        lives = [life for life in lives if any(copy.physical_offset == place for copy in life.copies)]
+        messages = [
+            tracked for tracked in messages if any(copy.physical_offset == place for copy in tracked.copies)
+        ]
     if topic:
-        lives = [life for life in lives if life.topic == topic]
-    if not lives:
+        messages = [tracked for tracked in messages if tracked.topic == topic]
+    if not messages:
         raise TroveError(errors.MESSAGE_NOT_FOUND, f"no message of topic {topic[:200]} has this identifier")
-    if len(lives) > LIVES_MAX:
+    if len(messages) > MESSAGES_MAX:
         complete = False
-        notes.append(f"older messages are left out: the newest {LIVES_MAX} of {len(lives)} are shown")
-    return Lives(lives[-LIVES_MAX:], complete, notes)
+        notes.append(f"older messages are left out: the newest {MESSAGES_MAX} of {len(messages)} are shown")
+    return TrackedMessages(messages[-MESSAGES_MAX:], complete, notes)
 
 
 def _with_key(store: MessageStore, key: str) -> Generator[None, None, tuple[list[Copy], bool, list[str]]]:
@@ -279,36 +281,36 @@ def _is_moved(role: CopyRole, properties: Mapping[str, str]) -> bool:
 _BEGINS_A_LIFE: Final = frozenset({CopyRole.MESSAGE, CopyRole.HALF, CopyRole.DELAYED})
 
 
-def lives_of(copies: Iterable[Copy]) -> list[Life]:
+def messages_of(copies: Iterable[Copy]) -> list[TrackedMessage]:
     """The copies, each in the life that it belongs to; lives are numbered from 1 in log order."""
-    lives: list[Life] = []
+    messages: list[TrackedMessage] = []
     for copy in sorted(copies, key=lambda copy: copy.physical_offset):
         retry = copy.role is CopyRole.RETRY or copy.real_topic.startswith(RETRY_PREFIX)
         begins = copy.role in _BEGINS_A_LIFE and not copy.is_moved and not retry
-        life = None if begins else _life_of(copy, lives, retry=retry)
-        if life is None:
-            life = Life(len(lives) + 1, _topic_alone(copy, retry=retry))
-            lives.append(life)
-        group = _retry_group(_retry_name(copy), life.topic) if retry else copy.group
-        life.copies.append(replace(copy, group=group))
-    return lives
+        tracked = None if begins else _message_of(copy, messages, retry=retry)
+        if tracked is None:
+            tracked = TrackedMessage(len(messages) + 1, _topic_alone(copy, retry=retry))
+            messages.append(tracked)
+        group = _retry_group(_retry_name(copy), tracked.topic) if retry else copy.group
+        tracked.copies.append(replace(copy, group=group))
+    return messages
 
 
-def _life_of(copy: Copy, lives: Sequence[Life], *, retry: bool) -> Life | None:
+def _message_of(copy: Copy, messages: Sequence[TrackedMessage], *, retry: bool) -> TrackedMessage | None:
     """The newest life before the copy that may have it."""
-    for life in reversed(lives):
-        if copy.role is CopyRole.COMMITTED and life.topic == copy.topic and copy.prepared_offset:
-            if any(copy.prepared_offset == one.physical_offset for one in life.copies):
-                return life
+    for tracked in reversed(messages):
+        if copy.role is CopyRole.COMMITTED and tracked.topic == copy.topic and copy.prepared_offset:
+            if any(copy.prepared_offset == one.physical_offset for one in tracked.copies):
+                return tracked
         elif retry:
-            if _retry_group(_retry_name(copy), life.topic) and copy.real_topic in (
+            if _retry_group(_retry_name(copy), tracked.topic) and copy.real_topic in (
                 "",
-                life.topic,
+                tracked.topic,
                 _retry_name(copy),
             ):
-                return life
-        elif copy.role is CopyRole.CARRIED or life.topic == copy.real_topic:
-            return life
+                return tracked
+        elif copy.role is CopyRole.CARRIED or tracked.topic == copy.real_topic:
+            return tracked
     return None
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from broker.track.copies import CONSUMABLE, Copy, CopyRole, Life
+from broker.track.copies import CONSUMABLE, Copy, CopyRole, TrackedMessage
 from broker.track.history import Place
 from trovemq_store.events.codec import Event, EventKind
 
 
-class Happening(StrEnum):
+class TrackEventKind(StrEnum):
     """What happened. Names are stable: the protocol and JSON carry them."""
 
     PRODUCED = "produced"
@@ -45,12 +45,12 @@ class Happening(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineEvent:
+class TrackEvent:
     """`until_ms`: for which time the message waits or is invisible from then on; `count`: so many of them in
     a row (renewals)."""
 
     time_ms: int
-    kind: Happening
+    kind: TrackEventKind
     topic: str
     queue_id: int
     queue_offset: int
@@ -63,10 +63,10 @@ class TimelineEvent:
 
 
 @dataclass(slots=True)
-class Told:
+class LastEvent:
     """What the events say last of one group at one place. `result`: how it ended, None while it did not."""
 
-    result: Happening | None = None
+    result: TrackEventKind | None = None
     result_ms: int = 0
     attempt: int = 0
     client_id: str = ""
@@ -78,36 +78,36 @@ class Told:
 
 
 _STORED_AS: Final = {
-    CopyRole.MESSAGE: Happening.STORED,
-    CopyRole.DELIVERED: Happening.STORED,
-    CopyRole.COMMITTED: Happening.COMMITTED,
-    CopyRole.DELAYED: Happening.DELAYED,
-    CopyRole.RECALL: Happening.RECALLED,
-    CopyRole.HALF: Happening.PREPARED,
-    CopyRole.GIVEN_UP: Happening.GIVEN_UP,
-    CopyRole.RETRY: Happening.RETRY_STORED,
-    CopyRole.DEAD_LETTER: Happening.DEAD_LETTER_STORED,
-    CopyRole.CARRIED: Happening.CARRIED,
+    CopyRole.MESSAGE: TrackEventKind.STORED,
+    CopyRole.DELIVERED: TrackEventKind.STORED,
+    CopyRole.COMMITTED: TrackEventKind.COMMITTED,
+    CopyRole.DELAYED: TrackEventKind.DELAYED,
+    CopyRole.RECALL: TrackEventKind.RECALLED,
+    CopyRole.HALF: TrackEventKind.PREPARED,
+    CopyRole.GIVEN_UP: TrackEventKind.GIVEN_UP,
+    CopyRole.RETRY: TrackEventKind.RETRY_STORED,
+    CopyRole.DEAD_LETTER: TrackEventKind.DEAD_LETTER_STORED,
+    CopyRole.CARRIED: TrackEventKind.CARRIED,
 }
 
 
-def stored_events(life: Life) -> list[TimelineEvent]:
+def stored_events(tracked: TrackedMessage) -> list[TrackEvent]:
     """That the message was produced, and each of its copies stored."""
     events = []
-    first = life.copies[0]
+    first = tracked.copies[0]
     if first.role in CONSUMABLE or first.role in (CopyRole.HALF, CopyRole.DELAYED):
         by = f"by {first.born_host}"
         if first.producer_group:
             by += f" of producer group {first.producer_group}"
-        events.append(_of_copy(first, first.born_ms, Happening.PRODUCED, by))
+        events.append(_of_copy(first, first.born_ms, TrackEventKind.PRODUCED, by))
     stored = (
-        _of_copy(copy, copy.store_ms, _STORED_AS[copy.role], _stored_detail(copy)) for copy in life.copies
+        _of_copy(copy, copy.store_ms, _STORED_AS[copy.role], _stored_detail(copy)) for copy in tracked.copies
     )
     return [*events, *stored]
 
 
-def _of_copy(copy: Copy, time_ms: int, kind: Happening, detail: str) -> TimelineEvent:
-    return TimelineEvent(
+def _of_copy(copy: Copy, time_ms: int, kind: TrackEventKind, detail: str) -> TrackEvent:
+    return TrackEvent(
         time_ms=time_ms,
         kind=kind,
         topic=copy.topic,
@@ -134,8 +134,8 @@ class GroupEvents:
     """The events of groups, made into a timeline; `told` is what they say last, by (group, place)."""
 
     def __init__(self) -> None:
-        self.timeline: list[TimelineEvent] = []
-        self.told: dict[tuple[str, Place], Told] = {}
+        self.timeline: list[TrackEvent] = []
+        self.last_events: dict[tuple[str, Place], LastEvent] = {}
 
     def add(self, found: Iterable[tuple[Place, Event]]) -> None:
         """In log order."""
@@ -144,54 +144,54 @@ class GroupEvents:
 
     def expire(self, group: str, place: Place, now_ms: int) -> None:
         """The group's last delivery is over, and nothing came of it."""
-        told = self.told.get((group, place))
-        if told is not None and told.is_out:
-            self._say_expired(place, group, told, now_ms)
+        last = self.last_events.get((group, place))
+        if last is not None and last.is_out:
+            self._say_expired(place, group, last, now_ms)
 
     def _add_one(self, place: Place, event: Event) -> None:
         if event.kind is EventKind.TIMER_ENDED:
-            self._say(place, event, Happening.WAIT_ENDED)
+            self._say(place, event, TrackEventKind.WAIT_ENDED)
         elif event.kind is EventKind.TRANSACTION_CHECKED:
             detail = "the producer was asked what became of the transaction"
-            self._say(place, event, Happening.CHECKED, attempt=event.attempt, detail=detail)
+            self._say(place, event, TrackEventKind.CHECKED, attempt=event.attempt, detail=detail)
         elif event.kind is EventKind.FORGOTTEN:
-            if self.told.pop((event.group, place), None) is not None:
-                self._say(place, event, Happening.FORGOTTEN, detail="the group or the topic was deleted")
+            if self.last_events.pop((event.group, place), None) is not None:
+                self._say(place, event, TrackEventKind.FORGOTTEN, detail="the group or the topic was deleted")
         else:
-            self._add_of_group(place, event, self.told.setdefault((event.group, place), Told()))
+            self._add_of_group(place, event, self.last_events.setdefault((event.group, place), LastEvent()))
 
-    def _add_of_group(self, place: Place, event: Event, told: Told) -> None:
+    def _add_of_group(self, place: Place, event: Event, last: LastEvent) -> None:
         names_it = event.offset <= place.offset < event.offset + event.count
         if event.kind in (EventKind.STARTED, EventKind.RESET):
-            self._turn(place, event, told)
+            self._turn(place, event, last)
         elif event.kind is EventKind.ADVANCED or not names_it:
-            told.result, told.result_ms = Happening.PASSED_OVER, event.time_ms
-            self._say(place, event, Happening.PASSED_OVER, detail="its filter did not take the message")
+            last.result, last.result_ms = TrackEventKind.PASSED_OVER, event.time_ms
+            self._say(place, event, TrackEventKind.PASSED_OVER, detail="its filter did not take the message")
         elif event.kind is EventKind.RECEIVED:
-            self._receive(place, event, told)
+            self._receive(place, event, last)
         elif event.kind is EventKind.CHANGED:
-            self._change(place, event, told)
+            self._change(place, event, last)
         elif event.kind is EventKind.HELD:
-            self._say(place, event, Happening.HELD, detail="it waits for what is in flight before it")
+            self._say(place, event, TrackEventKind.HELD, detail="it waits for what is in flight before it")
         elif event.kind is EventKind.MOVED:
             return  # the record that was carried says it
         else:
-            self._settle(place, event, told)
+            self._settle(place, event, last)
 
-    def _turn(self, place: Place, event: Event, told: Told) -> None:
+    def _turn(self, place: Place, event: Event, last: LastEvent) -> None:
         """The group's offset was set."""
         behind = event.offset > place.offset
-        kind = Happening.STARTED if event.kind is EventKind.STARTED else Happening.RESET
-        fresh = Told(kind, event.time_ms) if behind else Told()
-        if behind or kind is Happening.RESET:
+        kind = TrackEventKind.STARTED if event.kind is EventKind.STARTED else TrackEventKind.RESET
+        fresh = LastEvent(kind, event.time_ms) if behind else LastEvent()
+        if behind or kind is TrackEventKind.RESET:
             where = "behind the message" if behind else "to the message or before it"
             self._say(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
-        self.told[event.group, place] = fresh
+        self.last_events[event.group, place] = fresh
 
-    def _receive(self, place: Place, event: Event, told: Told) -> None:
-        if told.is_out:
-            self._say_expired(place, event.group, told, event.time_ms)
-        self.told[event.group, place] = Told(
+    def _receive(self, place: Place, event: Event, last: LastEvent) -> None:
+        if last.is_out:
+            self._say_expired(place, event.group, last, event.time_ms)
+        self.last_events[event.group, place] = LastEvent(
             attempt=event.attempt,
             client_id=event.client_id,
             lease=event.lease,
@@ -202,39 +202,39 @@ class GroupEvents:
         self._say(
             place,
             event,
-            Happening.DELIVERED,
+            TrackEventKind.DELIVERED,
             client_id=event.client_id,
             attempt=event.attempt,
             until_ms=event.until,
         )
 
-    def _say_expired(self, place: Place, group: str, told: Told, now_ms: int) -> None:
-        told.is_out = False
+    def _say_expired(self, place: Place, group: str, last: LastEvent, now_ms: int) -> None:
+        last.is_out = False
         self.timeline.append(
-            TimelineEvent(
-                time_ms=min(told.until_ms, now_ms),
-                kind=Happening.EXPIRED,
+            TrackEvent(
+                time_ms=min(last.until_ms, now_ms),
+                kind=TrackEventKind.EXPIRED,
                 topic=place.topic,
                 queue_id=place.queue_id,
                 queue_offset=place.offset,
                 group=group,
-                client_id=told.client_id,
-                attempt=told.attempt,
+                client_id=last.client_id,
+                attempt=last.attempt,
                 detail="not acknowledged in time",
             )
         )
 
-    def _change(self, place: Place, event: Event, told: Told) -> None:
-        kind, detail = Happening.GIVEN_BACK, "it comes again then"
-        if event.lease == told.lease:
-            kind = Happening.RENEWED if event.renewed else Happening.RELEASED
+    def _change(self, place: Place, event: Event, last: LastEvent) -> None:
+        kind, detail = TrackEventKind.GIVEN_BACK, "it comes again then"
+        if event.lease == last.lease:
+            kind = TrackEventKind.RENEWED if event.renewed else TrackEventKind.RELEASED
             detail = "" if event.renewed else "its client is gone, or held it for too long"
-        told.given_back = kind is Happening.GIVEN_BACK
-        told.is_out = not told.given_back
-        told.lease, told.until_ms, told.renewed = event.lease, event.until, event.renewed
-        told.attempt = event.attempt
-        client_id = event.client_id or told.client_id
-        if kind is Happening.RENEWED and self._renew(place, event):
+        last.given_back = kind is TrackEventKind.GIVEN_BACK
+        last.is_out = not last.given_back
+        last.lease, last.until_ms, last.renewed = event.lease, event.until, event.renewed
+        last.attempt = event.attempt
+        client_id = event.client_id or last.client_id
+        if kind is TrackEventKind.RENEWED and self._renew(place, event):
             return
         self._say(
             place,
@@ -249,35 +249,35 @@ class GroupEvents:
     def _renew(self, place: Place, event: Event) -> bool:
         """True where the renewal before was this group's too: one entry tells of both."""
         last = self.timeline[-1] if self.timeline else None
-        if last is None or last.kind is not Happening.RENEWED or last.group != event.group:
+        if last is None or last.kind is not TrackEventKind.RENEWED or last.group != event.group:
             return False
         if (last.topic, last.queue_id, last.queue_offset) != place[:3]:
             return False
         self.timeline[-1] = replace(last, time_ms=event.time_ms, until_ms=event.until, count=last.count + 1)
         return True
 
-    def _settle(self, place: Place, event: Event, told: Told) -> None:
-        kind, detail = Happening.ACKNOWLEDGED, ""
+    def _settle(self, place: Place, event: Event, last: LastEvent) -> None:
+        kind, detail = TrackEventKind.ACKNOWLEDGED, ""
         if event.kind is EventKind.DEAD_LETTERED:
-            kind, detail = Happening.DEAD_LETTERED, f"after {event.attempt} deliveries"
-            if told.is_out:
-                self._say_expired(place, event.group, told, event.time_ms)
+            kind, detail = TrackEventKind.DEAD_LETTERED, f"after {event.attempt} deliveries"
+            if last.is_out:
+                self._say_expired(place, event.group, last, event.time_ms)
         elif event.kind is EventKind.RETRIED:
-            kind, detail = Happening.RETRIED, "the broker stopped: it goes on as a retry message"
+            kind, detail = TrackEventKind.RETRIED, "the broker stopped: it goes on as a retry message"
         elif not event.lease:
             kind, detail = (
-                Happening.DROPPED,
+                TrackEventKind.DROPPED,
                 "its filter does not take the message any more, or it is damaged",
             )
-        told.result, told.result_ms, told.is_out = kind, event.time_ms, False
-        told.attempt = event.attempt or told.attempt
-        self._say(place, event, kind, client_id=told.client_id, attempt=told.attempt, detail=detail)
+        last.result, last.result_ms, last.is_out = kind, event.time_ms, False
+        last.attempt = event.attempt or last.attempt
+        self._say(place, event, kind, client_id=last.client_id, attempt=last.attempt, detail=detail)
 
     def _say(
         self,
         place: Place,
         event: Event,
-        kind: Happening,
+        kind: TrackEventKind,
         *,
         client_id: str = "",
         attempt: int = 0,
@@ -285,7 +285,7 @@ class GroupEvents:
         detail: str = "",
     ) -> None:
         self.timeline.append(
-            TimelineEvent(
+            TrackEvent(
                 time_ms=event.time_ms,
                 kind=kind,
                 topic=place.topic,

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from broker.query.get_message import get_message
 from broker.query.key_query import KeyQuery, KeyType
@@ -178,7 +178,7 @@ class Recovered:
         for topic in set(TOPICS) - self.promises.topics:
             if self.store.topics.get(topic) is None:
                 self.store.topics.create(topic, queue_count=QUEUES)
-        self.model = ConsumerModel.open(self.store, self.files, CONSUMERS, self.now_ms)
+        self.model = ConsumerState.open(self.store, self.files, CONSUMERS, self.now_ms)
         self._sync()
         before = self._counts(LATER)
         self._deliver_due(self.now_ms)

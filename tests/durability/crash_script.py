@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from broker.groups.transactions.records import OP_TOPIC
 from tests.durability.crash_promises import Delayed, Half, Plain, Promises
@@ -69,7 +69,7 @@ class Script:
         self.store = MessageStore.open(files, self.settings, self.now_ms, process_id=7)
         files.log.truncate(self.store.end_offset)
         self.promises.crashed(self.store.end_offset)
-        self.model = ConsumerModel.open(self.store, files, CONSUMERS, self.now_ms)
+        self.model = ConsumerState.open(self.store, files, CONSUMERS, self.now_ms)
         self.sync()
         if self.model.groups.get(WORKERS.name) is None:
             self.model.groups.create(WORKERS)
@@ -91,12 +91,12 @@ class Script:
             work.run()
             grown = self.store.finish_flush(work)
             self.promises.durable_end = work.end
-            self.model.grown(grown)
+            self.model.on_messages_available(grown)
         self._see()
 
     def _see(self) -> None:
         if self.settings.flush_mode == "async":
-            self.model.grown(self.store.dispatch())
+            self.model.on_messages_available(self.store.dispatch())
 
     def _next_body(self) -> bytes:
         self._count += 1
@@ -148,12 +148,12 @@ class Script:
             work.run()
             self.store.finish_spare(work)
 
-    def keep_room(self) -> None:
+    def keep_reserve(self) -> None:
         """What is kept for a full disk."""
-        work = self.store.room.work()
+        work = self.store.reserve.work()
         if work is not None:
             work.run()
-            self.store.room.finish(work)
+            self.store.reserve.finish(work)
 
     def flush_projections(self) -> None:
         self.store.flush_projections(index=self._source.random() < 0.5)
@@ -207,11 +207,11 @@ class Script:
         end = closed[0].end
         promises.copy_open()
         store.topics.ensure_internal(OP_TOPIC, 1, now_ms=self.now_ms)
-        self.model.carry_before(end, self.now_ms)
+        self.model.reappend_live_records_before(end, self.now_ms)
         self.sync()
         trim = store.trim(end)
         trim.measure()
-        self.model.carry_before(end, self.now_ms)
+        self.model.reappend_live_records_before(end, self.now_ms)
         self.sync()
         trim.detach()
         promises.begins = (promises.begins[-1], end)
@@ -333,7 +333,7 @@ class Script:
     def stop(self) -> None:
         """A clean stop and the next start."""
         self.promises.copy_open()
-        self.model.hand_back(self.now_ms)
+        self.model.export_to_rocketmq(self.now_ms)
         self.promises.copying = False
         end = self.promises.durable_end = self.store.end_offset
         for plain in self.promises.plain.values():
@@ -376,7 +376,7 @@ WEIGHTS: Final = {
     "sync": 3,
     "refuse": 1,
     "prepare_segment": 3,
-    "keep_room": 1,
+    "keep_reserve": 1,
     "flush_projections": 6,
     "delete_topic": 1,
     "commit_offsets": 3,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from broker.admin.topic_changes import TopicChanges
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from broker.maintenance.retention_task import RetentionTask
 from tests.durability.engine_threads import EngineThreads, Reply
@@ -47,7 +47,7 @@ class EngineLoad:
     def __init__(
         self,
         store: MessageStore,
-        model: ConsumerModel,
+        model: ConsumerState,
         history: History,
         ledger: Ledger,
         source: random.Random,

@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from tests.durability.engine_load import GROUP, LEASE_MS, LIFE_MS, EngineLoad
 from tests.durability.oracle import QUEUES, TOPIC, WORKERS, History, Ledger, may_be_twice
@@ -93,7 +93,7 @@ def live(life: Life) -> None:
     files = RealFileSystem(life.store)
     say("open")
     store = MessageStore.open(files, settings, now_ms, process_id=os.getpid())
-    model = ConsumerModel.open(store, files, CONSUMERS, now_ms)
+    model = ConsumerState.open(store, files, CONSUMERS, now_ms)
     StoreCheck(store, model, history, ledger, after_power_cut=life.after_power_cut).run(source)
     if store.topics.get(TOPIC) is None:
         store.topics.create(TOPIC, queue_count=QUEUES)
@@ -112,11 +112,11 @@ def live(life: Life) -> None:
     assert life.steps, "nobody killed this process"
     end_ms = now_ms + LIFE_MS
     drain(store, model, History.read(Path(life.ledger)), ledger, end_ms)
-    model.hand_back(end_ms)
+    model.export_to_rocketmq(end_ms)
     store.close(end_ms)
 
 
-def drain(store: MessageStore, model: ConsumerModel, history: History, ledger: Ledger, now_ms: int) -> None:
+def drain(store: MessageStore, model: ConsumerState, history: History, ledger: Ledger, now_ms: int) -> None:
     """The group receives whatever it has not consumed, and nothing that it has."""
     consumed, empty = history.consumed(store.end_offset), 0
     received: set[str] = set()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.dead_letters import dead_letter_topic
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
 from trovemq_proto import errors
@@ -126,7 +126,7 @@ class EngineScript:
         self.is_open = False
         self.count = 0
         self.store: MessageStore
-        self.model: ConsumerModel
+        self.model: ConsumerState
 
     # --- running steps ------------------------------------------------------------------------------
     def attempt(self, step: Callable[[], None]) -> None:
@@ -167,7 +167,7 @@ class EngineScript:
     def open(self) -> None:
         store = MessageStore.open(self.files, SETTINGS, self.now_ms, process_id=7)
         try:
-            self.model = ConsumerModel.open(store, self.files, CONSUMERS, self.now_ms)
+            self.model = ConsumerState.open(store, self.files, CONSUMERS, self.now_ms)
         except (TroveError, StorageError):
             store.mark_failed()
             with suppress(StorageError, TroveError):
@@ -216,7 +216,7 @@ class EngineScript:
     def close(self) -> None:
         """A clean stop. One that fails leaves a store as after a crash."""
         try:
-            self.model.hand_back(self.tick())
+            self.model.export_to_rocketmq(self.tick())
             self.is_open = False
             self.store.close(self.now_ms)
         except (TroveError, StorageError):
@@ -294,13 +294,13 @@ class EngineScript:
         written, status = self.written(), dict(self.ledger.status)
         work = self.store.begin_flush()
         if work is None:
-            self.model.grown(self.store.dispatch())
+            self.model.on_messages_available(self.store.dispatch())
             return
         self.work(work.run)
         grown = self.store.finish_flush(work)
         self.note_synced(written, status)
-        self.model.grown(grown)
-        self.model.grown(self.store.dispatch())
+        self.model.on_messages_available(grown)
+        self.model.on_messages_available(self.store.dispatch())
 
     def written(self) -> Synced:
         return Synced(len(self.ledger.sent), len(self.ledger.once), len(self.ledger.committed))
@@ -354,11 +354,11 @@ class EngineScript:
         if not segments:
             return
         end = segments[-1].end
-        model.carry_before(end, self.tick())
+        model.reappend_live_records_before(end, self.tick())
         self.sync()
         trim = store.trim(end)
         self.work(trim.measure)
-        model.carry_before(end, self.now_ms)
+        model.reappend_live_records_before(end, self.now_ms)
         self.note_expired(end)
         trim.detach()
         self.sync()
@@ -413,7 +413,7 @@ class EngineScript:
         self.in_work = False
         known = len(self.ledger.sent)
         self.send("orders", 0, [30, 700])
-        self.model.grown(self.store.dispatch())
+        self.model.on_messages_available(self.store.dispatch())
         self.commit_offset()
         for topic in PLAIN:
             for queue_id in range(QUEUES):

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from tests.durability.oracle import Ledger
 from trovemq_store.engine.message_store import FlushWork, MessageStore
 
@@ -36,7 +36,7 @@ class EngineThreads:
     """One life. `busy`: producers that wait for a reply; `acknowledged`: messages."""
 
     def __init__(
-        self, store: MessageStore, model: ConsumerModel, ledger: Ledger, source: random.Random
+        self, store: MessageStore, model: ConsumerState, ledger: Ledger, source: random.Random
     ) -> None:
         self._store = store
         self._model = model
@@ -61,7 +61,7 @@ class EngineThreads:
     def turn(self) -> None:
         """What has ended is finished, what is wanted begins."""
         if not self._sync:
-            self._model.grown(self._store.dispatch())
+            self._model.on_messages_available(self._store.dispatch())
             self._reply(self._store.end_offset)
         if self._flush is not None and self._flush[1].done():
             self._finish_flush()
@@ -102,7 +102,7 @@ class EngineThreads:
         work, future = self._flush
         self._flush = None
         future.result()
-        self._model.grown(self._store.finish_flush(work))
+        self._model.on_messages_available(self._store.finish_flush(work))
         self._ledger.add("synced", self._store.flushed_offset)
         if self._sync:
             self._reply(self._store.flushed_offset)

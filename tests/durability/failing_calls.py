@@ -110,7 +110,7 @@ class Work:
 
     def _close(self, broker: Broker) -> None:
         if not broker.store.failed:
-            self._step(lambda: broker.model.hand_back(broker.now_ms))
+            self._step(lambda: broker.model.export_to_rocketmq(broker.now_ms))
         self._step(lambda: broker.store.close(broker.now_ms))
 
     def _step(self, call: Callable[[], object]) -> bool:
@@ -197,10 +197,10 @@ def _open(files: FaultyFileSystem, now_ms: int | None) -> Broker:
 
 
 def _keep_room(broker: Broker) -> None:
-    work = broker.store.room.work()
+    work = broker.store.reserve.work()
     if work is not None:
         work.run()
-        broker.store.room.finish(work)
+        broker.store.reserve.finish(work)
 
 
 def _send(broker: Broker, name: str, topic: str) -> None:
@@ -276,7 +276,7 @@ def check(files: MemoryFileSystem, promised: Promised) -> None:
         assert queue.min_offset > 0, f"{name} is lost"
     assert not {f"{name}" for name in promised.refused if name.startswith("timer")} & found
     assert bodies(broker.receive()) is not None
-    broker.model.hand_back(broker.now_ms)
+    broker.model.export_to_rocketmq(broker.now_ms)
     broker.store.close(broker.now_ms)
     assert Broker(files, settings=SMALL, now_ms=broker.now_ms).store.recovery.clean
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from broker.groups.timers import rocketmq_files
 from broker.query.key_query import KeyQuery, KeyType
@@ -59,7 +59,7 @@ class Engine:
     def __init__(self, root: Path) -> None:
         rocketmq_files.WHEEL_SLOTS = 4_096  # type: ignore[misc]
         self.store = MessageStore.open(RealFileSystem(root), SETTINGS, NOW_MS)
-        self.model = ConsumerModel.open(self.store, RealFileSystem(root), CONSUMERS, NOW_MS)
+        self.model = ConsumerState.open(self.store, RealFileSystem(root), CONSUMERS, NOW_MS)
         self.group = SubscriptionGroup("workers")
 
     def prepare(self) -> None:

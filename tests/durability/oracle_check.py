@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from tests.durability.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
@@ -26,7 +26,7 @@ class StoreCheck:
     def __init__(
         self,
         store: MessageStore,
-        model: ConsumerModel,
+        model: ConsumerState,
         history: History,
         ledger: Ledger,
         *,

@@ -15,10 +15,10 @@ from typing import Final
 import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
+from broker.groups.group_backlog import backlog_steps
 from broker.groups.group_lag import GroupLags
-from broker.groups.group_standing import standing_steps
 from broker.groups.timers import rocketmq_files
 from broker.groups.transactions.records import GIVEN_UP_TOPIC
 from broker.query.search_offset import search_offset
@@ -106,7 +106,7 @@ class Run:
         self.files = MemoryFileSystem()
         self.now_ms = start_ms
         self.store = MessageStore.open(self.files, SETTINGS, start_ms)
-        self.model = ConsumerModel.open(self.store, self.files, CONSUMERS, start_ms)
+        self.model = ConsumerState.open(self.store, self.files, CONSUMERS, start_ms)
         for topic in ("orders", "tasks", "later", "deals"):
             self.store.topics.create(topic, queue_count=1)
         self.times: list[int] = []
@@ -213,12 +213,12 @@ class Run:
         if killed:
             self.files = self.files.after_process_kill()
         else:
-            self.model.hand_back(self.now_ms)
+            self.model.export_to_rocketmq(self.now_ms)
             self.store.close(self.now_ms)
             self.leases.clear()  # what is in flight becomes retry messages with their own times
         self.now_ms += clock_step_ms
         self.store = MessageStore.open(self.files, SETTINGS, self.now_ms)
-        self.model = ConsumerModel.open(self.store, self.files, CONSUMERS, self.now_ms)
+        self.model = ConsumerState.open(self.store, self.files, CONSUMERS, self.now_ms)
 
     # --- what must hold -----------------------------------------------------------------------------
     def check_store_times(self) -> None:
@@ -312,8 +312,8 @@ def test_a_clock_that_is_set_back_between_stop_and_start(
 
 def check_ages(run: Run) -> None:
     """None that is shown is below 0, and nothing is old enough to go."""
-    states = run.model.delivery.pair_table.states()
-    for standing in finished(standing_steps(run.store, states, run.now_ms, 100)).values():
+    states = run.model.delivery.group_topics.states()
+    for standing in finished(backlog_steps(run.store, states, run.now_ms, 100)).values():
         assert standing.ready >= 0
         assert standing.in_flight >= 0
     for topic in ("orders", "tasks"):

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from zlib_ng.zlib_ng import crc32
 
-from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumersState
+from broker.groups.consumer_state import SNAPSHOT_PATH, ConsumerSnapshot
 from broker.groups.delivery.order_info import ORDER_INFO_PATH, load_order_info
 from broker.groups.delivery.revive_log import ReviveLog
 from broker.groups.filters.filter import FilterCache
@@ -204,11 +204,11 @@ def loaded(path: str, load: Callable[[Files], object]) -> Decoder:
 
 def snapshot(data: bytes) -> None:
     """With the right check sum, so that what is inside is looked at."""
-    file = SnapshotFile(Files(), SNAPSHOT_PATH, ConsumersState)
+    file = SnapshotFile(Files(), SNAPSHOT_PATH, ConsumerSnapshot)
     crc_at, body_at = 8, 12
     if len(data) > body_at and data[crc_at] % 2:
         data = data[:crc_at] + crc32(data[body_at:]).to_bytes(4, "little") + data[body_at:]
-    SnapshotFile(Files.of({file.path: data}), file.path, ConsumersState).load()
+    SnapshotFile(Files.of({file.path: data}), file.path, ConsumerSnapshot).load()
 
 
 def events(data: bytes) -> None:

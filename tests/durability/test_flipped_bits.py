@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from tests.support.answers import Answers, Known, Verdict
 from tests.support.damage import (
     TINY,
@@ -200,7 +200,7 @@ def check_projection(one: Case, store: MessageStore, path: str, damaged: dict[st
 def check_consumers(store: MessageStore) -> None:
     """Consumers go on, and nobody is ahead of the messages that are there."""
     try:
-        ConsumerModel.open(store, store.files, CONSUMERS, NOW_MS + 20_000)
+        ConsumerState.open(store, store.files, CONSUMERS, NOW_MS + 20_000)
     except TroveError as error:
         if error.symbol not in REFUSALS:
             raise

@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.timers import rocketmq_files
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
@@ -149,7 +149,7 @@ def check_messages(store: MessageStore, name: str, code: int) -> None:
 
 
 def check_owed(store: MessageStore, files: RealFileSystem) -> None:
-    model = ConsumerModel.open(store, files, CONSUMERS, LATER_MS)
+    model = ConsumerState.open(store, files, CONSUMERS, LATER_MS)
     for _ in range(10):
         if not model.timers.deliver_due(LATER_MS):
             break

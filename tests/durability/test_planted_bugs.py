@@ -85,7 +85,7 @@ BUGS = (
         "        self._replay(state.event_offset)",
         "        pass",
         (
-            f"{ENGINE}test_consumer_model_opening.py::test_after_a_kill_the_events_behind_the_snapshot_are_replayed",
+            f"{ENGINE}test_consumer_state_opening.py::test_after_a_kill_the_events_behind_the_snapshot_are_replayed",
         ),
     ),
     Planted(
@@ -127,7 +127,7 @@ BUGS = (
     Planted(
         "pending timers are not carried at expiry",
         "broker/groups/consumer_state.py",
-        "        count += self.timers.carry_before(physical_offset, now_ms)\n",
+        "        count += self.timers.reappend_live_records_before(physical_offset, now_ms)\n",
         "",
         (f"{RETENTION}test_what_is_owed_is_delivered_once_after_its_segment_went[after-killed]",),
     ),
@@ -227,7 +227,7 @@ BUGS = (
     ),
     Planted(
         "the cursor of a priority passes a message",
-        "broker/groups/delivery/priority_taking.py",
+        "broker/groups/delivery/priority_receiver.py",
         "        self._order.cursors[priority] = offset + 1\n",
         "        self._order.cursors[priority] = offset + 2\n",
         (

@@ -132,14 +132,14 @@ FAULTS = (
     ),
     Planted(
         "An orderly group stood still after a dead letter was refused",
-        "broker/groups/delivery/orderly.py",
+        "broker/groups/delivery/orderly_receiver.py",
         "                    self._blocked.add(key)\n                    self._postponed = True",
         "                    self._blocked.add(key)",
         (f"{DELIVERY}test_an_orderly_group_stood_still_after_a_dead_letter_was_refused",),
     ),
     Planted(
         "A refused dead letter was tried again for each message of a receive, and held up what came back",
-        "broker/groups/delivery/grants.py",
+        "broker/groups/delivery/lease_writer.py",
         "            self._batch.dead_letters_refused = True\n",
         "",
         (f"{DELIVERY}test_a_refused_dead_letter_held_up_every_other_message_that_came_back",),
@@ -164,7 +164,7 @@ FAULTS = (
         "        self.on_append = _nothing  # what",
         "        # what",
         (
-            f"{ENGINE}test_consumer_model.py::"
+            f"{ENGINE}test_consumer_state.py::"
             "test_every_clean_stop_with_messages_in_flight_failed_in_async_mode",
         ),
     ),
@@ -261,7 +261,7 @@ FAULTS = (
     ),
     Planted(
         "A classic retry that could not be read after a restart held up its group's offset for ever",
-        "broker/groups/delivery/receiving.py",
+        "broker/groups/delivery/queue_receiver.py",
         "            if record is None:\n                return True\n            state.keys",
         "            if record is None:\n                return False\n            state.keys",
         (
@@ -283,7 +283,7 @@ FAULTS = (
         "            if info.is_plausible:",
         "            if True:",
         (
-            "tests/unit/delivery/test_take_over_of_odd_files.py::test_an_order_info_number_no_event_can_say_kept_the_broker_from_start",
+            "tests/unit/delivery/test_rocketmq_import_of_odd_files.py::test_an_order_info_number_no_event_can_say_kept_the_broker_from_start",
         ),
     ),
     Planted(
@@ -358,11 +358,11 @@ FAULTS = (
     ),
     Planted(
         "The biography of a message failed in a topic by priority, after a start without trees",
-        "broker/groups/delivery/standing.py",
+        "broker/groups/delivery/message_status.py",
         "order.next_from(other), until)",
         "order.cursors[other], until)",
         (
-            "tests/unit/biography/test_biography.py::test_by_priority_what_is_ahead_is_told_after_a_start_without_trees",
+            "tests/unit/track/test_message_track.py::test_by_priority_what_is_ahead_is_told_after_a_start_without_trees",
         ),
     ),
     Planted(

@@ -158,7 +158,7 @@ async def test_sending_and_following_go_on_over_a_restart(kill: bool) -> None:
                 await client.send("restart", b"before")
                 assert (await anext(messages)).body == b"before"
                 await asyncio.to_thread(broker.kill if kill else broker.stop)
-                while kill and not client._links.suspect(client._links.routes.broker("broker-test")):
+                while kill and not client._pool.suspect(client._pool.routes.broker("broker-test")):
                     await asyncio.sleep(0.001)  # what is written before it noticed would be in doubt
                 sending = asyncio.ensure_future(client.send("restart", b"after"))
                 await asyncio.to_thread(broker.start)

@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
 async def both_brokers(client: trovemq.Client) -> None:
     """Waits until the routes hold both."""
     names = {"b1", "b2"}
-    routes = client._links.routes
+    routes = client._pool.routes
     assert await routes.wait_until(lambda: {r.broker.name for r in routes.state.brokers} == names, 10)
 
 
@@ -116,10 +116,10 @@ async def test_a_nameserver_that_stands_still_hid_a_broker_that_came_later(clust
         first.send_signal(signal.SIGSTOP)
         try:
             with BrokerProcess(name="b3", nameservers=[second]):
-                routes = client._links.routes
+                routes = client._pool.routes
                 assert await routes.wait_until(lambda: routes.find("b3") is not None, 30)
                 async with cluster.connect() as late:
-                    assert late._links.routes.find("b3") is not None, "one that connects now sees it too"
+                    assert late._pool.routes.find("b3") is not None, "one that connects now sees it too"
                 await client.admin.create_topic("late", queue_count=1)
                 receipts = [await client.send("late", b"x") for _ in range(6)]
                 assert {receipt.broker for receipt in receipts} == {"b1", "b2", "b3"}

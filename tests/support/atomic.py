@@ -9,7 +9,7 @@ from typing import Final
 from broker.groups.atomic.atomic_commits import AtomicCommits
 from broker.groups.atomic.ends import Committed
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.prepared import Acknowledgement
 from broker.groups.delivery.request import ANY_QUEUE, Delivered, ReceiveRequest
 from broker.groups.filters.filter import TAKE_ALL
@@ -67,7 +67,7 @@ class AtomicStore:
                 if self.store.topics.get(topic) is None:
                     self.store.topics.create(topic, queue_count=2)
             settings = ConsumerSettings(new_group_start="begin")
-            self.model = ConsumerModel.open(self.store, self.files, settings, self.now_ms)
+            self.model = ConsumerState.open(self.store, self.files, settings, self.now_ms)
         except BaseException:
             self.store._release(stopped=False)
             raise

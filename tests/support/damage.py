@@ -106,7 +106,7 @@ def tiny_store(*, clean: bool, append_property_crc: bool = True) -> dict[str, by
     broker.store.flush_projections(index=True)
     _send(broker, "orders", 0, range(10, 14))
     if clean:
-        broker.model.hand_back(broker.now_ms)
+        broker.model.export_to_rocketmq(broker.now_ms)
         broker.store.close(broker.now_ms)
         return contents_of(cast("MemoryFileSystem", broker.files))
     return contents_of(cast("MemoryFileSystem", broker.files).after_process_kill())

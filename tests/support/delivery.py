@@ -74,9 +74,9 @@ class Engine:
         self.store.close(self.now_ms)
         self._open(state, begin)
 
-    def hand_back(self) -> None:
+    def export_to_rocketmq(self) -> None:
         """A clean stop as the broker makes it, and a start from the events alone."""
-        self.delivery.hand_back(self.now_ms, self.files)
+        self.delivery.export_to_rocketmq(self.now_ms, self.files)
         self.events.flush(self.now_ms)
         flush(self.store)
         self.store.close(self.now_ms)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from broker.daemon.services import open_consumer_model
+from broker.daemon.services import open_consumer_state
 from broker.daemon.settings import BrokerSettings
 from tests.support.fuzz_ledger import ADMIN, MESSAGING, NATIVE, Acknowledged
 from tests.support.fuzzing import MessageMaker, Values, request_bytes
@@ -329,7 +329,7 @@ class FuzzedBroker:
         (trees are dictionaries here), what is acknowledged, and what consumers have come to. These are groups
         (GROUP_COUNT_MAX of them: a receive makes the group that it names), and a state of each queue that one
         receives from: as many as stored offsets, until the group or the topic is deleted."""
-        pairs = self.calls.model.delivery.pair_table
+        pairs = self.calls.model.delivery.group_topics
         return (
             self._blocks_on_disk()
             + self.acknowledged.blocks
@@ -370,7 +370,7 @@ class FuzzedBroker:
         """Opens what the disk has now: it holds what was acknowledged, and closes cleanly."""
         now_ms = clock_ms() + 1_000
         store = MessageStore.open(files, self.settings.store_settings(ADVERTISED), now_ms, process_id=43)
-        model = open_consumer_model(store, self.settings)
+        model = open_consumer_state(store, self.settings)
         self.acknowledged.check(store)
-        model.hand_back(now_ms)
+        model.export_to_rocketmq(now_ms)
         store.close(now_ms)

@@ -16,7 +16,7 @@ from hypothesis.stateful import invariant
 from broker.groups.atomic.atomic_commits import AtomicCommits
 from broker.groups.atomic.ends import StoredMessage
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.priority_order import PriorityQueues
 from broker.groups.delivery.records import RecordReader
 from broker.query.search.conditions import TIME_MAX, AllOf, AnyOf, Condition, Has, SearchQuery
@@ -88,7 +88,7 @@ class IndexedAnswers(StoreMachine):
         """What stands on the store is opened as a broker opens it."""
         self.deduplication = Deduplication(self.store)
         settings = ConsumerSettings(new_group_start="begin")
-        self.model = ConsumerModel.open(self.store, self.files, settings, self.now)
+        self.model = ConsumerState.open(self.store, self.files, settings, self.now)
         self.commits = AtomicCommits(self.store, self.model, self.deduplication)
         self.priorities = PriorityQueues(self.store, RecordReader(self.store))
         self.check_options()

@@ -170,7 +170,7 @@ class IndexedStoreMachine(NumberedSteps):
         self.settings = replace(self.settings, tree_index_enable=trees)
         self.reopen(files)
         if self.trees is not None:
-            assert bool(self.trees.report.put_aside) == (had and how != "lost")
+            assert bool(self.trees.report.quarantined) == (had and how != "lost")
 
 
 def harm(files: FileSystem, how: str) -> None:

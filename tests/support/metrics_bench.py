@@ -49,7 +49,7 @@ class Bench:
 
     def dispatch(self) -> None:
         """What was appended is visible, and read by the consumer model."""
-        self.parts.model.grown(self.store.dispatch())
+        self.parts.model.on_messages_available(self.store.dispatch())
 
     def close(self) -> None:
         self.parts.group_commit.close()

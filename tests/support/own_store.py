@@ -52,7 +52,7 @@ def own_store(root: Path) -> Path:
     broker.save_snapshot()
     assert asyncio.run(broker.task.clean(ROOM)) > 0, "the beginning was trimmed"
     assert broker.store.min_offset > 0
-    broker.model.hand_back(broker.now_ms)
+    broker.model.export_to_rocketmq(broker.now_ms)
     broker.store.close(broker.now_ms)
     return write_store(files, root)
 

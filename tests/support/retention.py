@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.admin.topic_changes import TopicChanges
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.maintenance.retention_task import RetentionTask
 from tests.support.engine import NOW_MS, SMALL, flush, send
@@ -50,7 +50,7 @@ class Broker:
         self.files = files
         self.now_ms = now_ms
         self.store = MessageStore.open(files, settings, now_ms, process_id=7)
-        self.model = ConsumerModel.open(self.store, files, CONSUMERS, now_ms)
+        self.model = ConsumerState.open(self.store, files, CONSUMERS, now_ms)
         for group in (WORKERS, STEPS):
             if self.model.groups.get(group.name) is None:
                 self.model.groups.create(group)
@@ -175,7 +175,7 @@ class Broker:
     # --- stops --------------------------------------------------------------------------------------
     def stop(self) -> Broker:
         """A clean stop, and the next start."""
-        self.model.hand_back(self.now_ms)
+        self.model.export_to_rocketmq(self.now_ms)
         self.store.close(self.now_ms)
         return Broker(self.files, now_ms=self.now_ms)
 

@@ -71,9 +71,13 @@ class Parts:
             store.topics.create(name, 4, message_type)
         self.settings = consumers or ConsumerSettings()
         self.long_polls = LongPolls()
-        self.commit = GroupCommit(store, FlushSettings(mode=settings.flush_mode), self.grown)
+        self.commit = GroupCommit(store, FlushSettings(mode=settings.flush_mode), self.on_messages_available)
         self.appender = Appender(
-            store, self.commit, AppendSettings(auto_create_topic=auto_create_topic), self.clock_ms, self.grown
+            store,
+            self.commit,
+            AppendSettings(auto_create_topic=auto_create_topic),
+            self.clock_ms,
+            self.on_messages_available,
         )
         keys = count()
         encoder = OutgoingEncoder(settings, False, lambda: f"U{next(keys)}")
@@ -169,14 +173,14 @@ class Parts:
     def clock_ms(self) -> int:
         return self.now_ms
 
-    def grown(self, queues: Grown) -> None:
-        self.waits.grown(queues)
+    def on_messages_available(self, queues: Grown) -> None:
+        self.waits.on_messages_available(queues)
         self.long_polls.wake(queues)
 
     def _appended(self) -> None:
         self.commit.appended()
         if self.store.settings.flush_mode == "async":
-            asyncio.get_running_loop().call_soon(lambda: self.grown(self.store.dispatch()))
+            asyncio.get_running_loop().call_soon(lambda: self.on_messages_available(self.store.dispatch()))
 
     # --- what tests do most -------------------------------------------------------------------------
     async def send(self, *messages: v2.Message, context: RpcContext | None = None) -> Any:

@@ -26,7 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 from broker.cluster.self_route import SelfRouteService
 from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
 from broker.daemon.rocketmq_services import RocketmqServices
-from broker.daemon.services import RoutedTopics, StoreServices, open_consumer_model
+from broker.daemon.services import RoutedTopics, StoreServices, open_consumer_state
 from broker.daemon.settings import BrokerSettings
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.admin_service import AdminService
@@ -294,7 +294,7 @@ class BrokerServices(Calls):
         self.files = files
         self.settings = settings
         self.store = MessageStore.open(files, settings.store_settings(ADVERTISED), clock_ms(), process_id=42)
-        self.model = open_consumer_model(self.store, settings)
+        self.model = open_consumer_state(self.store, settings)
         self.services = StoreServices(self.store, settings, Traffic(), self.model)
         self.rocketmq = RocketmqServices(self.services, settings, ADVERTISED, "1.2.3")
         self._add()

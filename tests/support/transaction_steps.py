@@ -15,9 +15,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from broker.groups.delivery.message_status import MessagePhase
 from broker.groups.delivery.prepared import Acknowledgement
 from broker.groups.delivery.request import ReceiveRequest
-from broker.groups.delivery.standing import Stand
 from tests.support.engine import record, validated
 from tests.support.indexed_answers import IndexedAnswers, QueuePlace, Transaction, place_of
 from tests.support.store_answers import QUEUES, TAGS, TOPICS, Sent
@@ -128,7 +128,7 @@ class TransactionSteps(IndexedAnswers):
     def check_consumed(self, topic: str, queue_id: int) -> None:
         for m in self.queue(topic, queue_id, self.visible):
             if not m.hit:
-                stands = self.model.delivery.standing_of(
+                stands = self.model.delivery.status_of(
                     WORKERS.name,
                     topic,
                     queue_id,
@@ -137,7 +137,7 @@ class TransactionSteps(IndexedAnswers):
                     priority=m.priority,
                     now_ms=self.now,
                 )
-                consumed = stands is not None and stands.stand is Stand.CONSUMED
+                consumed = stands is not None and stands.phase is MessagePhase.CONSUMED
                 assert consumed == (place_of(m) in self.consumed), (place_of(m), stands)
 
     # --- transactions ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from broker.groups.atomic.ends import (
     committed_run,
     encode_end,
 )
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.prepared import Acknowledgement
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -46,7 +46,7 @@ class AtomicCommits:
     """The atomic transactions of one store. Used from one thread; nothing blocks."""
 
     def __init__(
-        self, store: MessageStore, model: ConsumerModel, deduplication: Deduplication | None = None
+        self, store: MessageStore, model: ConsumerState, deduplication: Deduplication | None = None
     ) -> None:
         self._store = store
         self._model = model
@@ -80,7 +80,7 @@ class AtomicCommits:
         delivery, events = self._model.delivery, self._model.events
         prepared = delivery.prepare_acknowledgements(acknowledgements, now_ms)
         queues = run.queues
-        self._store.room.check()
+        self._store.reserve.check()
         if prepared:
             events.flush(now_ms)  # what the acknowledgements rest on lies before them
             body = encode_events(acknowledgement.event(now_ms) for acknowledgement in prepared)

@@ -7,7 +7,7 @@ So the state has the same size however many messages wait.
 Invariants
 - Everything below `waiting_from` was handed out or passed over, of whatever priority; it never passes a
   message that waits, and the group's committed offset never passes it.
-- Cursors and waiting_from go up only, but for go_on_at() and cut().
+- Cursors and waiting_from go up only, but for reset_to() and cut().
 - Of what is open and has ended, each offset is once in `came_back` or `ended`, or in the state's `ready`
   where it is loose.
 - `came_back`, `ended`, `passed_over` and `counted` are of this process alone: after a start the first two are
@@ -62,7 +62,7 @@ class ByPriority:
         self.cursors = list(cursors)
         self.waiting_count = None if waiting_count < 0 else waiting_count
 
-    def go_on_at(self, offset: int) -> None:
+    def reset_to(self, offset: int) -> None:
         """The group reads on at `offset`, whatever was before."""
         self.__init__(offset)  # type: ignore[misc]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_time import LeaseTime
 from broker.groups.delivery.leases import Lease
-from broker.groups.delivery.pair import Pair
 from broker.groups.delivery.priority_order import PriorityOrder, PriorityQueues
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import RecordReader
@@ -38,9 +38,9 @@ class Context:
         self.priority_order: PriorityOrder = PriorityQueues(store, self.records)
         self.renewals = Renewals()
         self.lease_time = LeaseTime(settings.event_interval_ms)
-        self.timed: set[Pair] = set()
+        self.timed: set[GroupTopic] = set()
         """Pairs with a lease that ends by itself."""
-        self.woken: set[Pair] = set()
+        self.woken: set[GroupTopic] = set()
         """Pairs of which a receive may now have more than before, for another reason than time."""
         self.damaged_count = 0
         """Messages passed over because their record cannot be read."""
@@ -51,7 +51,7 @@ class Context:
     def add(self, event: Event) -> None:
         self.events.add(event)
 
-    def note_lease(self, pair: Pair, state: QueueState, lease: Lease) -> None:
+    def note_lease(self, pair: GroupTopic, state: QueueState, lease: Lease) -> None:
         """The lease is new, or its end has changed."""
         if lease.renewed:
             self.renewals.add(pair, state, lease)

@@ -17,28 +17,28 @@ from contextlib import suppress
 from typing import Final
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.delivery import carrying, handing_back, replaying, snapshotting
+from broker.groups.delivery import reappending, replaying, rocketmq_export, snapshotting
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.dead_letters import copy_to_dead_letters
-from broker.groups.delivery.grants import Batch
+from broker.groups.delivery.group_topic import GroupTopic
+from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.lease_time import LeaseTime
+from broker.groups.delivery.lease_writer import Batch
 from broker.groups.delivery.leases import Lease
-from broker.groups.delivery.orderly import OrderlyTaker
-from broker.groups.delivery.pair import Pair
-from broker.groups.delivery.pairs import Pairs
+from broker.groups.delivery.message_status import MessageStatus, message_status
+from broker.groups.delivery.orderly_receiver import OrderlyReceiver
 from broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
-from broker.groups.delivery.priority_taking import (
-    PriorityTaker,
+from broker.groups.delivery.priority_receiver import (
+    PriorityReceiver,
     passed_over,
     receive_in_log_order,
     waiting_of,
 )
+from broker.groups.delivery.queue_receiver import QueueReceiver
 from broker.groups.delivery.queue_state import QueueState
-from broker.groups.delivery.receiving import Taker
 from broker.groups.delivery.renewals import Renewed
 from broker.groups.delivery.request import ANY_QUEUE, Delivered, QueueProgress, ReceiveRequest
 from broker.groups.delivery.snapshotting import DeliveryState
-from broker.groups.delivery.standing import MessageStanding, message_standing
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.message_store import MessageStore
@@ -82,7 +82,7 @@ class Delivery:
     ) -> None:
         self.context = Context(store, writer, events, groups, settings)
         self._settings = settings
-        self.pair_table = Pairs(self.context)
+        self.group_topics = GroupTopicTable(self.context)
 
     # --- receive ---------------------------------------------------------------------------------------
     def receive(self, request: ReceiveRequest) -> list[Delivered]:
@@ -94,7 +94,7 @@ class Delivery:
         """
         self._check(request)
         self.context.events.check_room()
-        pair = self.pair_table.for_receive(request.group, request.topic, request.now_ms)
+        pair = self.group_topics.for_receive(request.group, request.topic, request.now_ms)
         pair.end_leases(self.context.lease_time.at(request.now_ms))
         self.context.woken.discard(pair)
         pair.turn += 1
@@ -116,13 +116,13 @@ class Delivery:
             if state.order is not None and not by_priority:
                 receive_in_log_order(self.context, state, request.now_ms)
                 if orderly:
-                    self.pair_table.fill_keys(pair)
+                    self.group_topics.fill_keys(pair)
             if orderly:
-                OrderlyTaker(self.context, pair, state, batch).take()
+                OrderlyReceiver(self.context, pair, state, batch).take()
             elif by_priority and state.kind is SourceKind.TOPIC:
-                PriorityTaker(self.context, pair, state, batch).take()
+                PriorityReceiver(self.context, pair, state, batch).take()
             else:
-                Taker(self.context, pair, state, batch).take()
+                QueueReceiver(self.context, pair, state, batch).take()
             if batch.full:
                 break
         if batch.unfinished and not batch.full:
@@ -136,7 +136,7 @@ class Delivery:
         if not request.renewed and not low <= request.invisible_ms <= high:
             raise _illegal_duration(request.invisible_ms, low, high)
 
-    def _in_turn(self, pair: Pair, request: ReceiveRequest) -> Sequence[QueueState]:
+    def _in_turn(self, pair: GroupTopic, request: ReceiveRequest) -> Sequence[QueueState]:
         """The queues in the order in which this receive looks at them."""
         queues: Sequence[QueueState] = pair.queues
         if request.queue_id != ANY_QUEUE:
@@ -173,7 +173,7 @@ class Delivery:
     ) -> list[TroveError | None]:
         """acknowledge() for several; None or the error of each. Neighbours under one lease cost little."""
         results: list[TroveError | None] = []
-        last: tuple[Pair, QueueState, Lease] | None = None
+        last: tuple[GroupTopic, QueueState, Lease] | None = None
         last_head: HandleHead | None = None
         first = end = 0
         kind = EventKind.ACKNOWLEDGED
@@ -271,8 +271,8 @@ class Delivery:
             pair.dead_letter_count += 1
         self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)
 
-    def _find(self, group: str, topic: str, handle: str) -> tuple[Pair, QueueState, HandleHead, int]:
-        pair = self.pair_table.get(group, topic)
+    def _find(self, group: str, topic: str, handle: str) -> tuple[GroupTopic, QueueState, HandleHead, int]:
+        pair = self.group_topics.get(group, topic)
         if pair is None:
             raise illegal_handle("is of a group that has nothing of this topic")
         head, offset = pair.handles.read(handle)
@@ -303,13 +303,13 @@ class Delivery:
         return lease
 
     def _settle(
-        self, pair: Pair, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
+        self, pair: GroupTopic, state: QueueState, kind: EventKind, lease: Lease, offsets: range, now_ms: int
     ) -> None:
         """Messages that are open under the lease are consumed."""
         self._consume(pair, state, lease, offsets)
         self.context.add(settled_event(kind, state, lease, offsets, now_ms))
 
-    def _consume(self, pair: Pair, state: QueueState, lease: Lease, offsets: range) -> None:
+    def _consume(self, pair: GroupTopic, state: QueueState, lease: Lease, offsets: range) -> None:
         """_settle() but for its event."""
         begin = state.committed
         moved = state.settle_run(lease, offsets)
@@ -354,7 +354,7 @@ class Delivery:
     def next_visible_ms(self, group: str, topic: str) -> int | None:
         """When the earliest invisible message (of those not renewed) comes back; 0 where it is worth to ask
         now."""
-        pair = self.pair_table.get(group, topic)
+        pair = self.group_topics.get(group, topic)
         if pair is None:
             return None
         return 0 if pair in self.context.woken else pair.leases.earliest_ms()
@@ -395,7 +395,7 @@ class Delivery:
                 self._release(entry, now_ms, now_ms)
                 continue
             renewals.extend(entry, now_ms + self._settings.renewed_lease_ms)
-            self._tell_changed(entry, now_ms)
+            self._record_changed(entry, now_ms)
         renewals.forget_idle()
 
     def release_client(self, client_id: str, now_ms: int, gone_ms: int | None = None) -> None:
@@ -425,9 +425,9 @@ class Delivery:
         end_ms = max(now_ms, gone_ms + self._settings.released_after_ms)
         entry.lease.until_ms = min(entry.lease.until_ms, end_ms)
         self.context.note_lease(entry.pair, entry.state, entry.lease)
-        self._tell_changed(entry, now_ms)
+        self._record_changed(entry, now_ms)
 
-    def _tell_changed(self, entry: Renewed, now_ms: int) -> None:
+    def _record_changed(self, entry: Renewed, now_ms: int) -> None:
         """The same lease has another end."""
         state, lease = entry.state, entry.lease
         self.context.add(
@@ -454,14 +454,14 @@ class Delivery:
         offsets."""
         forgotten = {}
         for queue_id, offset in offsets.items():
-            state = self.pair_table.state(group, topic, queue_id)
+            state = self.group_topics.state(group, topic, queue_id)
             if state is None:
                 continue
-            forgotten[queue_id] = state.go_on_at(offset)
+            forgotten[queue_id] = state.reset_to(offset)
             self.context.add(
                 Event(EventKind.RESET, now_ms, group, topic, queue_id, offset, lease=state.ended_lease)
             )
-            for pair in self.pair_table.of_state(state):
+            for pair in self.group_topics.of_state(state):
                 self.context.woken.add(pair)
         if forgotten:
             self.context.events.flush(now_ms)  # a reset is kept even where the process dies now
@@ -470,14 +470,14 @@ class Delivery:
     def forget_group(self, group: str, now_ms: int) -> None:
         """The group was deleted; its stored offsets are not touched. The log has that before the first
         delivery to a group that is made again under its name, as in forget_topic()."""
-        if self.pair_table.forget(group, None):
+        if self.group_topics.forget(group, None):
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
             self._flush_events(now_ms)
 
     def forget_topic(self, topic: str, now_ms: int) -> None:
         """The topic was deleted, for every group. The log has that before the first message of a topic that
         is made again under its name: else a start would take those for messages that the groups had."""
-        forgotten = [group for group in self.pair_table.groups() if self.pair_table.forget(group, topic)]
+        forgotten = [group for group in self.group_topics.groups() if self.group_topics.forget(group, topic)]
         for group in forgotten:
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group, topic))
         if forgotten:
@@ -491,7 +491,7 @@ class Delivery:
         """Each queue of the topic (which may be a retry topic). TroveError TOPIC_NOT_FOUND."""
         found = []
         for queue_id in queue_ids(self.context.store, topic):
-            state = self.pair_table.state(group, topic, queue_id)
+            state = self.group_topics.state(group, topic, queue_id)
             if state is None:
                 offset = self.context.store.offsets.get(group, topic, queue_id)
                 found.append(QueueProgress(queue_id, offset, offset or 0, 0))
@@ -510,10 +510,10 @@ class Delivery:
 
     def next_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The first message of the queue that is new to the group; None where it has no state of it."""
-        state = self.pair_table.state(group, topic, queue_id)
+        state = self.group_topics.state(group, topic, queue_id)
         return None if state is None else state.next_offset
 
-    def standing_of(
+    def status_of(
         self,
         group: str,
         topic: str,
@@ -523,13 +523,13 @@ class Delivery:
         message_group: str,
         priority: int,
         now_ms: int,
-    ) -> MessageStanding | None:
+    ) -> MessageStatus | None:
         """How one message stands with the group; `topic` is where it lies, perhaps a retry topic. None where
         the group has no state of that queue."""
-        state = self.pair_table.state(group, topic, queue_id)
+        state = self.group_topics.state(group, topic, queue_id)
         if state is None:
             return None
-        return message_standing(self.context, state, offset, message_group, priority, now_ms)
+        return message_status(self.context, state, offset, message_group, priority, now_ms)
 
     def held_by(self, client_id: str) -> int:
         """Messages that the client has under renewed leases."""
@@ -537,7 +537,7 @@ class Delivery:
 
     @property
     def in_flight_count(self) -> int:
-        return sum(len(state.open) for state in self.pair_table.states())
+        return sum(len(state.open) for state in self.group_topics.states())
 
     @property
     def damaged_count(self) -> int:
@@ -554,42 +554,42 @@ class Delivery:
 
     def pairs(self) -> list[tuple[str, str]]:
         """(group, original topic) with state, sorted."""
-        return self.pair_table.names()
+        return self.group_topics.names()
 
     # --- start and stop ------------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:
         """One event of the log, in order; then settle()."""
-        replaying.apply(self.pair_table, event)
+        replaying.apply(self.group_topics, event)
 
     def snapshot(self) -> DeliveryState:
         """The whole state."""
-        return snapshotting.snapshot(self.pair_table)
+        return snapshotting.snapshot(self.group_topics)
 
     def restore(self, state: DeliveryState) -> None:
         """Into an engine that has no state yet; then apply() what came after, and settle()."""
-        snapshotting.restore(self.pair_table, state)
+        snapshotting.restore(self.group_topics, state)
 
     def settle(self) -> None:
         """After replay: stored offsets that are further win, queue ends bound everything, leases are known
         again."""
-        replaying.settle(self.context, self.pair_table)
+        replaying.settle(self.context, self.group_topics)
 
-    def hand_back(self, now_ms: int, files: FileSystem) -> None:
+    def export_to_rocketmq(self, now_ms: int, files: FileSystem) -> None:
         """At a clean stop: leaves the store as RocketMQ expects it. Blocks. Raises as appends do."""
-        handing_back.hand_back(self.context, self.pair_table, files, now_ms)
+        rocketmq_export.export_to_rocketmq(self.context, self.group_topics, files, now_ms)
 
-    def carry_before(self, physical_offset: int, now_ms: int) -> int:
-        """Appends again every owed message whose record lies below; returns how many. Raises as appends
-        do."""
-        return carrying.carry_before(self.context, self.pair_table, physical_offset, now_ms)
+    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
+        """Appends again each unconsumed message below; returns how many. Raises as appends do."""
+        table = self.group_topics
+        return reappending.reappend_live_records_before(self.context, table, physical_offset, now_ms)
 
-    def owed_before(self, physical_offset: int) -> Iterator[int]:
-        """The physical offsets of the owed messages below."""
-        return carrying.owed_before(self.context, self.pair_table, physical_offset)
+    def live_records_before(self, physical_offset: int) -> Iterator[int]:
+        """The physical offsets of the unconsumed messages below."""
+        return reappending.live_records_before(self.context, self.group_topics, physical_offset)
 
-    def lowest_owed(self) -> int | None:
+    def lowest_live_record(self) -> int | None:
         """The lowest physical offset of a record that is handed out or held."""
-        return carrying.lowest_owed(self.context, self.pair_table)
+        return reappending.lowest_live_record(self.context, self.group_topics)
 
 
 def _illegal_duration(invisible_ms: int, low: int, high: int) -> TroveError:

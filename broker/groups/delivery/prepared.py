@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease
-from broker.groups.delivery.pair import Pair
 from broker.groups.delivery.queue_state import QueueState
 from trovemq_store.events.codec import Event, EventKind
 
@@ -21,7 +21,7 @@ class Acknowledgement(NamedTuple):
 class PreparedAcknowledgement(NamedTuple):
     """One message that is open under a lease which has not ended."""
 
-    pair: Pair
+    pair: GroupTopic
     state: QueueState
     lease: Lease
     offset: int

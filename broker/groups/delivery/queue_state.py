@@ -165,7 +165,7 @@ class QueueState:
         """`ready` has the lowest `count` messages that may be handed out again, packed ones too."""
         self.open.loosen_ended(count)
 
-    def go_on_at(self, offset: int) -> int:
+    def reset_to(self, offset: int) -> int:
         """Forgets what is open and held. Returns how many messages were open."""
         count = len(self.open)
         self.open.clear()
@@ -175,7 +175,7 @@ class QueueState:
         self.keys.clear()
         self.committed = self.next_offset = offset
         if self.order is not None:
-            self.order.go_on_at(offset)
+            self.order.reset_to(offset)
         self.ended_lease = self.next_lease - 1
         self.unblocked = True
         return count
@@ -199,47 +199,47 @@ class QueueState:
 
     def drop_below(self, offset: int) -> None:
         """Everything below is consumed, by whatever the group did elsewhere."""
-        for owed in self.owed_before(offset):
-            self.settle(owed)
+        for outstanding in self.outstanding_before(offset):
+            self.settle(outstanding)
         self.next_offset = max(self.next_offset, offset)
         if self.order is not None:
             self.order.drop_below(offset)
         self.advance()
 
     # --- what is there --------------------------------------------------------------------------------
-    def owed(self) -> list[int]:
+    def outstanding_offsets(self) -> list[int]:
         """Every offset that is open or held, in order."""
-        return list(self.each_owed())
+        return list(self.each_outstanding())
 
-    def each_owed(self) -> Iterator[int]:
+    def each_outstanding(self) -> Iterator[int]:
         """owed(), without a list of them; nothing may change meanwhile."""
         return merge(self.open, self.held) if self.held else iter(self.open)
 
-    def owed_before(self, offset: int) -> list[int]:
+    def outstanding_before(self, offset: int) -> list[int]:
         """Those below `offset`."""
         found = []
-        for owed in self.each_owed():
-            if owed >= offset:
+        for outstanding in self.each_outstanding():
+            if outstanding >= offset:
                 break
-            found.append(owed)
+            found.append(outstanding)
         return found
 
     def consumed(self) -> SequenceSet:
         """What was acknowledged out of order: consumed, and not below committed."""
-        owed = SequenceSet(self.held.ranges())
+        outstanding = SequenceSet(self.held.ranges())
         for offset in sorted(self.open.loose):
-            owed.add(offset)
+            outstanding.add(offset)
         whole = (1 << BLOCK_SIZE) - 1
         for block, mask in self.open.packed.blocks():
             first = block << BLOCK_BITS
             if mask == whole:
-                owed.add_range(first, first + BLOCK_SIZE)
+                outstanding.add_range(first, first + BLOCK_SIZE)
                 continue
             for bit in range(BLOCK_SIZE):
                 if mask >> bit & 1:
-                    owed.add(first + bit)
+                    outstanding.add(first + bit)
         found, at = SequenceSet(), self.committed
-        for first, end in owed.ranges():
+        for first, end in outstanding.ranges():
             found.add_range(at, first)
             at = end
         found.add_range(at, self.next_offset)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease, LeaseHeap
-from broker.groups.delivery.pair import Pair
 from broker.groups.delivery.queue_state import QueueState
 
 _CLIENTS_MIN: Final = 256
 
 
 class Renewed(NamedTuple):
-    pair: Pair
+    pair: GroupTopic
     state: QueueState
     lease: Lease
 
@@ -30,7 +30,7 @@ class Renewals:
         self._prune_at: dict[str, int] = {}
         self._idle_at = _CLIENTS_MIN
 
-    def add(self, pair: Pair, state: QueueState, lease: Lease) -> None:
+    def add(self, pair: GroupTopic, state: QueueState, lease: Lease) -> None:
         """A new lease."""
         entry = Renewed(pair, state, lease)
         self._heap.push(lease, entry)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from broker.groups.delivery.by_priority import ByPriority
 from broker.groups.delivery.context import Context
+from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.leases import Lease
-from broker.groups.delivery.pairs import Pairs
 from broker.groups.delivery.queue_state import QueueState
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
@@ -18,7 +18,7 @@ from trovemq_store.events.sources import kind_of
 _SETTLED = (EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.RETRIED)
 
 
-def apply(pairs: Pairs, event: Event) -> None:
+def apply(pairs: GroupTopicTable, event: Event) -> None:
     """One event of this room's kinds."""
     assert event.kind < EventKind.TIMER_ENDED, "those are of other rooms"
     if event.kind is EventKind.FORGOTTEN:
@@ -47,7 +47,7 @@ def apply(pairs: Pairs, event: Event) -> None:
     elif event.kind is EventKind.IN_LOG_ORDER:
         state.order = None
     elif event.kind is EventKind.RESET:
-        state.go_on_at(event.offset)
+        state.reset_to(event.offset)
     elif event.kind is EventKind.MOVED and (event.offset in state.open or event.offset in state.held):
         state.moved[event.offset] = event.physical_offset
 
@@ -107,7 +107,7 @@ def _change(state: QueueState, event: Event) -> None:
         state.hand_out(_lease_of(event, before.received_ms), offsets)
 
 
-def settle(context: Context, pairs: Pairs) -> None:
+def settle(context: Context, pairs: GroupTopicTable) -> None:
     """Call once, when every event was applied."""
     for state in list(pairs.states()):
         _settle_one(context, state)
@@ -135,7 +135,7 @@ def _settle_one(context: Context, state: QueueState) -> None:
 
 def _cut(state: QueueState, end: int) -> None:
     """The queue ends before what the state knows: a power cut took its tail."""
-    for offset in state.owed():
+    for offset in state.outstanding_offsets():
         if offset >= end:
             state.settle(offset)
     state.next_offset = end
@@ -145,7 +145,7 @@ def _cut(state: QueueState, end: int) -> None:
     state.advance()
 
 
-def _know_leases(context: Context, pairs: Pairs, state: QueueState) -> None:
+def _know_leases(context: Context, pairs: GroupTopicTable, state: QueueState) -> None:
     if state.kind is not SourceKind.CLASSIC_RETRY:
         pair = pairs.pair(state.group, kind_of(state.group, state.topic)[1])
         if state.open.packed.clock.live:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from broker.groups.delivery.by_priority import ByPriority
+from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.leases import Lease
-from broker.groups.delivery.pairs import Pairs
 from broker.groups.delivery.queue_state import QueueState
 
 
@@ -50,11 +50,11 @@ class DeliveryState(msgspec.Struct):
     queues: list[QueueSnapshot]
 
 
-def snapshot(pairs: Pairs) -> DeliveryState:
+def snapshot(pairs: GroupTopicTable) -> DeliveryState:
     return DeliveryState([_queue_snapshot(state) for state in pairs.states()])
 
 
-def restore(pairs: Pairs, saved: DeliveryState) -> None:
+def restore(pairs: GroupTopicTable, saved: DeliveryState) -> None:
     for one in saved.queues:
         state = pairs.add(one.group, one.topic, one.queue_id, one.committed)
         state.next_offset = one.next_offset

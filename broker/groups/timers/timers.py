@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.timers import hand_over
+from broker.groups.timers import rocketmq_transfer
 from broker.groups.timers.calendar import WAITS, Mask, Rows, slot_of
 from broker.groups.timers.delivering import deliver
 from broker.groups.timers.ended import EndedOffsets
@@ -235,7 +235,7 @@ class Timers:
         """
         return delayed_messages(self._store, self._table, topic, key)
 
-    def standing_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    def status_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """When the message whose record lies there (in the wheel topic or a schedule queue) is delivered
         (epoch ms); None where none waits there."""
         return waiting_until(self._table, topic, queue_id, queue_offset)
@@ -252,7 +252,7 @@ class Timers:
         return count
 
     # --- what is owed of old records ------------------------------------------------------------------
-    def lowest_owed(self) -> int | None:
+    def lowest_live_record(self) -> int | None:
         """The lowest physical offset of a record that waits."""
         lowest: dict[int, int] = {}
         for block in self._table.calendar.blocks():
@@ -263,7 +263,7 @@ class Timers:
         units = [self._table.sources.unit(source, offset) for source, offset in lowest.items()]
         return min((unit[0] for unit in units if unit is not None), default=None)
 
-    def carry_before(self, physical_offset: int, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
         """Appends every waiting message whose record lies below once more to the wheel topic, as RocketMQ
         rolls its timers; how many. TroveError as an append: those before it are carried."""
         bounds = self._bounds(physical_offset)
@@ -274,7 +274,7 @@ class Timers:
                 count += 1
         return count
 
-    def owed_before(self, physical_offset: int) -> Iterator[int]:
+    def live_records_before(self, physical_offset: int) -> Iterator[int]:
         """The physical offsets of the waiting messages below."""
         bounds = self._bounds(physical_offset)
         for block in self._table.calendar.blocks():
@@ -333,25 +333,25 @@ class Timers:
                 self._table.calendar.end(block, ended & (block["source"] == source))
         self._ended = EndedOffsets()
 
-    def take_over(self, files: FileSystem, now_ms: int) -> None:
+    def import_from_rocketmq(self, files: FileSystem, now_ms: int) -> None:
         """Goes on where RocketMQ stopped, by its files. Instead of restore(). StorageError; TroveError
         STORE_FAILED."""
-        owed = hand_over.take_over(self._store, files)
-        for source, position in owed.positions.items():
+        outstanding = rocketmq_transfer.import_from_rocketmq(self._store, files)
+        for source, position in outstanding.positions.items():
             queue = self._table.sources.queue(source)
-            waiting = owed.waiting.get(source, [])
+            waiting = outstanding.waiting.get(source, [])
             for begin, end in _gaps(queue.min_offset if queue is not None else 0, waiting, position):
                 self._say_range_ended(source, begin, end, now_ms)
             self._table.read_again(source, waiting)
             self._table.positions[source] = position
         self.catch_up()
 
-    def hand_back(self, files: FileSystem, now_ms: int) -> None:
+    def export_to_rocketmq(self, files: FileSystem, now_ms: int) -> None:
         """Writes RocketMQ's files, so that it goes on where we stop. Blocks. StorageError; TroveError
         DISK_FULL, STORE_FAILED."""
         self.catch_up()
         table = self._table
-        hand_over.hand_back(
+        rocketmq_transfer.export_to_rocketmq(
             self._store,
             files,
             table.calendar.rows(),

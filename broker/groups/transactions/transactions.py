@@ -118,7 +118,7 @@ class Transactions:
     def open_by_topic(self) -> Mapping[str, int]:
         return self._open.by_topic
 
-    def standing_of(self, queue_offset: int) -> HalfMessage | None:
+    def status_of(self, queue_offset: int) -> HalfMessage | None:
         """The open transaction whose half message lies at that offset of the half topic; None where none
         does. To be read only."""
         return self._open.at(queue_offset)
@@ -127,7 +127,7 @@ class Transactions:
         """The topic was deleted: its figures go. What is open of it can only be rolled back."""
         del self.committed[topic], self.rolled_back[topic]
 
-    def lowest_owed(self) -> int | None:
+    def lowest_live_record(self) -> int | None:
         """The lowest physical offset of an open half message."""
         lowest = self._open.lowest()
         return None if lowest is None else lowest.physical_offset
@@ -393,12 +393,12 @@ class Transactions:
             self._end(ended, self._store.last_store_timestamp)
         self.save_positions()
 
-    def take_over(self) -> None:
+    def import_from_rocketmq(self) -> None:
         """At the start on a store that RocketMQ used last: its positions say what is open."""
         self.restore(None)
         self.settle()
 
-    def hand_back(self, now_ms: int) -> None:
+    def export_to_rocketmq(self, now_ms: int) -> None:
         """Before a clean stop: the positions from which RocketMQ goes on. They may be lower than what has
         ended; the op records from there on say what has."""
         if self._unnamed:
@@ -426,11 +426,11 @@ class Transactions:
         return self._store.offsets.get(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID) or 0
 
     # --- retention ----------------------------------------------------------------------------------
-    def owed_before(self, physical_offset: int) -> Iterator[int]:
+    def live_records_before(self, physical_offset: int) -> Iterator[int]:
         """The physical offsets of the open halves below."""
         return (half.physical_offset for half in self._open.all() if half.physical_offset < physical_offset)
 
-    def carry_before(self, physical_offset: int, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
         """Appends open halves that lie below again, at the end of their topic. Returns how many.
 
         TroveError as MessageStore.append; those carried before it are carried.

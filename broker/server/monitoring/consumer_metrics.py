@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from broker.groups.group_standing import GroupStanding
+from broker.groups.group_backlog import GroupBacklog
 from broker.server.monitoring.metric_families import NodeFamilies, Samples, flag
 from broker.server.monitoring.statistics import GROUP_ENTRIES_MAX, BrokerStatistics
 from broker.server.rocketmq.clients import Client
@@ -52,12 +52,12 @@ class ConsumerMetrics:
     def _groups(self) -> Iterator[Metric]:
         gauges = self._families.gauges
         now_ms = self._statistics.clock_ms()
-        standings: dict[tuple[str, str], GroupStanding] = {}
+        backlogs: dict[tuple[str, str], GroupBacklog] = {}
 
         def ready() -> Samples:
-            standings.update((yield from self._statistics.standings()))
-            for key, standing in standings.items():
-                yield group_values(*key), standing.ready
+            backlogs.update((yield from self._statistics.backlogs()))
+            for key, backlog in backlogs.items():
+                yield group_values(*key), backlog.ready
 
         yield from gauges(
             "rocketmq_consumer_ready_messages",
@@ -69,15 +69,15 @@ class ConsumerMetrics:
             "rocketmq_consumer_inflight_messages",
             "Messages handed out and invisible now.",
             GROUP_LABELS,
-            ((group_values(*key), standing.in_flight) for key, standing in standings.items()),
+            ((group_values(*key), backlog.in_flight) for key, backlog in backlogs.items()),
         )
         yield from gauges(
             "rocketmq_consumer_queueing_latency",
             "Age of the oldest message never delivered to the group, in milliseconds.",
             GROUP_LABELS,
             (
-                (group_values(*key), 0 if standing.oldest is None else max(0, now_ms - standing.oldest))
-                for key, standing in standings.items()
+                (group_values(*key), 0 if backlog.oldest is None else max(0, now_ms - backlog.oldest))
+                for key, backlog in backlogs.items()
             ),
         )
         for name, what, table in (

@@ -350,7 +350,7 @@ _TREES: Final = {
     "unique_ids_waiting": "Unique keys in memory, not yet in the tree.",
     "tree_bytes": "Of the trees on disk.",
     "tree_records": "Records that the trees took since the start.",
-    "trees_put_aside": "1 where they could not be trusted at the start and are made again.",
+    "trees_quarantined": "1 where they could not be trusted at the start and are made again.",
 }
 
 

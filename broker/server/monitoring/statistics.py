@@ -8,9 +8,9 @@ from typing import Final
 
 from broker.fetch.long_poll import LongPolls
 from broker.groups.atomic.open_transactions import OpenTransactions
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.priority_waiting import waiting_steps
-from broker.groups.group_standing import GroupStanding, standing_steps
+from broker.groups.group_backlog import GroupBacklog, backlog_steps
 from broker.groups.priority_counts import PriorityCounts
 from broker.groups.receive_waits import ReceiveWaits
 from broker.maintenance.consumer_tasks import TimerTask
@@ -34,7 +34,7 @@ class StatisticsParts:
     """Whose numbers are read."""
 
     store: MessageStore
-    model: ConsumerModel
+    model: ConsumerState
     group_commit: GroupCommit
     long_polls: LongPolls
     receive_waits: ReceiveWaits
@@ -84,7 +84,7 @@ class BrokerStatistics:
     @property
     def disk_full(self) -> bool:
         """Whether new messages are refused, by the disk's watermark or for want of room."""
-        return self.retention.disk_full or self.store.room.is_full()
+        return self.retention.disk_full or self.store.reserve.is_full()
 
     @property
     def timer_behind_ms(self) -> int:
@@ -92,23 +92,23 @@ class BrokerStatistics:
         due_ms = self.model.timers.next_due_ms()
         return 0 if due_ms is None else max(0, self.clock_ms() - due_ms)
 
-    def standings(self) -> Steps[dict[tuple[str, str], GroupStanding]]:
+    def backlogs(self) -> Steps[dict[tuple[str, str], GroupBacklog]]:
         """By (group, stored topic)."""
-        states = self.model.delivery.pair_table.states()
-        return standing_steps(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
+        states = self.model.delivery.group_topics.states()
+        return backlog_steps(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
 
     def waiting_by_priority(self) -> Steps[dict[tuple[str, str], list[int]]]:
         """By (group, topic): what waits of priority 0 … 9. What takes long to count comes at a later call."""
         delivery = self.model.delivery
-        return waiting_steps(delivery.context, delivery.pair_table.states(), GROUP_ENTRIES_MAX)
+        return waiting_steps(delivery.context, delivery.group_topics.states(), GROUP_ENTRIES_MAX)
 
     def redeliveries(self) -> dict[tuple[str, str], int]:
         """By (group, topic): messages handed out that had been delivered before."""
-        return {key: pair.redelivered_count for key, pair in self.model.delivery.pair_table.items()}
+        return {key: pair.redelivered_count for key, pair in self.model.delivery.group_topics.items()}
 
     def dead_letters(self) -> dict[tuple[str, str], int]:
         """By (group, topic): copies in the group's dead-letter topic."""
-        return {key: pair.dead_letter_count for key, pair in self.model.delivery.pair_table.items()}
+        return {key: pair.dead_letter_count for key, pair in self.model.delivery.group_topics.items()}
 
     def counters(self) -> dict[str, int]:
         """counter_steps() in one go."""
@@ -116,8 +116,8 @@ class BrokerStatistics:
 
     def counter_steps(self) -> Steps[dict[str, int]]:
         """Whole numbers by name; what each means stands in docs/statistics.md."""
-        standings = yield from self.standings()
-        return self._log_counters() | self._consumer_counters(standings.values())
+        backlogs = yield from self.backlogs()
+        return self._log_counters() | self._consumer_counters(backlogs.values())
 
     def _log_counters(self) -> dict[str, int]:
         store, traffic = self.store, self.traffic
@@ -180,7 +180,7 @@ class BrokerStatistics:
             "unique_ids_waiting": trees.unique_ids.recent_count,
             "producers_numbered": len(trees.producer_entries.last),
             "tree_records": sum(index.record_count for index in trees.indexes),
-            "trees_put_aside": int(bool(trees.report.put_aside)),
+            "trees_quarantined": int(bool(trees.report.quarantined)),
         }
 
     def _retention_counters(self) -> dict[str, int]:
@@ -200,13 +200,13 @@ class BrokerStatistics:
             "disk_full": int(self.disk_full),
         }
 
-    def _consumer_counters(self, standings: Collection[GroupStanding]) -> dict[str, int]:
+    def _consumer_counters(self, backlogs: Collection[GroupBacklog]) -> dict[str, int]:
         model = self.model
         delivery, timers, transactions = model.delivery, model.timers, model.transactions
         producers = sum(client.is_producer for client in self.clients)
         return {
-            "ready_messages": sum(standing.ready for standing in standings),
-            "inflight_messages": sum(standing.in_flight for standing in standings),
+            "ready_messages": sum(backlog.ready for backlog in backlogs),
+            "inflight_messages": sum(backlog.in_flight for backlog in backlogs),
             "redelivered_messages": sum(self.redeliveries().values()),
             "damaged_messages": delivery.damaged_count,
             "dead_letters": delivery.dead_letter_count,

@@ -48,7 +48,7 @@ class AppendStream(ReplyStream):
             if request.fault:
                 raise TroveError(errors.BATCH_ILLEGAL, request.fault)
             if parts.group_commit.full:
-                await parts.group_commit.room()
+                await parts.group_commit.wait_for_capacity()
             result = parts.appender.append(request.topic, request.queue_id, request.records, self._born_host)
         except TroveError as error:
             parts.traffic.refused(error.symbol, one_way=request.one_way)

@@ -86,7 +86,7 @@ class FetchStream(ReplyStream):
         parts = self._parts
         wait_ms = wait_limit(request, parts.wait_ms_max)
         fetch = FetchWait(parts, request.fetch_id, pull_request(request), wait_ms)
-        await self.room()
+        await self.wait_for_capacity()
         message = fetch.attempt(last=wait_ms == 0 or self._ending)
         if message is None:
             if self._waiting >= parts.fetches_waiting_max - 1:

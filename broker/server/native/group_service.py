@@ -11,7 +11,7 @@ import grpc
 
 from broker.admin.group_changes import GroupChanges
 from broker.fetch.offsets import OffsetKeeper
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.dead_letters import ORIGIN_TOPIC_PROPERTIES, DeadLetters, Resent
 from broker.groups.filters.filter import Filter, parse_filter
 from broker.groups.group_lag import GroupLags
@@ -57,7 +57,7 @@ class GroupServiceParts:
     offset; `turns` are those of all long work."""
 
     store: MessageStore
-    model: ConsumerModel
+    model: ConsumerState
     changes: GroupChanges
     offsets: OffsetKeeper
     registry: ClientRegistry

@@ -90,7 +90,7 @@ class MessageService:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{count} messages, the limit is {SEND_MESSAGES_MAX}")
         append = self._append
         if append.group_commit.full:
-            await append.group_commit.room()
+            await append.group_commit.wait_for_capacity()
         started = time.perf_counter()
         outcome = await self._coalescer.send(
             request.topic,

@@ -72,10 +72,10 @@ class ReplyStream:
         if self.task is not None and not self._over and asyncio.current_task() is not self.task:
             self.task.cancel()
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Returns when one more reply may be made. TroveError LIMIT_EXCEEDED."""
         if self._replies is not None and not self._replies.has_room(self._peer):
-            await self._replies.room(self._peer)
+            await self._replies.wait_for_capacity(self._peer)
 
     def begin_waiting(self) -> None:
         """A reply will come by `reply_soon`."""
@@ -153,7 +153,7 @@ class ReplyStream:
             await self._wake.wait()
             self._wake.clear()
             while self._ready:
-                await self.room()
+                await self.wait_for_capacity()
                 message = self._ready.popleft()()
                 if message is not None:
                     await self.reply(message)

@@ -1,4 +1,4 @@
-"""BiographyService: what became of one message. The work is done on the loop in steps."""
+"""TrackService: what became of one message. The work is done on the loop in steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.filters.filter import Filter, parse_filter
 from broker.query.lacking import lacking_note
 from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.turns import Turns
-from broker.track.biography import Biographer, Biography
 from broker.track.copies import Copy, Location
-from broker.track.timeline import TimelineEvent
-from broker.track.verdicts import CONSUMED_REASONS, Members, Verdict
+from broker.track.diagnosis import CONSUMED_REASONS, ConsumptionStatus, Members
+from broker.track.message_tracker import MessageTrack, MessageTracker
+from broker.track.timeline import TrackEvent
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
@@ -30,12 +30,12 @@ SYNC_WAIT_MAX_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BiographyParts:
+class TrackParts:
     """What the service works on. `durable` waits until the log is on disk up to a physical offset; `one_more`
     counts a query while it runs, and raises where too many do; `turns` are those of all long work."""
 
     store: MessageStore
-    model: ConsumerModel
+    model: ConsumerState
     registry: ClientRegistry
     durable: Callable[[int], Awaitable[None]]
     one_more: Callable[[], AbstractContextManager[None]]
@@ -43,19 +43,19 @@ class BiographyParts:
     clock_ms: Callable[[], int]
 
 
-class BiographyService(biography_pb2_grpc.BiographyServiceServicer):
+class TrackService(biography_pb2_grpc.BiographyServiceServicer):
     """The method is that of biography.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: BiographyParts) -> None:
+    def __init__(self, parts: TrackParts) -> None:
         self._parts = parts
-        self._biographer = Biographer(parts.store, parts.model, self._members_of, self._subscribed_groups)
+        self._tracker = MessageTracker(parts.store, parts.model, self._members_of, self._subscribed_groups)
 
     async def Biography(  # noqa: N802
         self, request: biography_pb2.BiographyRequest, _context: Context
     ) -> biography_pb2.BiographyReply:
         with self._parts.one_more():
             await self._bring_events_to_disk()
-            steps = self._biographer.steps(_identifier(request), request.topic, self._parts.clock_ms)
+            steps = self._tracker.steps(_identifier(request), request.topic, self._parts.clock_ms)
             found = await self._parts.turns.run(steps)
             return _to_wire(found, lacking_note(self._parts.store, "", _first_ms(found)))
 
@@ -99,19 +99,19 @@ def _identifier(request: biography_pb2.BiographyRequest) -> str | Location:
             raise TroveError(errors.REQUEST_ILLEGAL, "give an id or a location")
 
 
-def _first_ms(found: Biography) -> int:
+def _first_ms(found: MessageTrack) -> int:
     """No copy was stored before it."""
-    return min(min(copy.born_ms, copy.store_ms) for life in found.lives for copy in life.copies)
+    return min(min(copy.born_ms, copy.store_ms) for tracked in found.messages for copy in tracked.copies)
 
 
-def _to_wire(found: Biography, lacks: str) -> biography_pb2.BiographyReply:
+def _to_wire(found: MessageTrack, lacks: str) -> biography_pb2.BiographyReply:
     """`lacks`: why something of it may be missing; "" where nothing is."""
     notes = [*found.notes, lacks] if lacks else found.notes
     reply = biography_pb2.BiographyReply(complete=found.complete and not lacks, notes=notes)
-    for number, life in enumerate(found.lives, 1):
-        reply.copies.extend(_copy(number, copy) for copy in life.copies)
-        reply.events.extend(_event(number, event) for event in life.events)
-        reply.verdicts.extend(_verdict(number, verdict) for verdict in life.verdicts)
+    for number, tracked in enumerate(found.messages, 1):
+        reply.copies.extend(_copy(number, copy) for copy in tracked.copies)
+        reply.events.extend(_event(number, event) for event in tracked.events)
+        reply.verdicts.extend(_status(number, status) for status in tracked.statuses)
     return reply
 
 
@@ -140,7 +140,7 @@ def _copy(number: int, copy: Copy) -> biography_pb2.MessageCopy:
     )
 
 
-def _event(number: int, event: TimelineEvent) -> biography_pb2.BiographyEvent:
+def _event(number: int, event: TrackEvent) -> biography_pb2.BiographyEvent:
     return biography_pb2.BiographyEvent(
         message=number,
         timestamp=event.time_ms,
@@ -157,25 +157,25 @@ def _event(number: int, event: TimelineEvent) -> biography_pb2.BiographyEvent:
     )
 
 
-def _verdict(number: int, verdict: Verdict) -> biography_pb2.GroupVerdict:
+def _status(number: int, status: ConsumptionStatus) -> biography_pb2.GroupVerdict:
     return biography_pb2.GroupVerdict(
         message=number,
-        group=verdict.group,
-        reason=verdict.reason,
-        consumed=verdict.reason in CONSUMED_REASONS,
-        until=verdict.until_ms,
-        attempt=verdict.attempt,
-        client_id=verdict.client_id,
-        ahead=verdict.ahead,
-        ahead_estimated=verdict.ahead_estimated,
-        blocked_by=verdict.blocked_by,
-        committed=verdict.committed,
-        next_offset=verdict.next_offset,
-        online=verdict.online,
-        subscribed=verdict.subscribed,
-        filter=verdict.filter,
-        topic=verdict.topic,
-        queue_id=verdict.queue_id,
-        queue_offset=verdict.queue_offset,
-        detail=verdict.detail,
+        group=status.group,
+        reason=status.reason,
+        consumed=status.reason in CONSUMED_REASONS,
+        until=status.until_ms,
+        attempt=status.attempt,
+        client_id=status.client_id,
+        ahead=status.ahead,
+        ahead_estimated=status.ahead_estimated,
+        blocked_by=status.blocked_by,
+        committed=status.committed,
+        next_offset=status.next_offset,
+        online=status.online,
+        subscribed=status.subscribed,
+        filter=status.filter,
+        topic=status.topic,
+        queue_id=status.queue_id,
+        queue_offset=status.queue_offset,
+        detail=status.detail,
     )

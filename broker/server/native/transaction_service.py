@@ -171,7 +171,7 @@ class TransactionService:
     async def _commit(self, opened: OpenTransaction) -> transaction_pb2.TransactionReply:
         parts = self._parts
         if parts.group_commit.full:
-            await parts.group_commit.room()
+            await parts.group_commit.wait_for_capacity()
         try:
             committed = parts.transactions.commit(opened, parts.clock_ms())
         except TroveError as error:

@@ -82,7 +82,7 @@ class Ender:
         """Returns when what was written is as durable as an acknowledged message."""
         parts = self._parts
         if parts.group_commit.full:
-            await parts.group_commit.room()
+            await parts.group_commit.wait_for_capacity()
         parts.appender.check_running()
         with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             result = write(parts.clock_ms())

@@ -6,7 +6,7 @@ handler's response_serializer is None.
 
 What is handed out belongs to the call until its stream has been written: where the client goes away before,
 its messages come again as if they had not been handed out, those that the client cannot have at once
-(broker/groups/delivery/giving_back.py).
+(broker/groups/delivery/redelivery.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery
-from broker.groups.delivery.giving_back import give_back
+from broker.groups.delivery.redelivery import return_messages
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
 from broker.groups.receive_waits import ReceiveWaits, Wait
@@ -226,7 +226,7 @@ class Receiver:
 
     def _give_back(self, attempt: ReceiveRequest, delivered: list[Delivered], begun: int) -> None:
         group, topic = attempt.group.name, attempt.topic
-        give_back(self._parts.delivery, group, topic, delivered, begun, self._parts.clock_ms())
+        return_messages(self._parts.delivery, group, topic, delivered, begun, self._parts.clock_ms())
         self._parts.waits.wake((group, topic))
 
     async def watch_redeliveries(self) -> None:

@@ -79,7 +79,7 @@ class Sender:
         """SendMessage. Raises TroveError where the request is refused whole: nothing was stored then."""
         group_commit = self._parts.group_commit
         if group_commit.full:
-            await group_commit.room()
+            await group_commit.wait_for_capacity()
         now_ms = self._parts.clock_ms()
         messages = request.messages
         topic = self._check(messages, now_ms)
@@ -263,7 +263,7 @@ class _Send:
         """What write() stored, or the original of a duplicate."""
         deduplication = self._parts.appender.deduplication
         with storage_errors("the append failed", errors.UNKNOWN_ERROR):
-            result = deduplication.once(self._topic, unique_key.encode(), self._now_ms, write)
+            result = deduplication.append_if_absent(self._topic, unique_key.encode(), self._now_ms, write)
         self._parts.traffic.appended(self._topic, result.record_count, result.bytes_written)
         return result
 

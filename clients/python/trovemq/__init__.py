@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trovemq.admin import Admin
     from trovemq.answers import GetAnswer, QueryAnswer
     from trovemq.atomic import AtomicTransaction, CommitReceipt
-    from trovemq.biography_model import BiographyEvent, GroupVerdict, MessageBiography, MessageCopy
     from trovemq.client import Client, connect
     from trovemq.fetched import FetchedBatch
     from trovemq.group_model import (
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from trovemq.send_arguments import MessageArguments, SendArguments
     from trovemq.store_model import BackupProgress, ScrubProgress, StoreFinding
     from trovemq.subscription import Subscription
+    from trovemq.track_model import ConsumptionStatus, MessageCopy, MessageTrack, TrackEvent
     from trovemq.transaction import Transaction, TransactionResolution
     from trovemq_proto import errors
     from trovemq_proto.errors import TroveError
@@ -71,7 +71,6 @@ __all__ = [
     "Backoff",
     "BackupProgress",
     "BatchReceipt",
-    "BiographyEvent",
     "BrokerInfo",
     "BrokerRoute",
     "BrokerStatistics",
@@ -79,6 +78,7 @@ __all__ = [
     "ClientOptions",
     "ClusterState",
     "CommitReceipt",
+    "ConsumptionStatus",
     "DeadLetter",
     "DelayedMessage",
     "DirectConsumption",
@@ -88,11 +88,10 @@ __all__ = [
     "GroupMember",
     "GroupReset",
     "GroupSettings",
-    "GroupVerdict",
     "Message",
     "MessageArguments",
-    "MessageBiography",
     "MessageCopy",
+    "MessageTrack",
     "OffsetReset",
     "PartialBatchError",
     "Producer",
@@ -113,6 +112,7 @@ __all__ = [
     "TopicHold",
     "TopicQueue",
     "TopicRoute",
+    "TrackEvent",
     "Transaction",
     "TransactionResolution",
     "TroveError",
@@ -127,7 +127,7 @@ _MODULES: Final = {
     "trovemq.admin": ("Admin",),
     "trovemq.answers": ("GetAnswer", "QueryAnswer"),
     "trovemq.atomic": ("AtomicTransaction", "CommitReceipt"),
-    "trovemq.biography_model": ("BiographyEvent", "GroupVerdict", "MessageBiography", "MessageCopy"),
+    "trovemq.track_model": ("TrackEvent", "ConsumptionStatus", "MessageTrack", "MessageCopy"),
     "trovemq.client": ("Client", "connect"),
     "trovemq.fetched": ("FetchedBatch",),
     "trovemq.group_model": (
@@ -165,6 +165,12 @@ _MODULES: Final = {
     "trovemq_proto.errors": ("TroveError", "errors"),
     "trovemq_proto.records": ("Message", "RecordBatch"),
 }
+_FORMER_NAMES: Final = {
+    "BiographyEvent": "TrackEvent",
+    "GroupVerdict": "ConsumptionStatus",
+    "MessageBiography": "MessageTrack",
+}
+"""Accepted until the first release."""
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
@@ -172,6 +178,7 @@ if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> object:
         """A public name, imported at its first use (PEP 562)."""
+        name = _FORMER_NAMES.get(name, name)
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = import_module(_MODULE_OF[name])

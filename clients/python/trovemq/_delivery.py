@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from trovemq._links import Links
-from trovemq._numbering import Numbering
+from trovemq._connections import ConnectionPool
+from trovemq._in_flight import InFlightLimiter
 from trovemq._outgoing import Batch, Destination, RecordForm
-from trovemq._room import Room
 from trovemq._routes import Slot
+from trovemq._sequences import SequenceAssigner
 from trovemq._slots import SlotChooser
 from trovemq.model import BrokerInfo
 from trovemq.receipts import AppendOutcome
@@ -37,25 +37,25 @@ class Delivery:
     """Carries one producer's batches to their brokers.
 
     Args:
-        links: Routes and streams.
+        pool: Routes and streams.
         chooser: Chooses another queue for a movable batch.
-        room: Gets a batch's bytes back when it ended.
+        in_flight: Gets a batch's bytes back when it ended.
         taken: Called when a batch is being written and may not grow any more.
         retry_in_doubt: Whether a batch that may have been stored is sent again.
     """
 
     def __init__(
         self,
-        links: Links,
+        pool: ConnectionPool,
         chooser: SlotChooser,
-        room: Room,
+        in_flight: InFlightLimiter,
         taken: Callable[[Batch], None],
         *,
         retry_in_doubt: bool,
     ) -> None:
-        self._links = links
+        self._pool = pool
         self._chooser = chooser
-        self._room = room
+        self._in_flight = in_flight
         self._taken = taken
         self._retry_in_doubt = retry_in_doubt
         self._outstanding: set[Batch] = set()
@@ -102,7 +102,7 @@ class Delivery:
             task = asyncio.get_running_loop().create_task(self._refresh(batch, error))
             self._refreshes.add(task)
             task.add_done_callback(self._refreshes.discard)
-        elif error.spec is errors.PRODUCER_SEQUENCE_TOO_OLD and batch.numbering is not None:
+        elif error.spec is errors.PRODUCER_SEQUENCE_TOO_OLD and batch.sequence_assigner is not None:
             batch.numbered_for = ""  # while it waited to be sent again, thousands went before it
             self._again(batch, error, move=False)
         elif error.retriable:
@@ -128,7 +128,7 @@ class Delivery:
         if batch not in self._outstanding:
             return
         self._outstanding.discard(batch)
-        self._room.give(batch.size)
+        self._in_flight.give(batch.size)
         for waited_for, done in list(self._drained):
             waited_for.discard(batch)
             if not waited_for:
@@ -157,30 +157,31 @@ class Delivery:
         except TroveError as error:
             self._again(batch, error)
             return
-        batch.form = RecordForm.of(broker, self._links.connection(broker).address)
+        batch.form = RecordForm.of(broker, self._pool.connection(broker).address)
         batch.broker = broker.name
-        if batch.numbering is not None and not batch.numbering.knows(broker.name):
-            self._after_asking(batch, broker, batch.numbering)
+        if batch.sequence_assigner is not None and not batch.sequence_assigner.knows(broker.name):
+            self._after_asking(batch, broker, batch.sequence_assigner)
         else:
-            self._links.stream(broker).submit(batch)
+            self._pool.stream(broker).submit(batch)
 
-    def _after_asking(self, batch: Batch, broker: BrokerInfo, numbering: Numbering) -> None:
+    def _after_asking(self, batch: Batch, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
         """Submits the batch when the broker has said where the producer stands."""
         waiting = self._asking.get(broker.name)
         if waiting is not None:
             waiting.append(batch)
             return
         self._asking[broker.name] = [batch]
-        task = asyncio.get_running_loop().create_task(self._ask(broker, numbering))
+        task = asyncio.get_running_loop().create_task(self._ask(broker, sequence_assigner))
         self._refreshes.add(task)
         task.add_done_callback(self._refreshes.discard)
 
-    async def _ask(self, broker: BrokerInfo, numbering: Numbering) -> None:
+    async def _ask(self, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
         failure: TroveError | None = None
         try:
-            connection = self._links.connection(broker)
-            numbering.begin(
-                broker.name, await connection.next_sequence(self._chooser.topic, numbering.producer_id)
+            connection = self._pool.connection(broker)
+            sequence_assigner.begin(
+                broker.name,
+                await connection.next_sequence(self._chooser.topic, sequence_assigner.producer_id),
             )
         except TroveError as error:
             failure = error
@@ -188,17 +189,17 @@ class Delivery:
             if batch not in self._outstanding:
                 continue
             if failure is None:
-                self._links.stream(broker).submit(batch)
+                self._pool.stream(broker).submit(batch)
             elif failure.retriable:
                 self._again(batch, failure)
             else:
                 self._give_up(batch, failure)
 
     def _again(self, batch: Batch, error: TroveError, *, move: bool = True) -> None:
-        options, loop = self._links.options, asyncio.get_running_loop()
+        options, loop = self._pool.options, asyncio.get_running_loop()
         delay = options.backoff.seconds(batch.attempts)
         late = loop.time() + delay >= batch.deadline
-        if self._links.closed or late or batch.attempts >= options.send_attempts_max:
+        if self._pool.closed or late or batch.attempts >= options.send_attempts_max:
             self._give_up(batch, error)
             return
         self._taken(batch)  # what is tried again does not grow
@@ -214,9 +215,9 @@ class Delivery:
         """Asks for the routes; tries once more if the broker wants another form now."""
         before = batch.form
         try:
-            await self._links.refresh()
+            await self._pool.refresh()
             broker = self._chooser.broker(batch.slot)
-            changed = RecordForm.of(broker, self._links.connection(broker).address) != before
+            changed = RecordForm.of(broker, self._pool.connection(broker).address) != before
         except TroveError as failure:
             self._give_up(batch, failure)
             return

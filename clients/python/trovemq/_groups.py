@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._puller import Puller, PullRequest
 from trovemq._queries import present
 from trovemq._wire.groups import GroupCalls
@@ -43,8 +43,8 @@ class Groups:
     raise TroveError; those on every broker raise the first failure, and what other brokers did stays done.
     """
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     # --- the groups themselves ------------------------------------------------------------------------
 
@@ -154,9 +154,9 @@ class Groups:
         """
         target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
         if queue_id is None:
-            brokers = self._links.routes.brokers_of(topic, broker)
+            brokers = self._pool.routes.brokers_of(topic, broker)
         else:
-            brokers = [self._links.routes.broker_of_queue(topic, queue_id, broker)]
+            brokers = [self._pool.routes.broker_of_queue(topic, queue_id, broker)]
         calls = [self._calls(info).reset(group, topic, queue_id, target, preview) for info in brokers]
         lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND))
         return [entry for entries in lists for entry in entries]
@@ -170,7 +170,7 @@ class Groups:
 
         Raises TroveError: GROUP_NOT_FOUND where no broker knows the group; damaged records are left out."""
         found = False
-        for info in self._links.routes.brokers(broker):
+        for info in self._pool.routes.brokers(broker):
             async with aclosing(self._dead_letters_of(info, group, offset)) as letters:
                 async for letter in letters:
                     found = True
@@ -183,7 +183,7 @@ class Groups:
     ) -> AsyncGenerator[DeadLetter, None]:
         topic = DEAD_LETTER_PREFIX + group
         try:
-            (queue,) = await self._links.connection(info).queue_offsets(topic, (0,), info.name)
+            (queue,) = await self._pool.connection(info).queue_offsets(topic, (0,), info.name)
         except TroveError as error:
             if error.spec is errors.TOPIC_NOT_FOUND:
                 return
@@ -192,7 +192,7 @@ class Groups:
         if first >= queue.max_offset:
             return
         request = PullRequest(topic, 0, first, 1 << 20, (), 1, False, 0, info.name)
-        async with aclosing(Puller(self._links, request).batches()) as batches:
+        async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:
                 for message in batch.messages():
                     yield DeadLetter(info.name, message.queue_offset, message)
@@ -228,7 +228,7 @@ class Groups:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
         if wrong := [offset for offset in offsets if not 0 <= offset <= _OFFSET_MAX]:
             raise TroveError(errors.REQUEST_ILLEGAL, f"offset {wrong[0]} is none", field="offsets")
-        return self._calls(self._links.routes.broker_of_queue(DEAD_LETTER_PREFIX + group, 0, broker))
+        return self._calls(self._pool.routes.broker_of_queue(DEAD_LETTER_PREFIX + group, 0, broker))
 
     # --- commands to consumers ------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class Groups:
         Raises:
             TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED.
         """
-        brokers = self._links.routes.brokers_of(topic, broker)
+        brokers = self._pool.routes.brokers_of(topic, broker)
         answers = await present(
             [self._calls(info).find_delayed(topic, key) for info in brokers], (errors.TOPIC_NOT_FOUND,)
         )
@@ -310,10 +310,10 @@ class Groups:
         return sorted(found, key=lambda one: one.delivery_timestamp), all(whole for _, whole in answers)
 
     def _all(self, broker: str | None) -> Sequence[GroupCalls]:
-        return [self._calls(info) for info in self._links.routes.brokers(broker)]
+        return [self._calls(info) for info in self._pool.routes.brokers(broker)]
 
     def _calls(self, info: BrokerInfo) -> GroupCalls:
-        return GroupCalls(self._links.connection(info), info.name)
+        return GroupCalls(self._pool.connection(info), info.name)
 
 
 def reset_target(*, timestamp: int | None, offset: int | None, to_min: bool, to_max: bool) -> dict[str, Any]:

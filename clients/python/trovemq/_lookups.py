@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal
 
 from trovemq._arguments import check_optional_text, check_text
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._queries import TIME_MAX, KeyQuestion, Queries
 from trovemq._searching import Searches
 from trovemq._wire.searches import SearchQuestion
@@ -17,17 +17,17 @@ from trovemq_proto import errors
 from trovemq_proto.records import Message
 
 if TYPE_CHECKING:  # imported when they are first needed
-    from trovemq.biography_model import MessageBiography
     from trovemq.search_model import SearchAnswer, Where
+    from trovemq.track_model import MessageTrack
 
 
 class Lookups:
     """See `Client`."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
-        self._searches = Searches(links)
-        self._queries = Queries(links)
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._searches = Searches(pool)
+        self._queries = Queries(pool)
 
     async def get(
         self,
@@ -53,13 +53,13 @@ class Lookups:
         check_optional_text("topic", topic, errors.TOPIC_ILLEGAL)
         return await self._queries.get(id, topic or "", broker)
 
-    async def biography(
+    async def track(
         self,
         id: str | tuple[str, int, int],  # noqa: A002  as `get`
         topic: str | None = None,
         *,
         broker: str | None = None,
-    ) -> MessageBiography:
+    ) -> MessageTrack:
         """What became of a message: its copies, its timeline, and why each group has not consumed it yet.
 
         Args:
@@ -76,9 +76,12 @@ class Lookups:
                 INDEX_DISABLED, OFFSET_OUT_OF_RANGE; BROKER_UNREACHABLE where nothing was found and a broker
                 did not answer.
         """
-        from trovemq._biographies import ask_all
+        from trovemq._tracks import ask_all
 
-        return await ask_all(self._links, id, topic or "", broker)
+        return await ask_all(self._pool, id, topic or "", broker)
+
+    biography = track
+    """The former name of `track`, until the first release."""
 
     async def get_at(
         self, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq._arguments import check_text
-from trovemq._numbering import Numbering
 from trovemq._routes import Slot
+from trovemq._sequences import SequenceAssigner
 from trovemq._unique_keys import next_unique_key
 from trovemq._wire.frames import append_frame
 from trovemq.model import BrokerInfo
@@ -96,7 +96,7 @@ class Batch:
         size_max: Nothing that would make it larger joins it.
         attempts: How often it was submitted.
         broker: The one that it goes to, set before it is submitted.
-        numbering: Gives its messages numbers, where they get any.
+        sequence_assigner: Gives its messages numbers, where they get any.
         numbered_for: The broker whose numbers they have.
         refreshed: The routes were asked anew because a broker refused its form.
         released: It was handed over for delivery.
@@ -113,7 +113,7 @@ class Batch:
         self.one_way = one_way
         self.form: RecordForm | None = None
         self.broker = ""
-        self.numbering: Numbering | None = None
+        self.sequence_assigner: SequenceAssigner | None = None
         self.numbered_for = ""
         self.size = 0
         self.size_max = 0
@@ -251,8 +251,8 @@ class SingleMessages(Batch):
 
     def _number(self) -> None:
         """Gives the messages numbers of their broker, unless they have them."""
-        if self.numbering is not None and self.numbered_for != self.broker:
-            sequences = self.numbering.take(self.broker, len(self._messages))
+        if self.sequence_assigner is not None and self.numbered_for != self.broker:
+            sequences = self.sequence_assigner.take(self.broker, len(self._messages))
             for message, sequence in zip(self._messages, sequences, strict=True):
                 message.sequence = sequence
             self.numbered_for = self.broker
@@ -260,8 +260,8 @@ class SingleMessages(Batch):
     def _block_of(self, message: _Single) -> bytes:
         return (
             message.block
-            if self.numbering is None
-            else message.block + self.numbering.block(message.sequence)
+            if self.sequence_assigner is None
+            else message.block + self.sequence_assigner.block(message.sequence)
         )
 
     def resolve(self, receipt: FrameReceipt) -> None:
@@ -325,11 +325,11 @@ class ColumnBatch(Batch):
         )
         columns = self._columns
         properties = columns.properties
-        if self.numbering is not None:
+        if self.sequence_assigner is not None:
             if self.numbered_for != self.broker:
-                self._sequences = self.numbering.take(self.broker, self.count)
+                self._sequences = self.sequence_assigner.take(self.broker, self.count)
                 self.numbered_for = self.broker
-            properties = self.numbering.with_numbers(properties, self._sequences)
+            properties = self.sequence_assigner.with_numbers(properties, self._sequences)
         records = encoder.encode(
             columns.bodies,
             queue_id=self.slot.queue_id,

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from trovemq._connections import ConnectionPool
 from trovemq._fetch_plan import NO_END, Fetch, FetchPlan
-from trovemq._links import Links
 from trovemq._wire.connection import Stream
 from trovemq._wire.convert import FetchAnswer, fetch_request
 from trovemq.fetched import FetchedBatch
@@ -37,12 +37,12 @@ class Puller:
     """One pull: opens the stream, keeps fetches in flight, opens it again after a break.
 
     Args:
-        links: Routes and connections.
+        pool: Routes and connections.
         request: What is wanted.
     """
 
-    def __init__(self, links: Links, request: PullRequest) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, request: PullRequest) -> None:
+        self._pool = pool
         self._request = request
         self._plan = self._plan_from(request.offset or 0)
         self._broker = ""
@@ -64,9 +64,7 @@ class Puller:
         """The queue's batches in order. Raises TroveError."""
         # Who has the queue is settled once: a broker that is not there at first is the caller's mistake.
         request = self._request
-        self._broker = self._links.routes.broker_of_queue(
-            request.topic, request.queue_id, request.broker
-        ).name
+        self._broker = self._pool.routes.broker_of_queue(request.topic, request.queue_id, request.broker).name
         if self._plan.position >= request.end:
             return
         while True:
@@ -89,8 +87,8 @@ class Puller:
 
     async def _back_off(self, error: TroveError) -> None:
         """Waits before the next stream; raises where going on is no use."""
-        loop, options = asyncio.get_running_loop(), self._links.options
-        if not error.retriable or self._links.closed:
+        loop, options = asyncio.get_running_loop(), self._pool.options
+        if not error.retriable or self._pool.closed:
             raise error
         if not self._failures:
             self._failing_since = loop.time()
@@ -101,7 +99,7 @@ class Puller:
         await asyncio.sleep(options.backoff.seconds(self._failures))
 
     async def _one_stream(self) -> AsyncGenerator[FetchedBatch, None]:
-        stream = self._links.connection(self._links.routes.broker(self._broker)).open_fetch()
+        stream = self._pool.connection(self._pool.routes.broker(self._broker)).open_fetch()
         reading: asyncio.Task[FetchAnswer] | None = None
         try:
             while True:

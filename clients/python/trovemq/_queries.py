@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, 
 from dataclasses import dataclass
 from typing import TypeVar
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._query_cursor import Place
 from trovemq._query_merge import NOT_ANSWERED, MergedQuery, all_messages, decoded, merged_answer
 from trovemq._wire.connection import Connection
@@ -45,13 +45,13 @@ class KeyQuestion:
 class Queries:
     """The client's look-ups; documented at `Client`."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     # --- by identifier --------------------------------------------------------------------------------
 
     async def get(self, identifier: str, topic: str, broker: str | None) -> GetAnswer:
-        brokers = self._links.routes.brokers(broker)
+        brokers = self._pool.routes.brokers(broker)
         first = [b for b in brokers if _advertises(b, identifier)]
         found = await self._ask_for(identifier, topic, first)
         if not found.by_offset_msg_id:
@@ -59,7 +59,7 @@ class Queries:
         return found.answer(identifier)
 
     async def _ask_for(self, identifier: str, topic: str, brokers: Sequence[BrokerInfo]) -> _Found:
-        calls = [self._links.connection(broker).get_message(identifier, topic) for broker in brokers]
+        calls = [self._pool.connection(broker).get_message(identifier, topic) for broker in brokers]
         found = _Found()
         for broker, result in zip(brokers, await outcomes_of(calls), strict=True):
             if isinstance(result, TroveError):
@@ -69,8 +69,8 @@ class Queries:
         return found
 
     async def get_at(self, topic: str, queue_id: int, queue_offset: int, broker: str | None) -> Message:
-        server = self._links.routes.broker_of_queue(topic, queue_id, broker)
-        found = await self._links.connection(server).get_message_at(topic, queue_id, queue_offset)
+        server = self._pool.routes.broker_of_queue(topic, queue_id, broker)
+        found = await self._pool.connection(server).get_message_at(topic, queue_id, queue_offset)
         messages = decoded(found.records, found.queue_offsets)
         if not messages:
             raise TroveError(errors.MESSAGE_NOT_FOUND, f"{topic}, queue {queue_id}, offset {queue_offset}")
@@ -96,7 +96,7 @@ class Queries:
 
         identity = (question.topic, question.key, question.kind, question.begin, question.end)
         query = MergedQuery(question.topic, broker, identity, ask)
-        found = await merged_answer(self._links, query, count_max, cursor)
+        found = await merged_answer(self._pool, query, count_max, cursor)
         timestamp, physical_offset = _oldest_update([pages[-1] for pages in found.answers if pages])
         return QueryAnswer(
             found.messages,
@@ -118,15 +118,15 @@ class Queries:
     async def search_offset(
         self, topic: str, queue_id: int, timestamp: int, upper: bool, broker: str | None
     ) -> int:
-        server = self._links.routes.broker_of_queue(topic, queue_id, broker)
-        return await self._links.connection(server).search_offset(topic, queue_id, timestamp, upper)
+        server = self._pool.routes.broker_of_queue(topic, queue_id, broker)
+        return await self._pool.connection(server).search_offset(topic, queue_id, timestamp, upper)
 
     async def queue_offsets(
         self, topic: str, queue_ids: Sequence[int] | None, broker: str | None
     ) -> list[QueueOffsets]:
-        brokers = self._links.routes.brokers_of(topic, broker)
+        brokers = self._pool.routes.brokers_of(topic, broker)
         wanted = tuple(queue_ids or ())
-        calls = [self._links.connection(b).queue_offsets(topic, wanted, b.name) for b in brokers]
+        calls = [self._pool.connection(b).queue_offsets(topic, wanted, b.name) for b in brokers]
         lists = await present(calls, (errors.TOPIC_NOT_FOUND, errors.QUEUE_NOT_FOUND))
         return [queue for queues in lists for queue in queues]
 

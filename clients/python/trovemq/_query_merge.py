@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
 from trovemq._wire.connection import Connection
 from trovemq.answers import QueryAnswer
@@ -158,14 +158,14 @@ class MergedAnswer(Generic[PageT]):
 
 
 async def merged_answer(
-    links: Links, query: MergedQuery[PageT], count_max: int, cursor: str | None
+    pool: ConnectionPool, query: MergedQuery[PageT], count_max: int, cursor: str | None
 ) -> MergedAnswer[PageT]:
     """Up to `count_max` messages of all brokers, from a cursor on. Raises TroveError."""
     digest = query_digest(*query.identity, query.broker)
     places = decode_cursor(cursor, digest) if cursor else {}
     sources = [
         _BrokerSource(name, connection, query, places.get(name, Place(page_size=count_max)))
-        for name, connection in _connections_to_ask(links, query.topic, query.broker, places).items()
+        for name, connection in _connections_to_ask(pool, query.topic, query.broker, places).items()
     ]
     messages = await _merged(sources, count_max, query.newest_first)
     missing = [source.missing for source in sources]
@@ -202,16 +202,15 @@ async def _merged(
 
 
 def _connections_to_ask(
-    links: Links, topic: str, broker: str | None, begun: Collection[str]
+    pool: ConnectionPool, topic: str, broker: str | None, begun: Collection[str]
 ) -> dict[str, Connection | None]:
     """By name, in its order: each broker of the topic in the routes, each where an answer had begun, and each
     that was lost while this client watched. None where no route leads there."""
-    live = {info.name: info for info in links.routes.brokers_of(topic, broker)}
-    live |= {info.name: info for info in links.routes.brokers() if info.name in begun}
-    lost = links.routes.lost_brokers_of(topic) if broker is None else []
+    live = {info.name: info for info in pool.routes.brokers_of(topic, broker)}
+    live |= {info.name: info for info in pool.routes.brokers() if info.name in begun}
+    lost = pool.routes.lost_brokers_of(topic) if broker is None else []
     return {
-        name: links.connection(live[name]) if name in live else None
-        for name in sorted({*live, *begun, *lost})
+        name: pool.connection(live[name]) if name in live else None for name in sorted({*live, *begun, *lost})
     }
 
 

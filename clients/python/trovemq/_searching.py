@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._queries import MESSAGES_MAX, TIME_MAX
 from trovemq._query_cursor import Place
 from trovemq._query_merge import MergedQuery, all_messages, merged_answer
@@ -21,8 +21,8 @@ DEPTH_MAX = 8
 class Searches:
     """The client's searches; documented at `Client`."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     async def search(
         self, question: SearchQuestion, count_max: int, cursor: str | None, broker: str | None, explain: bool
@@ -36,12 +36,12 @@ class Searches:
                 question,
                 messages_max=place.page_size,
                 cursor=place.cursor,
-                timeout_ms=self._links.options.call_timeout_ms,
+                timeout_ms=self._pool.options.call_timeout_ms,
                 explain=explain,
             )
 
         query = MergedQuery(question.topic, broker, ("search", repr(question)), ask, question.newest_first)
-        found = await merged_answer(self._links, query, count_max, cursor)
+        found = await merged_answer(self._pool, query, count_max, cursor)
         pages = [page for pages in found.answers for page in pages]
         last = [pages[-1] for pages in found.answers if pages]
         return SearchAnswer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._routes import Slot
 from trovemq.model import BrokerInfo
 from trovemq_proto.records.hashes import group_queue
@@ -17,18 +17,18 @@ class SlotChooser:
     """Chooses among the queues of one topic.
 
     Args:
-        links: Routes, and which brokers could not be reached a moment ago.
+        pool: Routes, and which brokers could not be reached a moment ago.
         topic: The topic.
     """
 
-    def __init__(self, links: Links, topic: str) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, topic: str) -> None:
+        self._pool = pool
         self.topic = topic
         self._turn = random.randrange(1 << 16)  # noqa: S311  many producers shall not begin at one queue
 
     def next(self) -> Slot:
         """The next queue in turn; those of brokers that cannot be reached are passed over."""
-        slots = self._links.routes.slots(self.topic) or (UNKNOWN,)
+        slots = self._pool.routes.slots(self.topic) or (UNKNOWN,)
         self._turn += 1
         for i in range(len(slots)):
             slot = slots[(self._turn + i) % len(slots)]
@@ -40,29 +40,29 @@ class SlotChooser:
     def of_key(self, ordering_key: str) -> Slot:
         """The queue of an ordering key or message group: the same one as long as the topic's queues stay the
         same, and the one that a broker chooses for a RocketMQ client's message group."""
-        slots = self._links.routes.slots(self.topic) or (UNKNOWN,)
+        slots = self._pool.routes.slots(self.topic) or (UNKNOWN,)
         return slots[group_queue(ordering_key, len(slots))]
 
     def of_queue(self, queue_id: int, broker: str | None) -> Slot:
         """That queue. Raises TroveError BROKER_AMBIGUOUS, BROKER_NOT_FOUND."""
-        known = self._links.routes.queue_brokers(self.topic, queue_id)
+        known = self._pool.routes.queue_brokers(self.topic, queue_id)
         if broker is None and len(known) == 1:
             return Slot(known[0], queue_id)
-        return Slot(self._links.routes.broker_of_queue(self.topic, queue_id, broker).name, queue_id)
+        return Slot(self._pool.routes.broker_of_queue(self.topic, queue_id, broker).name, queue_id)
 
     def of_broker(self, broker: str) -> Slot:
         """The next queue in turn of one broker. Raises TroveError BROKER_NOT_FOUND."""
-        self._links.routes.broker(broker)
-        slots = [slot for slot in self._links.routes.slots(self.topic) if slot.broker == broker]
+        self._pool.routes.broker(broker)
+        slots = [slot for slot in self._pool.routes.slots(self.topic) if slot.broker == broker]
         self._turn += 1
         return slots[self._turn % len(slots)] if slots else Slot(broker, 0)
 
     def broker(self, slot: Slot) -> BrokerInfo:
         """The live broker of a slot; any where no route has the topic. Raises TroveError BROKER_NOT_FOUND."""
         if slot.broker == "":
-            return self._links.routes.brokers()[0]
-        return self._links.routes.broker(slot.broker)
+            return self._pool.routes.brokers()[0]
+        return self._pool.routes.broker(slot.broker)
 
     def _healthy(self, slot: Slot) -> bool:
-        broker = self._links.routes.find(slot.broker)
-        return broker is not None and not self._links.suspect(broker)
+        broker = self._pool.routes.find(slot.broker)
+        return broker is not None and not self._pool.suspect(broker)

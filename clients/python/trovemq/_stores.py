@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._wire.stores import StoreCalls
 from trovemq.model import BrokerInfo
 from trovemq.store_model import BackupProgress, ScrubProgress
@@ -19,8 +19,8 @@ RATE_MAX: Final = 1 << 40
 class Stores:
     """Administration of brokers' stores; `Client.admin.store`. To stop a call, close its generator."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     async def scrub(
         self, *, broker: str | None = None, bytes_per_second: int | None = None
@@ -38,7 +38,7 @@ class Stores:
             TroveError: LIMIT_EXCEEDED where one is running, REQUEST_ILLEGAL, BROKER_NOT_FOUND, …
         """
         rate = _checked_rate(bytes_per_second)
-        for info in self._links.routes.brokers(broker):
+        for info in self._pool.routes.brokers(broker):
             async with aclosing(self._calls(info).scrub(rate)) as steps:
                 async for progress in steps:
                     yield progress
@@ -66,7 +66,7 @@ class Stores:
             TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (the directory), LIMIT_EXCEEDED, DISK_FULL, …
         """
         rate = _checked_rate(bytes_per_second)
-        brokers = self._links.routes.brokers(broker)
+        brokers = self._pool.routes.brokers(broker)
         if len(brokers) > 1:
             names = ", ".join(info.name for info in brokers)
             raise TroveError(errors.BROKER_AMBIGUOUS, f"name one of {names}: a backup is of one store")
@@ -75,7 +75,7 @@ class Stores:
                 yield progress
 
     def _calls(self, info: BrokerInfo) -> StoreCalls:
-        return StoreCalls(self._links.connection(info), info.name)
+        return StoreCalls(self._pool.connection(info), info.name)
 
 
 def _checked_rate(bytes_per_second: int | None) -> int:

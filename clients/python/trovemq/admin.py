@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from trovemq._connections import ConnectionPool
 from trovemq._groups import Groups, reset_target
-from trovemq._links import Links
 from trovemq._queries import present
 from trovemq._stores import Stores
 from trovemq._wire.connection import Connection
@@ -26,10 +26,10 @@ class Admin:
     stays done. Cancelling gives up waiting; a change may still be made.
     """
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
-        self.groups = Groups(links)
-        self.store = Stores(links)
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self.groups = Groups(pool)
+        self.store = Stores(pool)
 
     # --- topics ---------------------------------------------------------------------------------------
 
@@ -63,8 +63,8 @@ class Admin:
                 REQUEST_ILLEGAL, …
         """
         _check_queue_count(queue_count)
-        brokers = self._links.routes.brokers(broker)
-        connections = [self._links.connection(info) for info in brokers]
+        brokers = self._pool.routes.brokers(broker)
+        connections = [self._pool.connection(info) for info in brokers]
 
         async def create(connection: Connection) -> TopicDescription:
             try:
@@ -76,7 +76,7 @@ class Admin:
 
         calls = [create(connection) for connection in connections]
         created = await present(calls, ())
-        await self._seen(lambda: all(self._links.routes.has_topic(name, info.name) for info in brokers))
+        await self._seen(lambda: all(self._pool.routes.has_topic(name, info.name) for info in brokers))
         return created
 
     async def alter_topic(
@@ -97,7 +97,7 @@ class Admin:
         """
         if queue_count is not None:
             _check_queue_count(queue_count)
-        connections = [self._links.connection(info) for info in self._links.routes.brokers_of(name, broker)]
+        connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
         calls = [
             c.alter_topic(name, queue_count or 0, message_type or "", options or {}) for c in connections
         ]
@@ -107,7 +107,7 @@ class Admin:
 
     async def describe_topic(self, name: str, broker: str | None = None) -> list[TopicDescription]:
         """The topic with its queues, on every broker that has it. Raises TroveError TOPIC_NOT_FOUND."""
-        connections = [self._links.connection(info) for info in self._links.routes.brokers_of(name, broker)]
+        connections = [self._pool.connection(info) for info in self._pool.routes.brokers_of(name, broker)]
         return await present([c.describe_topic(name) for c in connections], (errors.TOPIC_NOT_FOUND,))
 
     async def next_sequences(self, topic: str, producer_id: str, broker: str | None = None) -> dict[str, int]:
@@ -117,8 +117,8 @@ class Admin:
             TroveError: TOPIC_NOT_FOUND, PRODUCER_SEQUENCE_ILLEGAL, REQUEST_ILLEGAL (the topic has no option
                 deduplicate), INDEX_DISABLED.
         """
-        brokers = self._links.routes.brokers_of(topic, broker)
-        calls = [self._links.connection(info).next_sequence(topic, producer_id) for info in brokers]
+        brokers = self._pool.routes.brokers_of(topic, broker)
+        calls = [self._pool.connection(info).next_sequence(topic, producer_id) for info in brokers]
         found = await present(calls, ())
         return {info.name: number for info, number in zip(brokers, found, strict=True)}
 
@@ -126,7 +126,7 @@ class Admin:
         self, include_system: bool = False, broker: str | None = None
     ) -> list[TopicDescription]:
         """Every topic of every broker, without queues; a topic on two brokers is there twice."""
-        connections = [self._links.connection(info) for info in self._links.routes.brokers(broker)]
+        connections = [self._pool.connection(info) for info in self._pool.routes.brokers(broker)]
         lists = await present([c.list_topics(include_system) for c in connections], ())
         return [topic for topics in lists for topic in topics]
 
@@ -139,23 +139,23 @@ class Admin:
         Raises:
             TroveError: TOPIC_NOT_FOUND where no broker has it.
         """
-        brokers = self._links.routes.brokers_of(name, broker)
+        brokers = self._pool.routes.brokers_of(name, broker)
         calls = [self._delete_on(info, name) for info in brokers]
         deleted = dict(await present(calls, (errors.TOPIC_NOT_FOUND,)))
-        await self._seen(lambda: not any(self._links.routes.has_topic(name, info) for info in deleted))
+        await self._seen(lambda: not any(self._pool.routes.has_topic(name, info) for info in deleted))
         return deleted
 
     async def _delete_on(self, broker: BrokerInfo, name: str) -> tuple[str, int]:
-        return broker.name, await self._links.connection(broker).delete_topic(name)
+        return broker.name, await self._pool.connection(broker).delete_topic(name)
 
     def _has_queues(self, topic: TopicDescription) -> bool:
-        route = self._links.routes.state.broker(topic.broker)
+        route = self._pool.routes.state.broker(topic.broker)
         entry = route.topic(topic.topic) if route is not None else None
         return entry is not None and entry.queue_count == topic.queue_count
 
     async def _seen(self, condition: Callable[[], bool]) -> None:
         """The change is made; that the routes tell it late is no error."""
-        await self._links.routes.wait_until(condition, ROUTE_WAIT_SECONDS)
+        await self._pool.routes.wait_until(condition, ROUTE_WAIT_SECONDS)
 
     # --- group offsets --------------------------------------------------------------------------------
 
@@ -163,15 +163,15 @@ class Admin:
         self, group: str, topic: str, queue_id: int, offset: int, broker: str | None = None
     ) -> None:
         """Stores the next offset that a group will consume of a queue; durable on return."""
-        info = self._links.routes.broker_of_queue(topic, queue_id, broker)
-        await self._links.connection(info).commit_offset(group, topic, queue_id, offset)
+        info = self._pool.routes.broker_of_queue(topic, queue_id, broker)
+        await self._pool.connection(info).commit_offset(group, topic, queue_id, offset)
 
     async def get_offset(
         self, group: str, topic: str, queue_id: int, broker: str | None = None
     ) -> int | None:
         """The next offset that the group will consume of a queue; None where it has none."""
-        info = self._links.routes.broker_of_queue(topic, queue_id, broker)
-        return await self._links.connection(info).get_offset(group, topic, queue_id)
+        info = self._pool.routes.broker_of_queue(topic, queue_id, broker)
+        return await self._pool.connection(info).get_offset(group, topic, queue_id)
 
     async def reset_offset(
         self,
@@ -202,11 +202,11 @@ class Admin:
         """
         target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
         if queue_id is None:
-            brokers = self._links.routes.brokers_of(topic, broker)
+            brokers = self._pool.routes.brokers_of(topic, broker)
         else:
-            brokers = [self._links.routes.broker_of_queue(topic, queue_id, broker)]
+            brokers = [self._pool.routes.broker_of_queue(topic, queue_id, broker)]
         calls = [
-            self._links.connection(info).reset_offset(group, topic, queue_id, target, info.name)
+            self._pool.connection(info).reset_offset(group, topic, queue_id, target, info.name)
             for info in brokers
         ]
         lists = await present(calls, (errors.TOPIC_NOT_FOUND,))
@@ -216,13 +216,13 @@ class Admin:
 
     async def statistics(self, broker: str | None = None) -> list[BrokerStatistics]:
         """Each broker's counters."""
-        connections = [self._links.connection(info) for info in self._links.routes.brokers(broker)]
+        connections = [self._pool.connection(info) for info in self._pool.routes.brokers(broker)]
         return await present([c.statistics() for c in connections], ())
 
     async def cluster(self) -> ClusterState:
         """The live brokers with their topics, asked for now."""
-        await self._links.refresh()
-        return self._links.routes.state
+        await self._pool.refresh()
+        return self._pool.routes.state
 
 
 def _check_queue_count(queue_count: int) -> None:

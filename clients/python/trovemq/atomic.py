@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._outgoing import RECORD_OVERHEAD, RecordForm, property_block
 from trovemq._routes import Slot
 from trovemq._wire import transactions as wire
@@ -90,12 +90,12 @@ class AtomicTransaction:
         receipt: What was committed; None before.
     """
 
-    def __init__(self, links: Links, *, broker: str | None, timeout_ms: int | None) -> None:
+    def __init__(self, pool: ConnectionPool, *, broker: str | None, timeout_ms: int | None) -> None:
         if timeout_ms is not None and timeout_ms < 1:
             raise TroveError(errors.REQUEST_ILLEGAL, f"timeout_ms={timeout_ms} is not positive")
         self.transaction_id = uuid.uuid4().hex
         self.receipt: CommitReceipt | None = None
-        self._links = links
+        self._pool = pool
         self._timeout_ms = timeout_ms
         self._pinned: dict[str, str] = {}  # broker -> what needs it
         if broker is not None:
@@ -107,7 +107,7 @@ class AtomicTransaction:
         self._opened = self._began = asyncio.get_running_loop().time()
 
     async def __aenter__(self) -> Self:
-        self._links.check_open()
+        self._pool.check_open()
         return self
 
     async def __aexit__(
@@ -262,7 +262,7 @@ class AtomicTransaction:
             text = f"the transaction was open for {self._age_ms():.0f} ms; its time-out is {self._timeout_ms}"
             raise TroveError(errors.TRANSACTION_TIMED_OUT, text)
         broker, places = await self._placed()
-        loop, options = asyncio.get_running_loop(), self._links.options
+        loop, options = asyncio.get_running_loop(), self._pool.options
         self._began = loop.time()
         deadline, failures, in_doubt = self._began + options.delivery_timeout_ms / 1000, 0, False
         while True:
@@ -274,7 +274,7 @@ class AtomicTransaction:
                 failures += 1
                 delay = options.backoff.seconds(failures)
                 again = error.retriable or _may_be_stored(error)
-                if again and loop.time() + delay <= deadline and not self._links.closed:
+                if again and loop.time() + delay <= deadline and not self._pool.closed:
                     await asyncio.sleep(delay)
                     continue
                 fields = {**error.fields, "transaction_id": self.transaction_id}
@@ -286,7 +286,7 @@ class AtomicTransaction:
         return (asyncio.get_running_loop().time() - self._opened) * 1000
 
     async def _try_once(self, broker: BrokerInfo, places: list[Slot], *, ask_first: bool) -> wire.CommitReply:
-        connection = self._links.connection(broker)
+        connection = self._pool.connection(broker)
         if ask_first:  # the answer of an earlier try was lost, perhaps
             try:
                 return await wire.get_transaction(connection, self.transaction_id)
@@ -295,7 +295,7 @@ class AtomicTransaction:
                     raise
         form = RecordForm.of(broker, connection.address)
         frames = self._frames(places, form, broker.batch_size_max)
-        timeout_ms = max(self._links.options.call_timeout_ms, self._timeout_ms or 0, COMMIT_TIMEOUT_MS_MIN)
+        timeout_ms = max(self._pool.options.call_timeout_ms, self._timeout_ms or 0, COMMIT_TIMEOUT_MS_MIN)
         return await wire.transact(connection, frames, timeout_ms)
 
     def _may_be_forgotten(self, error: TroveError) -> bool:
@@ -383,10 +383,10 @@ class AtomicTransaction:
 
     async def _placed(self) -> tuple[BrokerInfo, list[Slot]]:
         """The broker that has everything, and a queue of it for each message."""
-        routes = self._links.routes
+        routes = self._pool.routes
         topics = list(dict.fromkeys(message.topic for message in self._messages))
         if not all(routes.slots(topic) for topic in topics):
-            await self._links.refresh()
+            await self._pool.refresh()
         for message in self._messages:
             if message.ordering_key is not None and (slots := routes.slots(message.topic)):
                 slot = slots[group_queue(message.ordering_key, len(slots))]
@@ -396,7 +396,7 @@ class AtomicTransaction:
         return broker, [self._slot(message, broker.name, turns[message.topic]) for message in self._messages]
 
     def _chosen(self, topics: Sequence[str]) -> BrokerInfo:
-        routes = self._links.routes
+        routes = self._pool.routes
         names = [broker.name for broker in routes.brokers()]
         if self._pinned:
             names = [routes.broker(next(iter(self._pinned))).name]
@@ -414,13 +414,13 @@ class AtomicTransaction:
             brokers = ", ".join(sorted({name for names in having.values() for name in names}))
             text = f"no broker has all topics of the transaction: {where}{pinned}"
             raise TroveError(errors.TRANSACTION_BROKERS, text, brokers=brokers)
-        healthy = [name for name in common if not self._links.suspect(routes.broker(name))]
+        healthy = [name for name in common if not self._pool.suspect(routes.broker(name))]
         return routes.broker(random.choice(healthy or common))  # noqa: S311  no secret
 
     def _slot(self, message: _Outgoing, broker: str, turn: int) -> Slot:
         if message.queue_id is not None:
             return Slot(broker, message.queue_id)
-        slots = self._links.routes.slots(message.topic)
+        slots = self._pool.routes.slots(message.topic)
         if message.ordering_key is not None:
             return slots[group_queue(message.ordering_key, len(slots))]
         own = [slot for slot in slots if slot.broker == broker]

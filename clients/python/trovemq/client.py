@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
 from trovemq._arguments import check_text
+from trovemq._connections import ConnectionPool, parse_servers
 from trovemq._fetch_plan import NO_END
-from trovemq._links import Links, parse_servers
 from trovemq._lookups import Lookups
-from trovemq._numbering import Numbering
 from trovemq._puller import Puller, PullRequest
+from trovemq._sequences import SequenceAssigner
 from trovemq.admin import Admin
 from trovemq.fetched import Buffer, FetchedBatch
 from trovemq.options import ClientOptions
@@ -73,13 +73,13 @@ class Connecting:
 
     async def _open(self) -> Client:
         keep_freed_memory()
-        links = Links(self._servers, self._options)
+        pool = ConnectionPool(self._servers, self._options)
         try:
-            await links.open(self._wait_ms)
+            await pool.open(self._wait_ms)
         except BaseException:
-            await links.close()
+            await pool.close()
             raise
-        return Client(links)
+        return Client(pool)
 
     async def __aenter__(self) -> Client:
         self._client = await self._open()
@@ -97,12 +97,12 @@ class Client(Lookups):
         admin: Topics, group offsets, statistics.
     """
 
-    def __init__(self, links: Links) -> None:
-        super().__init__(links)
+    def __init__(self, pool: ConnectionPool) -> None:
+        super().__init__(pool)
         self._producers: OrderedDict[str, Producer] = OrderedDict()  # those of `send`
         self._all_producers: WeakSet[Producer] = WeakSet()
         self._subscriptions: set[Subscription] = set()  # those that are open
-        self.admin = Admin(links)
+        self.admin = Admin(pool)
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,7 +120,7 @@ class Client(Lookups):
         finally:
             for producer in list(self._all_producers):
                 await producer.abort()
-            await self._links.close()
+            await self._pool.close()
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Client(Lookups):
         """
         from trovemq.atomic import AtomicTransaction
 
-        return AtomicTransaction(self._links, broker=broker, timeout_ms=timeout_ms)
+        return AtomicTransaction(self._pool, broker=broker, timeout_ms=timeout_ms)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Cancels a delayed message before its time: nobody will see it.
@@ -195,7 +195,7 @@ class Client(Lookups):
         """
         from trovemq._rocketmq.recalling import recall
 
-        return await recall(self._links, topic, recall_handle)
+        return await recall(self._pool, topic, recall_handle)
 
     def _producer_of(self, topic: str) -> Producer:
         producer = self._producers.get(topic)
@@ -206,7 +206,7 @@ class Client(Lookups):
         return producer
 
     def _drop_idle_producer(self) -> None:
-        limit = self._links.options.producers_max
+        limit = self._pool.options.producers_max
         if len(self._producers) < limit:
             return
         idle = next((topic for topic, p in self._producers.items() if not p.in_flight_bytes), None)
@@ -249,16 +249,18 @@ class Client(Lookups):
         Raises:
             TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL.
         """
-        self._links.check_open()
+        self._pool.check_open()
         producer = Producer(
-            self._links,
+            self._pool,
             _recordable(topic),
             linger_ms=linger_ms,
             batch_bytes_max=batch_bytes_max,
             in_flight_bytes_max=in_flight_bytes_max,
             retry_in_doubt=retry_in_doubt,
             checker=checker,
-            numbering=Numbering(producer_id) if idempotent or producer_id is not None else None,
+            sequence_assigner=SequenceAssigner(producer_id)
+            if idempotent or producer_id is not None
+            else None,
         )
         self._all_producers.add(producer)
         return producer
@@ -329,7 +331,7 @@ class Client(Lookups):
             broadcast=broadcast,
             start=start,
         )
-        return Subscription(self._links, topic, group, options, self._subscriptions)
+        return Subscription(self._pool, topic, group, options, self._subscriptions)
 
     async def consume(
         self,
@@ -463,7 +465,7 @@ class Client(Lookups):
             end=NO_END if end is None else end,
             messages_max=messages_max,
         )
-        async with aclosing(Puller(self._links, request).batches()) as batches:
+        async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:
                 yield batch
 

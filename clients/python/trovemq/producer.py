@@ -17,10 +17,9 @@ import numpy as np
 
 from trovemq._arguments import check_number, check_optional_text
 from trovemq._columns import columns_of, split_columns
+from trovemq._connections import ConnectionPool
 from trovemq._delivery import Delivery
-from trovemq._links import Links
-from trovemq._numbering import OVERHEAD as NUMBER_OVERHEAD
-from trovemq._numbering import Numbering
+from trovemq._in_flight import InFlightLimiter
 from trovemq._outgoing import (
     RECORD_OVERHEAD,
     Batch,
@@ -30,8 +29,9 @@ from trovemq._outgoing import (
     SingleMessages,
     property_block,
 )
-from trovemq._room import Room
 from trovemq._routes import Slot
+from trovemq._sequences import OVERHEAD as NUMBER_OVERHEAD
+from trovemq._sequences import SequenceAssigner
 from trovemq._slots import SlotChooser
 from trovemq.fetched import Buffer
 from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
@@ -41,7 +41,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records.internal_properties import Writer
 
 if TYPE_CHECKING:  # imported when they are first needed: most producers speak the native protocol only
-    from trovemq._rocketmq.sending import LateMessages
+    from trovemq._rocketmq.sending import DelayedSender
     from trovemq.transaction import Checker, Transaction
 
 
@@ -69,7 +69,7 @@ class Producer:
 
     def __init__(
         self,
-        links: Links,
+        pool: ConnectionPool,
         topic: str,
         *,
         linger_ms: float = 0.0,
@@ -77,24 +77,24 @@ class Producer:
         in_flight_bytes_max: int = 64 << 20,
         retry_in_doubt: bool = False,
         checker: Checker | None = None,
-        numbering: Numbering | None = None,
+        sequence_assigner: SequenceAssigner | None = None,
     ) -> None:
         self.topic = topic
-        self._numbering = numbering
-        retry_in_doubt = retry_in_doubt or numbering is not None
-        self._links = links
+        self._sequence_assigner = sequence_assigner
+        retry_in_doubt = retry_in_doubt or sequence_assigner is not None
+        self._pool = pool
         self._linger_seconds = linger_ms / 1000
         self._batch_bytes_max = batch_bytes_max
-        self._room = Room(in_flight_bytes_max)
-        self._chooser = SlotChooser(links, topic)
+        self._in_flight = InFlightLimiter(in_flight_bytes_max)
+        self._chooser = SlotChooser(pool, topic)
         self._open: dict[_OpenKey, SingleMessages] = {}
         self._delivery = Delivery(
-            links, self._chooser, self._room, self._close_to_more, retry_in_doubt=retry_in_doubt
+            pool, self._chooser, self._in_flight, self._close_to_more, retry_in_doubt=retry_in_doubt
         )
         self._closed = False
         self._retry_in_doubt = retry_in_doubt
         self._checker = checker
-        self._known_late: LateMessages | None = None
+        self._known_delayed_sender: DelayedSender | None = None
 
     # --- single messages ------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Producer:
                 DISK_FULL, …), or BROKER_UNREACHABLE or REQUEST_TIMEOUT; the field
                 in_doubt is then `true` where the message may have been stored.
         """
-        if not self._links.routes.slots(self.topic):
+        if not self._pool.routes.slots(self.topic):
             await self._learn_topic()
         if deliver_at is not None or deliver_after is not None:
             self._check_open(body)
@@ -156,7 +156,7 @@ class Producer:
                 )
                 raise TroveError(errors.REQUEST_ILLEGAL, text)
             self._check_body(None if broker is None else self._chooser.of_broker(broker), len(body))
-            return await self._late().send_delayed(
+            return await self._delayed_sender().send_delayed(
                 body,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
@@ -171,10 +171,10 @@ class Producer:
         message = self._prepare(
             body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
         )
-        if self._room.has(message.size):
-            self._room.take(message.size)
+        if self._in_flight.has(message.size):
+            self._in_flight.take(message.size)
         else:
-            await self._room.enter(message.size)
+            await self._in_flight.enter(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
         return await waiter
@@ -190,7 +190,7 @@ class Producer:
                 ready()` before), and what is wrong with the arguments.
         """
         message = self._prepare(body, **arguments)
-        self._room.take(message.size)
+        self._in_flight.take(message.size)
         waiter: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._enqueue(message, waiter)
         return waiter
@@ -201,7 +201,7 @@ class Producer:
         Arguments and errors as `send_nowait`; what the broker refuses is only counted by the broker.
         """
         message = self._prepare(body, **arguments)
-        self._room.take(message.size)
+        self._in_flight.take(message.size)
         self._enqueue(message, None)
 
     # --- columns --------------------------------------------------------------------------------------
@@ -249,12 +249,12 @@ class Producer:
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, max(map(len, bodies)))
         columns = columns_of(bodies, keys, tags, properties, unique_keys, priority)
-        if self._numbering is not None:
+        if self._sequence_assigner is not None:
             columns = replace(columns, size=columns.size + NUMBER_OVERHEAD * len(bodies))
         destination = self._destination(slot, ordering_key is not None)
         batches = []
         for part in split_columns(columns, self._frame_bytes_max(destination.slot)):
-            await self._room.enter(part.size)
+            await self._in_flight.enter(part.size)
             batches.append(self._submit_columns(part, destination))
         if len(batches) == 1:
             return BatchReceipt((await batches[0].receipt,))
@@ -262,7 +262,7 @@ class Producer:
 
     def _submit_columns(self, columns: Columns, destination: Destination) -> ColumnBatch:
         batch = ColumnBatch(self.topic, self._delivery, destination, self._deadline(), columns)
-        batch.numbering = self._numbering
+        batch.sequence_assigner = self._sequence_assigner
         self._delivery.submit(batch)
         return batch
 
@@ -277,28 +277,28 @@ class Producer:
             check_after_ms: How long the broker waits before it asks, at most an hour; None: its own time.
         """
         self._check_open(b"")
-        return self._late().transaction(check_after_ms)
+        return self._delayed_sender().transaction(check_after_ms)
 
-    def _late(self) -> LateMessages:
-        from trovemq._rocketmq.sending import LateMessages
+    def _delayed_sender(self) -> DelayedSender:
+        from trovemq._rocketmq.sending import DelayedSender
 
-        if self._known_late is None:
-            self._known_late = LateMessages(
-                self._links, self.topic, self._chooser, self._room, self._retry_in_doubt, self._checker
+        if self._known_delayed_sender is None:
+            self._known_delayed_sender = DelayedSender(
+                self._pool, self.topic, self._chooser, self._in_flight, self._retry_in_doubt, self._checker
             )
-        return self._known_late
+        return self._known_delayed_sender
 
     # --- the producer as a whole ----------------------------------------------------------------------
 
     @property
     def producer_id(self) -> str | None:
         """The id under which its messages are numbered; None where they are not."""
-        return None if self._numbering is None else self._numbering.producer_id
+        return None if self._sequence_assigner is None else self._sequence_assigner.producer_id
 
     @property
     def in_flight_bytes(self) -> int:
         """Bytes that are sent or waiting and not yet acknowledged."""
-        return self._room.used
+        return self._in_flight.used
 
     @property
     def one_way_dropped(self) -> int:
@@ -307,7 +307,7 @@ class Producer:
 
     async def ready(self, size: int = 1) -> None:
         """Waits until `size` more bytes may be in flight, so that `send_nowait` succeeds."""
-        await self._room.wait(size + RECORD_OVERHEAD)
+        await self._in_flight.wait(size + RECORD_OVERHEAD)
 
     async def flush(self) -> None:
         """Sends what lingers and waits until everything sent so far is acknowledged or has failed.
@@ -317,15 +317,15 @@ class Producer:
         for batch in list(self._open.values()):
             self._release(batch)
         await self._delivery.drained()
-        if self._known_late is not None:
-            await self._known_late.drained()
+        if self._known_delayed_sender is not None:
+            await self._known_delayed_sender.drained()
 
     async def close(self) -> None:
         """Flushes; nothing can be sent afterwards."""
         self._closed = True
         await self.flush()
-        if self._known_late is not None:
-            await self._known_late.close()
+        if self._known_delayed_sender is not None:
+            await self._known_delayed_sender.close()
 
     async def abort(self) -> None:
         """Gives up everything that is not acknowledged: its futures fail with CLIENT_CLOSED."""
@@ -333,13 +333,13 @@ class Producer:
         for batch in list(self._open.values()):
             self._release(batch)
         await self._delivery.close(_closed())
-        if self._known_late is not None:
-            await self._known_late.close()
+        if self._known_delayed_sender is not None:
+            await self._known_delayed_sender.close()
 
     async def __aenter__(self) -> Self:
         await self._learn_topic()
         if self._checker is not None:  # from now on the brokers can ask
-            await self._late().transactions.enter()
+            await self._delayed_sender().transactions.enter()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -361,13 +361,13 @@ class Producer:
         priority: int | None = None,
     ) -> _Prepared:
         self._check_open(body)
-        writer = Writer.SDK if self._numbering is None else Writer.USER
+        writer = Writer.SDK if self._sequence_assigner is None else Writer.USER
         unique_key, block = property_block(keys, tag, properties, unique_key, message_group, priority, writer)
         ordering_key = message_group if ordering_key is None else ordering_key
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, len(body))
         size = len(body) + len(block) + RECORD_OVERHEAD
-        if self._numbering is not None:
+        if self._sequence_assigner is not None:
             size += NUMBER_OVERHEAD
         return _Prepared(bytes(body), block, unique_key, slot, ordering_key is not None, size)
 
@@ -404,7 +404,7 @@ class Producer:
         slot, ordered, one_way = key
         destination = self._destination(slot, ordered)
         batch = SingleMessages(self.topic, self._delivery, destination, self._deadline(), one_way)
-        batch.numbering = self._numbering
+        batch.sequence_assigner = self._sequence_assigner
         batch.size_max = min(self._batch_bytes_max, self._frame_bytes_max(destination.slot))
         self._open[key] = batch
         if self._linger_seconds:
@@ -440,19 +440,19 @@ class Producer:
         """Asks once more for a topic that no route names; it may be new."""
         if self._closed:
             raise _closed()
-        if not self._links.routes.slots(self.topic):
-            await self._links.refresh()
+        if not self._pool.routes.slots(self.topic):
+            await self._pool.refresh()
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._links.options.delivery_timeout_ms / 1000
+        return asyncio.get_running_loop().time() + self._pool.options.delivery_timeout_ms / 1000
 
     def _frame_bytes_max(self, slot: Slot) -> int:
-        broker = self._links.routes.find(slot.broker)
+        broker = self._pool.routes.find(slot.broker)
         return broker.batch_size_max if broker is not None else 4 << 20
 
     def _check_body(self, slot: Slot | None, size: int) -> None:
         """By the limit of the slot's broker; by the lowest one where any broker may get the message."""
-        routes = self._links.routes
+        routes = self._pool.routes
         broker = routes.find(slot.broker) if slot is not None else None
         size_max = broker.body_size_max if broker is not None else routes.body_size_max
         if size_max is not None and size > size_max:

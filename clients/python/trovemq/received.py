@@ -29,7 +29,7 @@ class Settlement(Protocol):
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         """To come again after that time at the earliest."""
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Waits while too much is under way."""
 
     @property
@@ -155,7 +155,7 @@ class ReceivedMessage:
         if not self.settled:
             self.settled = True
             self.settlement.acknowledge(self, urgent=False)
-            await self.settlement.room()
+            await self.settlement.wait_for_capacity()
 
     def _settle(self) -> None:
         if self.settled:
@@ -184,7 +184,7 @@ class _NoSettlement:
     async def extend(self, message: ReceivedMessage, duration_ms: int) -> None:
         return
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         return
 
     @property

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from trovemq._arguments import check_optional_text, check_text, check_texts
+from trovemq._connections import ConnectionPool
 from trovemq._filters import check_tag_filter
-from trovemq._links import Links
 from trovemq._rocketmq.broadcast import BroadcastConsumer, Start
 from trovemq._rocketmq.grouped import GroupConsumer, GroupSubscription
 from trovemq._rocketmq.inbox import Inbox
@@ -98,7 +98,12 @@ class Subscription:
     """
 
     def __init__(
-        self, links: Links, topic: str, group: str, options: SubscribeOptions, open_ones: set[Subscription]
+        self,
+        pool: ConnectionPool,
+        topic: str,
+        group: str,
+        options: SubscribeOptions,
+        open_ones: set[Subscription],
     ) -> None:
         options.check()
         check_text("topic", topic, errors.TOPIC_ILLEGAL)
@@ -110,7 +115,7 @@ class Subscription:
         self._consumer: GroupConsumer | BroadcastConsumer
         if options.broadcast:
             self.client_id = ""
-            self._consumer = BroadcastConsumer(links, topic, options.tag_list, options.start, self._inbox)
+            self._consumer = BroadcastConsumer(pool, topic, options.tag_list, options.start, self._inbox)
         else:
             subscription = GroupSubscription(
                 topic=topic,
@@ -120,7 +125,7 @@ class Subscription:
                 handler=options.handler,
             )
             self.client_id = subscription.client_id
-            self._consumer = GroupConsumer(links, subscription, self._inbox)
+            self._consumer = GroupConsumer(pool, subscription, self._inbox)
         self._opened = False
 
     @property

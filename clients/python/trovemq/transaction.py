@@ -14,7 +14,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Protocol, Self, Unpack
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
 from trovemq._rocketmq.messages import received_message
 from trovemq._rocketmq.messaging import MessagingService
@@ -73,17 +73,17 @@ class Transactions:
     this process does not know is asked of the checker.
 
     Args:
-        links: The client's connections.
+        pool: The client's connections.
         topic: The producer's topic.
         checker: The program's own answer for messages of earlier processes, or of other producers.
     """
 
-    def __init__(self, links: Links, topic: str, checker: Checker | None) -> None:
+    def __init__(self, pool: ConnectionPool, topic: str, checker: Checker | None) -> None:
         self.client_id = new_client_id()
-        self._links = links
+        self._pool = pool
         self._checker = checker
         role = Role(client_id=self.client_id, client_type=v2.PRODUCER, publishing=(topic,), check=self._check)
-        self._sessions = Sessions(links, topic, role)
+        self._sessions = Sessions(pool, topic, role)
         self._entering = asyncio.Lock()
         self._entered = False
         self._decisions: OrderedDict[str, TransactionResolution] = OrderedDict()
@@ -111,12 +111,12 @@ class Transactions:
                 broker could not be told (it will ask, and get this answer while this producer lives).
         """
         self._remember(half.transaction_id, resolution)
-        loop, options = asyncio.get_running_loop(), self._links.options
+        loop, options = asyncio.get_running_loop(), self._pool.options
         deadline, failures = loop.time() + options.delivery_timeout_ms / 1000, 0
         while True:
             try:
                 service = MessagingService(
-                    self._links.connection(self._links.routes.broker(half.broker)), self.client_id
+                    self._pool.connection(self._pool.routes.broker(half.broker)), self.client_id
                 )
                 await service.end_transaction(
                     half.topic, half.unique_key, half.transaction_id, _WIRE[resolution], v2.SOURCE_CLIENT
@@ -130,7 +130,7 @@ class Transactions:
                 if not may_pass(error):
                     self._decisions.pop(half.transaction_id, None)
                     raise
-                if loop.time() + delay > deadline or self._links.closed:
+                if loop.time() + delay > deadline or self._pool.closed:
                     text = f"{error.message}; the broker will ask what became of the transaction"
                     raise TroveError(error.spec, text, **{**error.fields, "in_doubt": "true"}) from error
                 await asyncio.sleep(delay)

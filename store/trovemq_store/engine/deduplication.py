@@ -30,8 +30,13 @@ from trovemq_store.engine.append_result import AppendResult, only_duplicates
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.index.trees.producer_sequences import SEQUENCE_MAX, Numbered, check_producer_id, numbers_of
-from trovemq_store.index.trees.producers import Gap, Judged
+from trovemq_store.index.trees.producer_sequences import (
+    SEQUENCE_MAX,
+    SequencedRecord,
+    check_producer_id,
+    numbers_of,
+)
+from trovemq_store.index.trees.producers import DedupResult, Gap
 from trovemq_store.index.trees.store_trees import StoreTrees
 from trovemq_store.index.trees.unique_ids import Known, Place
 from trovemq_store.index.trees.unique_keys import ids_of
@@ -86,12 +91,12 @@ class Deduplication:
             )
         trees = self._judge(topic, len(batch))
         ids, numbered = ids_of(batch), numbers_of(batch)
-        judged = self._judged(trees, topic, window_ms, ids, numbered, now_ms)
+        dedup = self._deduplicate(trees, topic, window_ms, ids, numbered, now_ms)
         kept = list(range(len(ids)))
-        if judged.known or judged.repeats:
-            kept = [index for index in kept if index not in judged.known and index not in judged.repeats]
+        if dedup.known or dedup.repeats:
+            kept = [index for index in kept if index not in dedup.known and index not in dedup.repeats]
             if not kept:
-                return self._answered(topic, ids, judged, None)
+                return self._answered(topic, ids, dedup, None)
             data = bytearray(b"".join(batch.select(kept)))
             batch = RecordBatch.split(data, topic=topic)
         result = self._store.append(
@@ -103,13 +108,13 @@ class Deduplication:
         trees.unique_ids.remember(topic, stored, offsets, result.end)
         if numbered:
             self._remember_numbers(trees, topic, numbered, dict(zip(kept, offsets, strict=True)), result)
-            self._tell_gaps(topic, judged)
-            result = replace(result, gaps=dict(sorted(judged.gaps.items())))
+            self._log_gaps(topic, dedup)
+            result = replace(result, gaps=dict(sorted(dedup.gaps.items())))
         if len(kept) == len(ids):
             return result
-        return self._answered(topic, ids, judged, (result, _places(result, queue_id, kept)))
+        return self._answered(topic, ids, dedup, (result, _places(result, queue_id, kept)))
 
-    def once(
+    def append_if_absent(
         self, topic: str, unique_id: bytes, now_ms: int, write: Callable[[], AppendResult]
     ) -> AppendResult:
         """write() stores one message of that topic and id somewhere; it is not called for a duplicate."""
@@ -119,7 +124,7 @@ class Deduplication:
         trees = self._judge(topic, 1)
         known = self._known(trees, topic, window_ms, [unique_id], now_ms)
         if known:
-            return self._answered(topic, [unique_id], Judged({0: known[unique_id]}), None)
+            return self._answered(topic, [unique_id], DedupResult({0: known[unique_id]}), None)
         result = write()
         trees.unique_ids.remember(topic, [unique_id], [result.physical_offset], result.end)
         return result
@@ -184,47 +189,47 @@ class Deduplication:
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
             return trees.unique_ids.find(topic, window_ms, ids, self._now(now_ms))
 
-    def _judged(
+    def _deduplicate(
         self,
         trees: StoreTrees,
         topic: str,
         window_ms: int,
         ids: list[bytes],
-        numbered: list[Numbered],
+        numbered: list[SequencedRecord],
         now_ms: int,
-    ) -> Judged:
+    ) -> DedupResult:
         """By id first, what that leaves by number."""
         by_id = self._known(trees, topic, window_ms, ids, now_ms)
         known = {index: by_id[each] for index, each in enumerate(ids) if each in by_id} if by_id else {}
         repeats = {index: first for index, first in _repeats(ids).items() if index not in known}
         left = [each for each in numbered if each.record not in known and each.record not in repeats]
         if not left:
-            return Judged(known, repeats)
+            return DedupResult(known, repeats)
         with storage_errors(_UNREAD, errors.UNKNOWN_ERROR):
-            judged = trees.producers.judge(topic, self._now(now_ms) - window_ms, left, ids)
-        judged.known |= known
+            dedup = trees.producers.check(topic, self._now(now_ms) - window_ms, left, ids)
+        dedup.known |= known
         for index, first in repeats.items():  # whose first one may be a duplicate by its number
-            if first in judged.known:
-                judged.known[index] = judged.known[first]
+            if first in dedup.known:
+                dedup.known[index] = dedup.known[first]
             else:
-                judged.repeats[index] = judged.repeats.get(first, first)
-        return judged
+                dedup.repeats[index] = dedup.repeats.get(first, first)
+        return dedup
 
     @staticmethod
     def _remember_numbers(
         trees: StoreTrees,
         topic: str,
-        numbered: list[Numbered],
+        numbered: list[SequencedRecord],
         offsets: Mapping[int, int],
         result: AppendResult,
     ) -> None:
         stored = [(each, offsets[each.record]) for each in numbered if each.record in offsets]
         trees.producers.remember(topic, stored, result.store_timestamp, result.end)
 
-    def _tell_gaps(self, topic: str, judged: Judged) -> None:
-        if judged.filled:
-            self.filled[topic] += judged.filled
-        for gap in judged.gaps.values():
+    def _log_gaps(self, topic: str, dedup: DedupResult) -> None:
+        if dedup.filled:
+            self.filled[topic] += dedup.filled
+        for gap in dedup.gaps.values():
             self.missing[topic] += gap.last - gap.first + 1
             self._on_gap(topic, gap)
 
@@ -232,21 +237,21 @@ class Deduplication:
         self,
         topic: str,
         ids: list[bytes],
-        judged: Judged,
+        dedup: DedupResult,
         stored: tuple[AppendResult, Mapping[int, Place]] | None,
     ) -> AppendResult:
         """What the sender is told."""
         duplicates: dict[int, Place] = {}
         for index, unique_id in enumerate(ids):
-            if index in judged.known:
-                duplicates[index] = judged.known[index].place
-            elif index in judged.repeats:
+            if index in dedup.known:
+                duplicates[index] = dedup.known[index].place
+            elif index in dedup.repeats:
                 assert stored is not None, "the first one was stored"
-                duplicates[index] = stored[1][judged.repeats[index]]
+                duplicates[index] = stored[1][dedup.repeats[index]]
             else:
                 continue
             self.refused(topic, unique_id)
-        synced_at = max((found.end for found in judged.known.values()), default=0)
+        synced_at = max((found.end for found in dedup.known.values()), default=0)
         if stored is None:
             return only_duplicates(duplicates, synced_at, self._store_host)
         result = stored[0]

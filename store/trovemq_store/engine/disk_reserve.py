@@ -14,7 +14,7 @@ from trovemq_store.files.guarded import RESERVE_COUNT, GuardedFileSystem
 from trovemq_store.log.segments import Segments, SpareWork
 
 
-class RoomWork:
+class ReserveRefill:
     """Makes whole what is kept back. `run` may block, and may run in another thread."""
 
     def __init__(self, files: GuardedFileSystem, kept: SpareWork | None) -> None:
@@ -33,7 +33,7 @@ class RoomWork:
             self.failure = self.kept.failure
 
 
-class StoreRoom:
+class DiskReserve:
     """enabled: the setting spare_segment_enable; without it nothing is kept back, and what was kept goes."""
 
     def __init__(self, files: GuardedFileSystem, segments: Segments, *, enabled: bool) -> None:
@@ -70,16 +70,16 @@ class StoreRoom:
                 "broker's own records (spare_segment_enable)",
             )
 
-    def work(self) -> RoomWork | None:
+    def work(self) -> ReserveRefill | None:
         """None where nothing is missing, or nothing is to be kept."""
         if not self._enabled:
             self._files.short = False  # each call tries anew
             return None
         if self._segments.kept_ready and self._files.is_whole():
             return None
-        return RoomWork(self._files, None if self._segments.kept_ready else self._segments.kept_work())
+        return ReserveRefill(self._files, None if self._segments.kept_ready else self._segments.kept_work())
 
-    def finish(self, work: RoomWork) -> None:
+    def finish(self, work: ReserveRefill) -> None:
         """Call on the engine's thread after run(): new messages are refused until it succeeds."""
         if work.kept is not None:
             self._segments.finish_kept(work.kept)

@@ -22,7 +22,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
 from trovemq_store.engine.append_result import AppendResult
-from trovemq_store.engine.disk_reserve import StoreRoom
+from trovemq_store.engine.disk_reserve import DiskReserve
 from trovemq_store.engine.early_removal import NOTHING, EarlyRemoval
 from trovemq_store.engine.opening import (
     ABORT_PATH,
@@ -33,7 +33,7 @@ from trovemq_store.engine.opening import (
     open_store,
 )
 from trovemq_store.engine.reading import StoreReading
-from trovemq_store.engine.store_checkpoint import QueueEnds, StoreMarks
+from trovemq_store.engine.store_checkpoint import QueueEnds, StoreCheckpoint
 from trovemq_store.engine.transaction_run import RunResult, TransactionRun
 from trovemq_store.engine.trim import StoreTrim
 from trovemq_store.files.failures import storage_errors
@@ -72,9 +72,9 @@ class MessageStore(StoreReading):
         self.consume_queues = opened.consume_queues
         self.key_index = opened.key_index
         self.recovery = opened.report
-        self.room = StoreRoom(files, opened.log.segments, enabled=opened.settings.spare_segment_enable)
+        self.reserve = DiskReserve(files, opened.log.segments, enabled=opened.settings.spare_segment_enable)
         """What is kept back for a full disk."""
-        self._marks = StoreMarks(
+        self._checkpoint = StoreCheckpoint(
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
         self.last_store_timestamp = opened.last_store_timestamp
@@ -252,7 +252,7 @@ class MessageStore(StoreReading):
 
     def _place(self, size: int, internal: bool) -> int:
         if not internal:
-            self.room.check()
+            self.reserve.check()
         status, physical_offset = self._log.place(size, internal=internal)
         if status is AppendStatus.END_OF_FILE:
             status, physical_offset = self._log.place(size, internal=internal)
@@ -380,12 +380,12 @@ class MessageStore(StoreReading):
         """Consume queues, now and then the index, and the marks of how far they are, to disk. May block."""
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
         few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
-        self._marks.flush(log_end, timestamp, self._queue_ends(log_end) if few else {}, index=index)
+        self._checkpoint.flush(log_end, timestamp, self._queue_ends(log_end) if few else {}, index=index)
 
     @property
     def marked_offset(self) -> int:
         """A restart scans the log from here, or from further on."""
-        return self._marks.position
+        return self._checkpoint.position
 
     def _window_begin(self, window_ms: int) -> int:
         return self.lowest_offset_at(self.last_store_timestamp - window_ms)
@@ -482,7 +482,7 @@ class MessageStore(StoreReading):
             return  # a consume queue lacks records: stays marked as crashed, the next start completes it
         fault_point("close.before_marks")
         end = self._log.end
-        self._marks.save(end, self.last_store_timestamp, self._queue_ends(end), stopped=True)
+        self._checkpoint.save(end, self.last_store_timestamp, self._queue_ends(end), stopped=True)
         fault_point("close.before_abort_removed")
         self.files.remove(ABORT_PATH)
         fault_point("close.after_abort_removed")

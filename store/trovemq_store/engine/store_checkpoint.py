@@ -26,7 +26,7 @@ QueueEnds = dict[str, dict[int, int]]
 """topic -> queue id -> max queue offset."""
 
 
-class StoreMarks:
+class StoreCheckpoint:
     """Of one open store. `flush` may block, and may run beside appends in another thread."""
 
     def __init__(

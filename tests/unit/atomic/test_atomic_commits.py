@@ -104,7 +104,7 @@ def test_after_a_restart_acknowledgements_and_answers_are_the_same(atomic: Atomi
     answer = again.commits.commit(again.commits.new_run("t"), [], again.now_ms)
     assert replace(answer, repeated=False) == before
     assert again.store.end_offset == atomic.store.end_offset or again.commits.ends.committed("t") == answer
-    again.model.hand_back(again.now_ms)
+    again.model.export_to_rocketmq(again.now_ms)
     again.store.close(again.now_ms)
     third = AtomicStore(again.files, now_ms=again.now_ms, sent=again.sent)
     assert third.check_all_or_none() == {"t"}
@@ -311,7 +311,7 @@ def test_any_transactions_and_restarts_leave_what_a_model_says(
             files = files.after_process_kill()
             atomic = AtomicStore(files, now_ms=atomic.now_ms, sent=atomic.sent)
         if after == "clean stop":
-            atomic.model.hand_back(atomic.now_ms)
+            atomic.model.export_to_rocketmq(atomic.now_ms)
             atomic.store.close(atomic.now_ms)
             atomic = AtomicStore(files, now_ms=atomic.now_ms, sent=atomic.sent)
     flush(atomic.store)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.groups.group_lag import GroupLags
 from broker.groups.lag import lag_steps
 from tests.support.delivery import ROOMY
 from tests.support.engine import NOW_MS, send
-from tests.unit.delivery.test_take_over_of_wheel import store_of_rocketmq
+from tests.unit.delivery.test_rocketmq_import_of_wheel import store_of_rocketmq
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import finished
 from trovemq_store.files.memory import MemoryFileSystem
@@ -28,7 +28,7 @@ class Run:
     def __init__(self, files: MemoryFileSystem, now_ms: int) -> None:
         self.files, self.now_ms = files, now_ms
         self.store = MessageStore.open(files, STORE_SETTINGS, now_ms, process_id=7)
-        self.model = ConsumerModel.open(self.store, files, SETTINGS, now_ms)
+        self.model = ConsumerState.open(self.store, files, SETTINGS, now_ms)
 
     def receive(self) -> list[Delivered]:
         request = ReceiveRequest(group=WORKERS, topic="orders", invisible_ms=30_000, now_ms=self.now_ms)
@@ -61,7 +61,7 @@ class Run:
 
     def restart(self, ms: int = 1_000) -> Run:
         """A clean stop, and a start so much later."""
-        self.model.hand_back(self.now_ms)
+        self.model.export_to_rocketmq(self.now_ms)
         self.store.close(self.now_ms)
         return Run(self.files, self.now_ms + ms)
 

@@ -18,8 +18,8 @@ def test_a_reply_waits_until_the_connection_has_read_earlier_ones() -> None:
     async def scene() -> None:
         replies = ReplyBudget(LIMITS)
         claims = [replies.claim("a", MIB) for _ in range(4)]
-        await asyncio.wait_for(replies.room("b"), 1)
-        waiting = asyncio.create_task(replies.room("a"))
+        await asyncio.wait_for(replies.wait_for_capacity("b"), 1)
+        waiting = asyncio.create_task(replies.wait_for_capacity("a"))
         await fake_loop.turns()
         assert not waiting.done()
         assert claims[0] is not None
@@ -35,7 +35,7 @@ def test_who_never_reads_is_refused_more() -> None:
         replies = ReplyBudget(LIMITS)
         replies.claim("a", 4 * MIB)
         with pytest.raises(TroveError, match="nobody reads"):
-            await replies.room("a")
+            await replies.wait_for_capacity("a")
         assert asyncio.get_running_loop().time() == pytest.approx(5)
         assert (replies.refused_count, replies.budget.waiting_count) == (1, 0)
 
@@ -79,7 +79,7 @@ def test_when_one_reply_was_read_all_that_waited_made_theirs() -> None:
         claims = [replies.claim("a", MIB) for _ in range(4)]
 
         async def make() -> None:
-            await replies.room("a")
+            await replies.wait_for_capacity("a")
             with replies.writing("a", MIB):
                 await asyncio.get_running_loop().create_future()
 

@@ -55,8 +55,8 @@ async def _scenario(sys_flag: int) -> None:
                 outcome = await broker.call(name, [dead.SerializeToString()], CLIENT_METADATA)
                 assert calls.parse(name, outcome.replies[0]).status.code == v2.OK
                 assert store.topics.get("%DLQ%workers") is not None
-                calls.model.carry_before(store.end_offset, clock_ms())
-            calls.model.hand_back(clock_ms())
+                calls.model.reappend_live_records_before(store.end_offset, clock_ms())
+            calls.model.export_to_rocketmq(clock_ms())
             store.close(clock_ms())
 
 

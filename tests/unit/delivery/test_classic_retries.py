@@ -8,11 +8,11 @@ import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery.delivery import Delivery
-from broker.groups.delivery.take_over import take_over
+from broker.groups.delivery.rocketmq_import import import_from_rocketmq
 from broker.groups.filters.filter import parse_filter
 from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
-from tests.unit.delivery.test_take_over import revive_record
+from tests.unit.delivery.test_rocketmq_import import revive_record
 from trovemq_proto.errors import TroveError
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.sources import kind_of
@@ -104,7 +104,7 @@ def test_a_queue_of_others_messages_is_read_no_further_than_the_limit() -> None:
     for body, topic in (("b0", "bills"), ("b1", "bills"), ("b2", "bills"), ("a0", "orders")):
         retry(engine, body, topic)
     assert engine.receive() == []
-    assert len(engine.delivery.pair_table.state("workers", CLASSIC, 0).held) == 2  # type: ignore[union-attr]
+    assert len(engine.delivery.group_topics.state("workers", CLASSIC, 0).held) == 2  # type: ignore[union-attr]
     engine.ack(*engine.receive(topic="bills"), topic="bills")
     assert bodies(engine.receive()) == ["a0"]
 
@@ -173,7 +173,7 @@ def test_at_a_clean_stop_retries_go_on_as_retries_of_their_topic() -> None:
     retry(engine, "a", "orders")
     retry(engine, "b", "bills", times=4)
     (a,) = engine.receive()
-    engine.hand_back()
+    engine.export_to_rocketmq()
     assert engine.committed(topic=CLASSIC) == 2
     (waiting,) = engine.messages(WHEEL_TOPIC)
     assert (waiting.body, waiting.properties["REAL_TOPIC"]) == (b"a", "%RETRY%workers_orders")
@@ -188,7 +188,7 @@ def test_a_retry_of_no_topic_was_lost_to_rocketmq_by_a_clean_stop(topic: str) ->
     engine = with_bills()
     retry(engine, "nobody's", topic)
     assert engine.receive() == []
-    engine.hand_back()
+    engine.export_to_rocketmq()
     assert [one.body for one in engine.messages(CLASSIC)] == [b"nobody's", b"nobody's"]
     assert engine.committed(topic=CLASSIC) == 1, "the copy is for RocketMQ's consumers"
     assert engine.store.topics.get(f"%RETRY%workers_{topic}") is None
@@ -242,6 +242,6 @@ def test_a_check_point_of_a_classic_retry_is_of_the_topic_that_it_names() -> Non
     retry(engine, "b", "bills", times=2)
     engine.store.offsets.commit("workers", CLASSIC, 0, 1)
     revive_record(engine, "ck", t=CLASSIC, n=1, it=500)
-    take_over(engine.delivery, engine.store, engine.files, (), engine.now_ms)
+    import_from_rocketmq(engine.delivery, engine.store, engine.files, (), engine.now_ms)
     (again,) = engine.receive(topic="bills")
     assert (bodies([again]), again.attempt) == (["b"], 4)

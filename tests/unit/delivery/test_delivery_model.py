@@ -119,7 +119,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def _was_packed(self, group: str) -> bool:
         """Leases that begin in a receive may pack others that have ended: the next receive has these."""
-        states = self.engine.delivery.pair_table.states()
+        states = self.engine.delivery.group_topics.states()
         return any(state.open.packed.count for state in states if state.group == group)
 
     def _available(self, group: str) -> list[tuple[int, int]]:

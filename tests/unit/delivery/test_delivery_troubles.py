@@ -64,7 +64,7 @@ def test_a_message_with_full_properties_made_every_clean_stop_fail() -> None:
     send_full(engine, "large")
     engine.send("small")
     assert len(engine.receive()) == 2
-    engine.hand_back()
+    engine.export_to_rocketmq()
     assert engine.committed() == 2
     assert [one.body for one in engine.messages("%RETRY%workers_orders")] == [b"large"]
     assert [one.body for one in engine.messages("rmq_sys_wheel_timer")] == [b"small"]

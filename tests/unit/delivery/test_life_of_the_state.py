@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.groups.delivery.carrying import CARRIED_TOPIC
+from broker.groups.delivery.reappending import CARRIED_TOPIC
 from broker.groups.timers.wheel_records import WHEEL_TOPIC
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from tests.support.engine import flush
@@ -193,7 +193,7 @@ def test_a_clean_stop_makes_retry_messages_of_what_is_in_flight(engine: Engine) 
     engine.ack(got[0])
     engine.delivery.change_invisible("workers", "orders", got[1].receipt_handle, 0, engine.now_ms)
     engine.now_ms += 1
-    engine.hand_back()
+    engine.export_to_rocketmq()
     assert engine.committed() == 3
     (visible,) = engine.messages("%RETRY%workers_orders")
     assert (visible.body, visible.reconsume_times) == (b"m1", 1)
@@ -219,7 +219,7 @@ def test_a_clean_stop_of_an_orderly_group_says_what_is_in_flight(engine: Engine)
     got = engine.receive(count=1)
     got += engine.receive()
     engine.ack(got[1])
-    engine.hand_back()
+    engine.export_to_rocketmq()
     document = json.loads(engine.files.read_bytes("config/consumerOrderInfo.json"))
     entry = document["table"]["orders@workers"]["0"]
     assert entry["o"] == [0, 1, 2]
@@ -235,12 +235,12 @@ def test_owed_records_are_carried_before_their_segment_goes(engine: Engine) -> N
     sent(engine, 4)
     got = engine.receive(count=3)
     engine.ack(got[1])
-    lowest = engine.delivery.lowest_owed()
+    lowest = engine.delivery.lowest_live_record()
     assert lowest == 0
     end = engine.store.end_offset
-    assert engine.delivery.carry_before(end, engine.now_ms) == 2
-    assert engine.delivery.carry_before(end, engine.now_ms) == 0
-    assert engine.delivery.lowest_owed() == end
+    assert engine.delivery.reappend_live_records_before(end, engine.now_ms) == 2
+    assert engine.delivery.reappend_live_records_before(end, engine.now_ms) == 0
+    assert engine.delivery.lowest_live_record() == end
     assert [message.body for message in engine.messages(CARRIED_TOPIC)] == [b"m0", b"m2"]
     engine.ack(got[0])
     engine.crash(flushed=True)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.delivery import open_messages, packed_leases, pair, priority_taking
+from broker.groups.delivery import group_topic, open_messages, packed_leases, priority_receiver
 from broker.groups.delivery.by_priority import ByPriority
+from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.packed_leases import ROW_DTYPE, PackedLeases, can_pack
-from broker.groups.delivery.pair import Pair
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.request import Delivered
 from tests.support.delivery import LEASE_MS, Engine, bodies
@@ -40,8 +40,8 @@ OFFSET_SIZE = 8
 def small() -> Iterator[None]:
     """Nearly everything is packed, in small leaves."""
     with (
-        patch.object(pair, "LOOSE_PAIR_MAX", 4),
-        patch.object(pair, "LOOSE_MIN", 4),
+        patch.object(group_topic, "LOOSE_PAIR_MAX", 4),
+        patch.object(group_topic, "LOOSE_MIN", 4),
         patch.object(open_messages, "LOOSE_MAX", 4),
         patch.object(packed_leases, "LEAF_ROWS_MAX", 4),
     ):
@@ -66,7 +66,7 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
     size = 2 if pattern == "every second" else 1
     tracemalloc.start(1)
     try:
-        both = Pair("workers", "orders")
+        both = GroupTopic("workers", "orders")
         states = [QueueState("workers", "orders", number, SourceKind.TOPIC, 0) for number in range(4)]
         for state in states:
             both.add(state)
@@ -98,7 +98,7 @@ def test_a_million_unacknowledged_messages_of_a_group_fit_in_64_mib(pattern: str
     assert peak + 1.2 * each * (MANY - packed) < BYTES_MAX, "all further ones become rows"
 
 
-def change(both: Pair, state: QueueState, offset: int, now_ms: int) -> None:
+def change(both: GroupTopic, state: QueueState, offset: int, now_ms: int) -> None:
     """As Delivery.change_invisible() does it."""
     before = state.open.get(offset)
     assert before is not None
@@ -111,7 +111,7 @@ def change(both: Pair, state: QueueState, offset: int, now_ms: int) -> None:
 
 
 def sort_what_ended(state: QueueState) -> None:
-    """As PriorityTaker does it."""
+    """As PriorityReceiver does it."""
     if state.order is not None:
         for offsets in (state.ready, state.order.ended):
             while offsets:
@@ -229,7 +229,7 @@ def engine_with(count: int, queue_count: int = 2) -> Engine:
 
 
 def states_of(engine: Engine) -> list[QueueState]:
-    return [one for one in engine.delivery.pair_table.states() if one.kind is SourceKind.TOPIC]
+    return [one for one in engine.delivery.group_topics.states() if one.kind is SourceKind.TOPIC]
 
 
 @pytest.mark.usefixtures("small")
@@ -251,7 +251,8 @@ def test_out_of_order_acknowledgements_survive_a_restart_as_equal_ranges(seed: i
         engine.restart()
     engine.ack(*acked[70:])
     before = [
-        (one.committed, one.next_offset, one.consumed().ranges(), one.owed()) for one in states_of(engine)
+        (one.committed, one.next_offset, one.consumed().ranges(), one.outstanding_offsets())
+        for one in states_of(engine)
     ]
     assert any(one.open.packed.count for one in states_of(engine))
     if how == "restart":
@@ -259,7 +260,8 @@ def test_out_of_order_acknowledgements_survive_a_restart_as_equal_ranges(seed: i
     else:
         engine.crash(flushed=True)
     after = [
-        (one.committed, one.next_offset, one.consumed().ranges(), one.owed()) for one in states_of(engine)
+        (one.committed, one.next_offset, one.consumed().ranges(), one.outstanding_offsets())
+        for one in states_of(engine)
     ]
     assert after == before
     left = {(one.queue_id, one.queue_offset) for one in got} - {
@@ -340,7 +342,7 @@ def test_priority_sorted_messages_come_when_the_topic_returns_to_log_order() -> 
 def test_a_receive_reads_the_priority_of_a_bounded_number_that_came_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(priority_taking, "SORTED_MAX", 25)
+    monkeypatch.setattr(priority_receiver, "SORTED_MAX", 25)
     engine = engine_with(0, queue_count=1)
     engine.store.topics.alter("orders", options={"order": "priority"})
     for number in range(60):

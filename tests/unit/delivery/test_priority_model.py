@@ -227,8 +227,8 @@ class PriorityMachine(RuleBasedStateMachine):
         self.store_offsets()
 
     @rule()
-    def hand_back(self) -> None:
-        self.engine.hand_back()
+    def export_to_rocketmq(self) -> None:
+        self.engine.export_to_rocketmq()
         self._begin_counts()
         self.flush_events()
         self.store_offsets()
@@ -251,7 +251,7 @@ class PriorityMachine(RuleBasedStateMachine):
             for row in self.engine.delivery.progress(group, "orders", self.engine.now_ms):
                 model = self.models[group]
                 assert row.in_flight_count == model.in_flight()
-                if self.engine.delivery.pair_table.get(group, "orders") is None:
+                if self.engine.delivery.group_topics.get(group, "orders") is None:
                     continue
                 waiting = sum(
                     1

@@ -170,7 +170,7 @@ def test_after_so_many_high_ones_exactly_one_low_one() -> None:
     ]
 
 
-@pytest.mark.parametrize("how", ["restart", "crash", "hand_back"])
+@pytest.mark.parametrize("how", ["restart", "crash", "export_to_rocketmq"])
 def test_a_start_goes_on_with_the_same_order_and_repeats_nothing(how: str) -> None:
     target = engine()
     for number in range(12):

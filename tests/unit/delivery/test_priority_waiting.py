@@ -34,7 +34,7 @@ def put(target: Engine, priority: int, queue_id: int = 0) -> None:
 
 def waiting(target: Engine, messages_max: int = 1_000, entries_max: int = 10) -> list[int] | None:
     delivery = target.delivery
-    states = delivery.pair_table.states()
+    states = delivery.group_topics.states()
     return finished(waiting_steps(delivery.context, states, entries_max, messages_max)).get(KEY)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.groups.delivery import delivery as delivery_module
-from broker.groups.delivery import pair as pair_module
+from broker.groups.delivery import group_topic as pair_module
 from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, Engine, attempts, bodies
 from trovemq_proto import errors
@@ -174,7 +174,7 @@ def test_a_message_that_was_settled_while_it_was_ready_does_not_come_again(engin
     engine.now_ms += 1
     assert engine.delivery.due_pairs(engine.now_ms) == [("workers", "orders")]
     engine.store.offsets.commit("workers", "orders", 0, 2)
-    state = engine.delivery.pair_table.state("workers", "orders", 0)
+    state = engine.delivery.group_topics.state("workers", "orders", 0)
     assert state is not None
     state.drop_below(2)  # as a stored offset that is further does at a start
     assert bodies(engine.receive()) == ["m2"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.delivery import DeliveryState
 from broker.groups.filters.filter import parse_filter
 from broker.groups.timers.wheel_records import WHEEL_TOPIC
@@ -116,7 +116,7 @@ def test_a_forgotten_topic_and_group_have_nothing_after_a_crash() -> None:
 
 def test_a_snapshot_is_wanted_seldom_and_taken_when_it_is_asked_for() -> None:
     engine = with_messages(1)
-    model = ConsumerModel.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
+    model = ConsumerState.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
     assert model.begin_snapshot(engine.now_ms) is None
     model.want_snapshot()
     work = model.begin_snapshot(engine.now_ms)
@@ -128,21 +128,21 @@ def test_a_snapshot_is_wanted_seldom_and_taken_when_it_is_asked_for() -> None:
 
 def test_what_others_put_into_system_topics_is_read_as_their_queues_grow() -> None:
     engine = with_messages(0)
-    model = ConsumerModel.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
+    model = ConsumerState.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
     half = {"REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "A"}
     timer = half | {"TIMER_OUT_MS": str(engine.now_ms + 9_000)}
     engine.writer.append([NewRecord(HALF_TOPIC, 0, b"half", half)], engine.now_ms)
     engine.writer.append([NewRecord(WHEEL_TOPIC, 0, b"timer", timer)], engine.now_ms)
-    model.grown([("orders", 0)])
+    model.on_messages_available([("orders", 0)])
     assert (model.transactions.open_count, model.timers.pending_count) == (0, 0)
-    model.grown([(HALF_TOPIC, 0)])
-    model.grown([(WHEEL_TOPIC, 0)])
+    model.on_messages_available([(HALF_TOPIC, 0)])
+    model.on_messages_available([(WHEEL_TOPIC, 0)])
     assert (model.transactions.open_count, model.timers.pending_count) == (1, 1)
 
 
 def test_each_room_gets_its_own_events_after_a_kill() -> None:
     engine = with_messages(1)
-    model = ConsumerModel.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
+    model = ConsumerState.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
     record = NewRecord("orders", 0, b"body", {"UNIQ_KEY": "A"})
     model.transactions.prepare(record, engine.now_ms)
     model.timers.schedule(record, engine.now_ms + 10, engine.now_ms)
@@ -154,7 +154,7 @@ def test_each_room_gets_its_own_events_after_a_kill() -> None:
     model.events.flush(checked_ms)
     files = engine.files.after_process_kill()
     store = MessageStore.open(files, engine.store_settings, checked_ms, process_id=8)
-    again = ConsumerModel.open(store, files, ConsumerSettings(), checked_ms)
+    again = ConsumerState.open(store, files, ConsumerSettings(), checked_ms)
     assert again.timers.pending_count == 0
     assert again.transactions.next_check_ms() == checked_ms + again.settings.transaction_check_interval_ms
     assert again.transactions.snapshot().open[0].checks == 1

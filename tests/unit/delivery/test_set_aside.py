@@ -46,10 +46,10 @@ def test_a_record_that_cannot_be_carried_stopped_retention_and_clean_stop() -> N
     broken(engine)
     engine.receive()
     for _ in range(3):
-        assert engine.delivery.carry_before(engine.store.end_offset, engine.now_ms) <= 1
+        assert engine.delivery.reappend_live_records_before(engine.store.end_offset, engine.now_ms) <= 1
     assert engine.writer.copy_failures.count == 1, "told once"
     engine.now_ms += 2 * LEASE_MS
-    engine.hand_back()
+    engine.export_to_rocketmq()
     name = source_topic(SourceKind.POP_RETRY, "workers", "orders")
     assert [message.body for message in engine.messages(name)] == [b"B"]
 

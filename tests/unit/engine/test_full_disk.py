@@ -20,12 +20,12 @@ from trovemq_store.log.segments import KEPT_PATH
 SETTINGS = replace(SMALL, commit_log_file_size=32_768)
 
 
-def keep_room(store: MessageStore) -> StorageError | None:
-    work = store.room.work()
+def keep_reserve(store: MessageStore) -> StorageError | None:
+    work = store.reserve.work()
     if work is None:
         return None
     work.run()
-    store.room.finish(work)
+    store.reserve.finish(work)
     return work.failure
 
 
@@ -43,7 +43,7 @@ def fill_up(files: MemoryFileSystem) -> None:
 def filled(files: MemoryFileSystem) -> MessageStore:
     """A store that keeps room, whose disk is full, with little left in its segment."""
     store = open_store(files, SETTINGS)
-    assert keep_room(store) is None
+    assert keep_reserve(store) is None
     send(store, bytes(7_000))
     fill_up(files)
     for _ in range(3):
@@ -66,8 +66,8 @@ def test_the_brokers_records_take_the_kept_segment_and_users_are_refused() -> No
     store = filled(files)
     write_own(store, bytes(7_000))
     assert not files.exists(KEPT_PATH)
-    assert keep_room(store) is not None
-    assert store.room.refuses
+    assert keep_reserve(store) is not None
+    assert store.reserve.refuses
     with pytest.raises(TroveError, match="DISK_FULL"):
         send(store, b"small")
     write_own(store, b"small")
@@ -78,11 +78,11 @@ def test_messages_are_taken_again_once_there_is_room() -> None:
     files = MemoryFileSystem()
     store = filled(files)
     write_own(store, bytes(7_000))
-    keep_room(store)
+    keep_reserve(store)
     files.capacity = None
-    assert keep_room(store) is None
+    assert keep_reserve(store) is None
     send(store, b"again")
-    assert store.room.work() is None
+    assert store.reserve.work() is None
 
 
 def test_the_kept_segment_outlives_a_stop_and_a_full_disk_start_may_use_it() -> None:
@@ -102,18 +102,18 @@ def test_a_kept_segment_of_another_size_is_made_anew() -> None:
     files = MemoryFileSystem()
     files.create(KEPT_PATH, 4_096, preallocate=True)
     store = open_store(files, SETTINGS)
-    assert keep_room(store) is None
+    assert keep_reserve(store) is None
     assert files.file_size(KEPT_PATH) == 32_768
 
 
 def test_nothing_is_kept_where_the_setting_says_so_and_what_was_kept_goes() -> None:
     files = MemoryFileSystem()
     before = open_store(files, SETTINGS)
-    assert keep_room(before) is None
+    assert keep_reserve(before) is None
     before.close(NOW_MS)
     assert files.exists(KEPT_PATH)
     store = open_store(files, replace(SETTINGS, spare_segment_enable=False))
-    assert keep_room(store) is None
+    assert keep_reserve(store) is None
     assert not files.exists(KEPT_PATH)
     assert not files.exists("trovemq/reserve-0")
 
@@ -198,7 +198,7 @@ def test_a_segment_that_cannot_be_had_is_a_full_disk_until_there_is_room() -> No
     store = filled(files)
     with pytest.raises(TroveError, match="no new segment of 32768 bytes"):
         send(store, bytes(7_000))
-    assert store.room.is_full()
-    assert not store.room.refuses, "what fits into the last segment is taken"
+    assert store.reserve.is_full()
+    assert not store.reserve.refuses, "what fits into the last segment is taken"
     files.capacity = None
-    assert not store.room.is_full()
+    assert not store.reserve.is_full()

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from broker.groups.delivery.carrying import CARRIED_TOPIC
+from broker.groups.delivery.reappending import CARRIED_TOPIC
 from broker.groups.delivery.request import ReceiveRequest
 from broker.groups.filters.filter import parse_filter
 from broker.groups.transactions.records import HALF_TOPIC
@@ -24,8 +24,8 @@ from broker.query.query_by_key import query_page
 from broker.query.search.conditions import SearchQuery
 from broker.query.search.search import search_page
 from broker.server.rocketmq.messages import message_of
-from broker.track.biography import Biographer, Limits
-from broker.track.verdicts import Members
+from broker.track.diagnosis import Members
+from broker.track.message_tracker import Limits, MessageTracker
 from tests.support.engine import validated, with_crc_property
 from tests.support.retention import HOUR_MS, LEASE_MS, SETTINGS, STEPS, WORKERS, Broker
 from trovemq_proto import errors
@@ -163,7 +163,7 @@ class Life:
             query_page(store, KeyQuery(topic, "a"))
         for unique_key in self.source.sample(sorted(self.sent), 3):
             query_page(store, KeyQuery("", unique_key, KeyType.UNIQUE))
-            biographer = Biographer(
+            biographer = MessageTracker(
                 store, broker.model, lambda *_: Members(0, 0, "", []), lambda _: [], Limits()
             )
             with suppress_not_found():
@@ -188,7 +188,7 @@ class Life:
 
     def stop(self) -> None:
         broker = self.broker
-        broker.model.hand_back(broker.now_ms)
+        broker.model.export_to_rocketmq(broker.now_ms)
         broker.store.close(broker.now_ms)
         self.broker = Broker(broker.files, now_ms=broker.now_ms, settings=TREES)
 

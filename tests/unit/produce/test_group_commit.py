@@ -188,7 +188,7 @@ async def test_room_comes_with_the_sync_and_is_refused_where_it_does_not() -> No
     async with committing(store, settings) as commit:
         assert commit.full
         with pytest.raises(TroveError, match="OS_PAGE_CACHE_BUSY"):
-            await commit.room()
+            await commit.wait_for_capacity()
         store.gate.set()
         await commit_room(commit)
         assert not commit.full
@@ -199,7 +199,7 @@ async def commit_room(commit: GroupCommit) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
-                return await commit.room()
+                return await commit.wait_for_capacity()
             except TroveError:
                 continue
 

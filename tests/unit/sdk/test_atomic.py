@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from trovemq import AtomicTransaction, ClientOptions, TroveError, errors
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._routes import RouteTable
 from trovemq._wire import transactions as wire
 from trovemq._wire.transactions import CommitReply
@@ -48,7 +48,7 @@ class FakeLinks:
 
 
 def transaction(broker: str | None = None) -> AtomicTransaction:
-    return AtomicTransaction(cast("Links", FakeLinks()), broker=broker, timeout_ms=None)
+    return AtomicTransaction(cast("ConnectionPool", FakeLinks()), broker=broker, timeout_ms=None)
 
 
 async def refused(call: Coroutine[Any, Any, object]) -> TroveError:
@@ -130,7 +130,7 @@ async def test_what_is_wrong_is_refused_before_anybody_is_asked() -> None:
     await nowhere.send("nowhere", b"x")
     assert (await refused(nowhere.commit())).spec is errors.TOPIC_NOT_FOUND
     with pytest.raises(TroveError):
-        AtomicTransaction(cast("Links", FakeLinks()), broker=None, timeout_ms=0)
+        AtomicTransaction(cast("ConnectionPool", FakeLinks()), broker=None, timeout_ms=0)
 
 
 @pytest.mark.parametrize(("remembered_ms", "tries"), [("0", 1), ("600000", 2), (None, 2)])

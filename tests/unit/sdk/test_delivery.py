@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 async def until_missed(client: Client, broker: str) -> None:
     """Until the client noticed that the stream is broken: what it writes before may be in doubt."""
-    while not client._links.suspect(client._links.routes.broker(broker)):
+    while not client._pool.suspect(client._pool.routes.broker(broker)):
         await asyncio.sleep(0.001)
 
 
@@ -173,14 +173,14 @@ async def test_no_answer_in_time(broker: FakeServer, connect: Connect) -> None:
 
     client = await connect(broker)
     await client.send("orders", b"w")  # the stream is open: the next frame leaves at once
-    usual = client._links.options
-    client._links.options = replace(usual, delivery_timeout_ms=200)
+    usual = client._pool.options
+    client._pool.options = replace(usual, delivery_timeout_ms=200)
     broker.on_frame = never
     with pytest.raises(TroveError) as failure:
         await client.send("orders", b"x")
     assert failure.value.spec is errors.REQUEST_TIMEOUT
     assert failure.value.fields["in_doubt"] == "true"
-    broker.on_frame, client._links.options = None, usual
+    broker.on_frame, client._pool.options = None, usual
     await client.send("orders", b"y")
     assert broker.streams == 1
 
@@ -254,7 +254,7 @@ async def test_an_unknown_topic_is_the_broker_s_to_judge(broker: FakeServer, con
 async def test_no_broker_at_all(nameserver: FakeServer, connect: Connect) -> None:
     client = await connect(nameserver, send_attempts_max=2)
     nameserver.set_routes()
-    while client._links.routes.state.brokers:
+    while client._pool.routes.state.brokers:
         await asyncio.sleep(0.001)
     with pytest.raises(TroveError) as failure:
         await client.send("elsewhere", b"x")
@@ -269,7 +269,7 @@ async def test_a_nameserver_that_misses_a_broker_hid_it_from_clients(
     async with FakeServer("ns2", role="NAMESERVER") as second:
         second.set_routes(other.route({"orders": 1}))
         client = await connect(f"{nameserver.address},{second.address}")
-        routes = client._links.routes
+        routes = client._pool.routes
         assert await routes.wait_until(lambda: len(routes.state.brokers) == 2, 30)
         assert {(await client.send("orders", b"x")).broker for _ in range(4)} == {"b1", "b2"}
         seen: list[int] = []
@@ -277,7 +277,7 @@ async def test_a_nameserver_that_misses_a_broker_hid_it_from_clients(
         await nameserver.stop()
         second.set_routes(other.route({"orders": 2}))
         assert await routes.wait_until(lambda: len(routes.slots("orders")) == 3, 30)
-        await client._links.refresh()
+        await client._pool.refresh()
         assert set(seen) == {2}, "nothing flaps"
 
 
@@ -286,8 +286,8 @@ async def test_nobody_hears_of_the_nameserver_that_does_not_answer(
 ) -> None:
     server = f"127.0.0.1:{free_port()},{nameserver.address}"
     client = await connect(server)
-    assert len(client._links.routes.state.brokers) == 2
-    await client._links.refresh()
+    assert len(client._pool.routes.state.brokers) == 2
+    await client._pool.refresh()
     assert (await client.send("orders", b"x")).broker in ("b1", "b2")
 
 
@@ -314,7 +314,7 @@ async def test_a_broker_that_leaves_may_still_acknowledge(
     while not broker.frames:
         await asyncio.sleep(0.001)
     nameserver.set_routes(other.route({"orders": 4}))
-    while client._links.routes.find("b1"):
+    while client._pool.routes.find("b1"):
         await asyncio.sleep(0.001)
     assert (await client.send("orders", b"y")).broker == "b2"
     gate.set()

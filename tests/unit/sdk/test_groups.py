@@ -16,7 +16,7 @@ from trovemq_proto.errors import ErrorSpec, TroveError
 BROKERS = ("broker-a", "broker-b", "broker-c")
 
 
-class Links:
+class ConnectionPool:
     """Routes without connections."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Calls:
 
 def groups_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[Groups, list[str]]:
     """Each broker's answer; and who was asked."""
-    groups = Groups(cast(Any, Links()))
+    groups = Groups(cast(Any, ConnectionPool()))
     asked: list[str] = []
     by_name = dict(zip(BROKERS, answers or (None,) * 3, strict=True))
     monkeypatch.setattr(groups, "_calls", lambda info: Calls(info.name, by_name, asked))

@@ -125,7 +125,7 @@ async def test_room_is_told_when_it_is_worth_a_call() -> None:
     inbox = Inbox(4, 1_000)
     for offset in range(4):
         inbox.put(message(offset))
-    waiting = asyncio.create_task(inbox.wait_for_room())
+    waiting = asyncio.create_task(inbox.wait_for_capacity())
     inbox.take(0.0)
     await asyncio.wait([waiting], timeout=0)
     assert not waiting.done()

@@ -55,7 +55,7 @@ class Brokers:
             brokers_of=lambda _topic, broker: [i for i in infos if broker in (None, i.name)],
             lost_brokers_of=lambda _topic: [],
         )
-        self.links: Any = SimpleNamespace(
+        self.pool: Any = SimpleNamespace(
             routes=routes,
             connection=lambda info: info.name,
             options=SimpleNamespace(call_timeout_ms=1_000),
@@ -107,7 +107,7 @@ async def test_pages_of_all_brokers_are_one_answer_in_the_order_of_time(
 ) -> None:
     brokers = Brokers(times)
     monkeypatch.setattr(_searching, "search_pages", brokers.pages)
-    searches = Searches(brokers.links)
+    searches = Searches(brokers.pool)
     found: list[Message] = []
     cursor = None
     while True:
@@ -132,7 +132,7 @@ async def test_a_broker_that_does_not_answer_makes_the_answer_incomplete(
 ) -> None:
     brokers = Brokers([[1, 2], [3]])
     monkeypatch.setattr(_searching, "search_pages", brokers.pages)
-    searches = Searches(brokers.links)
+    searches = Searches(brokers.pool)
     brokers.down.add("b1")
     answer = await searches.search(question(), 10, None, None, explain=False)
     assert ([m.unique_key for m in answer.messages], answer.complete) == (["b0-1", "b0-0"], False)
@@ -149,18 +149,18 @@ async def test_a_topic_that_no_broker_has_is_an_error(monkeypatch: pytest.Monkey
     brokers = Brokers([[1], [2]])
     monkeypatch.setattr(_searching, "search_pages", brokers.pages)
     brokers.without_topic |= {"b0"}
-    answer = await Searches(brokers.links).search(question(), 10, None, None, explain=False)
+    answer = await Searches(brokers.pool).search(question(), 10, None, None, explain=False)
     assert (len(answer.messages), answer.complete, answer.notes) == (1, True, ("b1: a note",))
     brokers.without_topic |= {"b1"}
     with pytest.raises(TroveError) as missing:
-        await Searches(brokers.links).search(question(), 10, None, None, explain=False)
+        await Searches(brokers.pool).search(question(), 10, None, None, explain=False)
     assert missing.value.spec is errors.TOPIC_NOT_FOUND
 
 
 async def test_explain_asks_every_broker_and_looks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers([[1], [2]])
     monkeypatch.setattr(_searching, "search_pages", brokers.pages)
-    answer = await Searches(brokers.links).search(question(), 10, None, None, explain=True)
+    answer = await Searches(brokers.pool).search(question(), 10, None, None, explain=True)
     assert [part.broker for part in answer.explain] == ["b0", "b1"]
     assert (answer.messages, answer.complete, answer.cursor, answer.lag_bytes) == ((), False, None, 6)
 
@@ -168,7 +168,7 @@ async def test_explain_asks_every_broker_and_looks_for_nothing(monkeypatch: pyte
 async def test_a_cursor_of_another_search_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers([[1, 2, 3]])
     monkeypatch.setattr(_searching, "search_pages", brokers.pages)
-    searches = Searches(brokers.links)
+    searches = Searches(brokers.pool)
     first = await searches.search(question(), 1, None, None, explain=False)
     for other in (question(newest_first=False), question(where=Where.key("k"))):
         with pytest.raises(TroveError) as refused:
@@ -188,7 +188,7 @@ def _deep(depth: int) -> Where:
 )
 async def test_a_senseless_condition_is_refused_before_anybody_is_asked(where: Where) -> None:
     with pytest.raises(TroveError) as refused:
-        await Searches(Brokers([[1]]).links).search(question(where=where), 1, None, None, explain=False)
+        await Searches(Brokers([[1]]).pool).search(question(where=where), 1, None, None, explain=False)
     assert refused.value.spec is errors.REQUEST_ILLEGAL
 
 

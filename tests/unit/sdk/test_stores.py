@@ -18,11 +18,11 @@ class Broker:
         self.name = name
 
 
-class Links:
+class ConnectionPool:
     """Two brokers, none of which may be called."""
 
     @property
-    def routes(self) -> Links:
+    def routes(self) -> ConnectionPool:
         return self
 
     def brokers(self, name: str | None) -> list[Broker]:
@@ -34,13 +34,13 @@ class Links:
 
 async def test_a_backup_is_of_one_broker() -> None:
     with pytest.raises(TroveError, match="name one of broker-a, broker-b") as caught:
-        await anext(Stores(cast("Any", Links())).backup("/backups/1"))
+        await anext(Stores(cast("Any", ConnectionPool())).backup("/backups/1"))
     assert caught.value.spec is errors.BROKER_AMBIGUOUS
 
 
 @pytest.mark.parametrize("rate", [0, -1, 1 << 41])
 async def test_a_rate_is_checked_before_anything_is_asked(rate: int) -> None:
-    stores = Stores(cast("Any", Links()))
+    stores = Stores(cast("Any", ConnectionPool()))
     for call in (stores.scrub(bytes_per_second=rate), stores.backup("/b", broker="a", bytes_per_second=rate)):
         with pytest.raises(TroveError, match="bytes_per_second"):
             await anext(call)

@@ -109,7 +109,7 @@ async def test_a_commit_that_did_not_arrive_is_the_answer_to_the_check(
     async with client.producer("orders") as producer:
         transaction = await producer.transaction().__aenter__()
         receipt = await transaction.send(b"a")
-        client._links.options = replace(client._links.options, delivery_timeout_ms=20)  # for the end alone
+        client._pool.options = replace(client._pool.options, delivery_timeout_ms=20)  # for the end alone
         with pytest.raises(TroveError) as failure:
             await transaction.commit()
         assert failure.value.fields["in_doubt"] == "true"

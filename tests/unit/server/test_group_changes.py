@@ -10,7 +10,7 @@ import pytest
 from broker.admin.group_changes import GroupChanges
 from broker.admin.topic_changes import TopicChanges
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from tests.support.engine import NOW_MS, open_store
 from trovemq_proto.errors import TroveError
 from trovemq_store.files.faulty import FaultyFileSystem
@@ -34,7 +34,7 @@ class Bench:
         self.persisted = 0
         self.files = FaultyFileSystem(MemoryFileSystem(), self._decide)
         store = open_store(self.files)
-        self.model = ConsumerModel.open(store, self.files, ConsumerSettings(), NOW_MS)
+        self.model = ConsumerState.open(store, self.files, ConsumerSettings(), NOW_MS)
         topic_changes = TopicChanges(store, lambda: NOW_MS, self._persist)
         self.changes = GroupChanges(
             self.model.groups, store, self.model.delivery, topic_changes, lambda: NOW_MS, self._persist

@@ -12,7 +12,7 @@ from broker.admin.group_changes import GroupChanges
 from broker.admin.topic_changes import TopicChanges
 from broker.fetch.offsets import OffsetKeeper
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.groups.delivery.request import ReceiveRequest
 from broker.groups.timers.recall_handle import decode_recall_handle
 from broker.query.search_offset import search_offset
@@ -68,7 +68,7 @@ class Bench:
         self.now_ms = NOW_MS
         self.files = MemoryFileSystem()
         self.store = open_store(self.files, SMALL)
-        self.model = ConsumerModel.open(self.store, self.files, ConsumerSettings(), NOW_MS)
+        self.model = ConsumerState.open(self.store, self.files, ConsumerSettings(), NOW_MS)
         self.registry = ClientRegistry()
         nonces = iter(range(1_000_000))
         self.commands = ClientCommands(self.registry, lambda: str(next(nonces)))

@@ -32,7 +32,7 @@ class Broker:
         state: TimersState | None = None,
         events_from: int = 0,
         topics: Sequence[str] = ("orders",),
-        take_over: bool = False,
+        import_from_rocketmq: bool = False,
         now_ms: int = NOW_MS,
     ) -> None:
         self.files = files if files is not None else MemoryFileSystem()
@@ -40,11 +40,11 @@ class Broker:
         self.writer = RecordWriter(self.store, lambda: None)
         self.events = EventLog(self.store, self.writer)
         self.timers = Timers(self.store, self.writer, self.events, settings)
-        if take_over:
-            self.timers.take_over(self.files, now_ms)
+        if import_from_rocketmq:
+            self.timers.import_from_rocketmq(self.files, now_ms)
         elif state is not None:
             self.timers.restore(state)
-        for event in () if take_over else self.events.replay(events_from):
+        for event in () if import_from_rocketmq else self.events.replay(events_from):
             self.timers.apply(event)
         self.timers.settle()
 

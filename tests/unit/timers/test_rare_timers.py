@@ -83,7 +83,7 @@ def test_a_waiting_record_that_goes_bad_takes_no_other_with_it(at: int) -> None:
     places = [broker.schedule(b"%d" % number, NOW_MS + 5_000).physical_offset for number in range(3)]
     broker.files._files[LOG].data[places[1] + at] ^= 0x40
     assert len(list(broker.timers.pending("orders"))) in (2, 3)
-    assert broker.timers.carry_before(broker.store.end_offset, NOW_MS) == 3
+    assert broker.timers.reappend_live_records_before(broker.store.end_offset, NOW_MS) == 3
     broker.dispatch()
     assert broker.timers.lost_count == 1
     broker.deliver(NOW_MS + 5_000)
@@ -100,10 +100,10 @@ def test_a_record_whose_properties_are_full_is_carried_without_being_told() -> N
     broker.writer.append([NewRecord(WHEEL_TOPIC, 0, b"a", names, NOW_MS)], NOW_MS)
     broker.dispatch()
     end = broker.store.end_offset
-    assert list(broker.timers.owed_before(end)) == [0]
-    assert broker.timers.carry_before(end, NOW_MS) == 1
+    assert list(broker.timers.live_records_before(end)) == [0]
+    assert broker.timers.reappend_live_records_before(end, NOW_MS) == 1
     broker.dispatch()
-    assert broker.timers.lowest_owed() == end
+    assert broker.timers.lowest_live_record() == end
     broker.deliver(NOW_MS + 2_345)
     assert broker.bodies() == [b"a"]
 
@@ -148,8 +148,8 @@ def test_the_messages_of_a_lost_waiting_queue_count_as_lost_for_all_groups() -> 
     broker.schedule(b"a", NOW_MS + 100)
     state, _ = broker.stop()
     other = Broker(MemoryFileSystem(), state=state)
-    assert list(other.timers.owed_before(other.store.end_offset)) == []
-    assert other.timers.lowest_owed() is None
+    assert list(other.timers.live_records_before(other.store.end_offset)) == []
+    assert other.timers.lowest_live_record() is None
     assert other.deliver(NOW_MS + 100) == 1
     assert (other.timers.pending_count, other.timers.lost_count) == (0, 1)
 
@@ -158,8 +158,8 @@ def test_a_waiting_message_whose_unit_is_gone_is_owed_to_nobody() -> None:
     broker = Broker()
     places = [broker.schedule(b"%d" % number, NOW_MS + 100).physical_offset for number in range(2)]
     broker.files._files[f"consumequeue/{WHEEL_TOPIC}/0/{0:020d}"].data[8:12] = b"\x7f\xff\xff\xff"
-    assert list(broker.timers.owed_before(broker.store.end_offset)) == places[1:]
-    assert broker.timers.carry_before(broker.store.end_offset, NOW_MS) == 2
+    assert list(broker.timers.live_records_before(broker.store.end_offset)) == places[1:]
+    assert broker.timers.reappend_live_records_before(broker.store.end_offset, NOW_MS) == 2
     assert broker.timers.lost_count == 1
 
 
@@ -173,7 +173,7 @@ def test_a_level_that_nobody_has_is_no_source() -> None:
     broker.events.add(event)
     broker.events.flush(NOW_MS)
     assert broker.timers.pending_count == 0
-    again = Broker(broker.kill(), take_over=True)
+    again = Broker(broker.kill(), import_from_rocketmq=True)
     assert again.timers.pending_count == 0
     assert Broker(broker.kill()).timers.pending_count == 0
 
@@ -198,7 +198,7 @@ def test_a_timer_log_pointing_behind_the_wheels_queue_says_nothing_of_it() -> No
     unit["size"], unit["magic"], unit["physical_offset"] = UNIT_SIZE, 1, 1 << 40
     killed = broker.kill()
     save_units(killed, unit, size)
-    again = Broker(killed, take_over=True)
+    again = Broker(killed, import_from_rocketmq=True)
     assert again.timers.pending_count == 1
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from broker.maintenance.consumer_tasks import TimerTask
 from tests.support import fake_loop
 from tests.support.delivery import ROOMY
@@ -31,7 +31,7 @@ def test_when_timers_are_delivered(due: list[int], delivered: list[int]) -> None
     files = MemoryFileSystem()
     store = MessageStore.open(files, replace(ROOMY, flush_mode="async"), NOW_MS)
     store.topics.create("orders", 1)
-    model = ConsumerModel.open(store, files, ConsumerSettings(timer_batch_max=2), NOW_MS)
+    model = ConsumerState.open(store, files, ConsumerSettings(timer_batch_max=2), NOW_MS)
     for after_ms in due:
         model.timers.schedule(NewRecord("orders", 0, b"x"), NOW_MS + after_ms, NOW_MS)
     store.dispatch()

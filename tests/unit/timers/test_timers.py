@@ -371,14 +371,14 @@ def test_what_waits_in_old_segments_is_appended_again_and_comes_once() -> None:
     properties = {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "L"}
     broker.writer.append([NewRecord(SCHEDULE_TOPIC, 2, b"level", properties, NOW_MS)], NOW_MS)
     broker.dispatch()
-    assert broker.timers.lowest_owed() == 0
+    assert broker.timers.lowest_live_record() == 0
     broker.deliver(NOW_MS + 100)
     end = broker.store.end_offset
-    assert broker.timers.carry_before(middle.physical_offset, NOW_MS) == 1
+    assert broker.timers.reappend_live_records_before(middle.physical_offset, NOW_MS) == 1
     broker.dispatch()
-    assert broker.timers.carry_before(end, NOW_MS) == 2
+    assert broker.timers.reappend_live_records_before(end, NOW_MS) == 2
     broker.dispatch()
-    assert (broker.timers.lowest_owed() or 0) >= end
+    assert (broker.timers.lowest_live_record() or 0) >= end
     assert broker.timers.pending_count == 3
     for _ in range(2):  # the second time after a restart that lost the events
         assert sorted(timer.deliver_ms for timer in broker.timers.pending("orders")) == [
@@ -394,7 +394,7 @@ def test_what_waits_in_old_segments_is_appended_again_and_comes_once() -> None:
 
 def test_nothing_waits_nothing_is_owed() -> None:
     broker = Broker()
-    assert broker.timers.lowest_owed() is None
-    assert broker.timers.carry_before(1 << 40, NOW_MS) == 0
+    assert broker.timers.lowest_live_record() is None
+    assert broker.timers.reappend_live_records_before(1 << 40, NOW_MS) == 0
     assert broker.timers.next_due_ms() is None
     assert broker.timers.deliver_due(NOW_MS) == 0

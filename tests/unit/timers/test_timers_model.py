@@ -81,7 +81,7 @@ class TimersModel(RuleBasedStateMachine):
 
     @rule()
     def carry(self) -> None:
-        self.broker.timers.carry_before(self.broker.store.end_offset // 2, self.now_ms)
+        self.broker.timers.reappend_live_records_before(self.broker.store.end_offset // 2, self.now_ms)
         self.broker.dispatch()
 
     @rule(with_snapshot=st.booleans())

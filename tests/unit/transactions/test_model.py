@@ -162,12 +162,14 @@ class TransactionsMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def carry(self, data: st.DataObject) -> None:
-        self.transactions.carry_before(data.draw(st.integers(0, self.store.end_offset)), self.now)
+        self.transactions.reappend_live_records_before(
+            data.draw(st.integers(0, self.store.end_offset)), self.now
+        )
         self.see()
 
     @rule()
     def restart(self) -> None:
-        self.transactions.hand_back(self.now)
+        self.transactions.export_to_rocketmq(self.now)
         self.events.flush(self.now)
         self.store.close(self.now)
         for known in self.known.values():
@@ -215,7 +217,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         assert self.transactions.open_count == len(self.ids(OPEN))
         assert all(self.is_open(name) for name in self.ids(OPEN))
         assert (self.transactions.next_check_ms() is None) == (not self.ids(OPEN))
-        assert (self.transactions.lowest_owed() is None) == (not self.ids(OPEN))
+        assert (self.transactions.lowest_live_record() is None) == (not self.ids(OPEN))
 
     @invariant()
     def only_committed_ones_are_seen_and_once(self) -> None:

@@ -111,7 +111,7 @@ def test_a_half_that_went_bad_is_not_asked_about_and_given_up_in_the_end() -> No
     assert broker.transactions.due_checks(NOW_MS + 96_000) == []
     assert (broker.transactions.open_count, broker.transactions.given_up_count) == (0, 2)
     assert broker.bodies(GIVEN_UP_TOPIC) == [b"paid"]
-    assert broker.transactions.carry_before(broker.store.end_offset, NOW_MS) == 0
+    assert broker.transactions.reappend_live_records_before(broker.store.end_offset, NOW_MS) == 0
 
 
 # --- checks before a crash ----------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Broker:
         self.store.dispatch()
 
     def stop(self) -> None:
-        self.transactions.hand_back(NOW_MS)
+        self.transactions.export_to_rocketmq(NOW_MS)
         self.events.flush(NOW_MS)
         self.store.close(NOW_MS)
 
@@ -391,11 +391,11 @@ def test_open_halves_are_carried_to_the_end_before_their_segment_goes() -> None:
     broker.store.dispatch()
     transactions.end("A2", "orders", False, NOW_MS)
     transactions.due_checks(NOW_MS + 6_000)
-    lowest = transactions.lowest_owed()
+    lowest = transactions.lowest_live_record()
     (last,) = [half.physical_offset for half in read_queue(broker.store, HALF_TOPIC) if half.body == b"3"]
     assert lowest == 0
-    assert transactions.carry_before(last, NOW_MS + 7_000) == 2
-    assert transactions.lowest_owed() == last
+    assert transactions.reappend_live_records_before(last, NOW_MS + 7_000) == 2
+    assert transactions.lowest_live_record() == last
     assert transactions.open_count == 3
     broker.store.dispatch()
     halves = read_queue(broker.store, HALF_TOPIC)
@@ -419,14 +419,14 @@ def test_golden_small_has_one_open_transaction(tmp_path: Path) -> None:
     try:
         writer = RecordWriter(store, lambda: None)
         transactions = Transactions(store, writer, EventLog(store, writer), SETTINGS)
-        transactions.take_over()
+        transactions.import_from_rocketmq()
         (expected,) = [
             found
             for found in manifest["messages"]
             if (found["topic"], found["queueOffset"]) == (HALF_TOPIC, 4)
         ]
         assert transactions.open_count == 1
-        assert transactions.lowest_owed() == expected["commitLogOffset"]
+        assert transactions.lowest_live_record() == expected["commitLogOffset"]
         (asked,) = transactions.due_checks(expected["storeTimestamp"] + 30_000)
         assert (asked.transaction_id, asked.topic) == (expected["uniqKey"], "AlfaTrans")
         transactions.end(asked.transaction_id, "AlfaTrans", True, NOW_MS)
@@ -445,7 +445,7 @@ def test_golden_small_without_positions_settles_what_was_committed(tmp_path: Pat
     try:
         writer = RecordWriter(store, lambda: None)
         transactions = Transactions(store, writer, EventLog(store, writer), SETTINGS)
-        transactions.take_over()
+        transactions.import_from_rocketmq()
         assert transactions.open_count == 1, "the moved one takes the place of its first record"
     finally:
         store.close(NOW_MS)

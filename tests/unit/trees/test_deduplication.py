@@ -263,7 +263,7 @@ def _waiting(store: MessageStore, kind: str) -> Any:
 def test_a_waiting_message_is_judged_by_the_topic_its_producer_named(kind: str, restarted: bool) -> None:
     files = MemoryFileSystem()
     store, deduplication = opened(files)
-    first = deduplication.once(TOPIC, b"a", NOW_MS, _waiting(store, kind))
+    first = deduplication.append_if_absent(TOPIC, b"a", NOW_MS, _waiting(store, kind))
     if restarted:
         flush(store)
         store.close(NOW_MS)
@@ -272,7 +272,7 @@ def test_a_waiting_message_is_judged_by_the_topic_its_producer_named(kind: str, 
     def never() -> Any:
         raise AssertionError("a duplicate is not stored")
 
-    again = deduplication.once(TOPIC, b"a", NOW_MS, never)
+    again = deduplication.append_if_absent(TOPIC, b"a", NOW_MS, never)
     assert again.queue_offset(0) == first.first_queue_offset
     assert again.physical_offset == first.physical_offset
     assert send(deduplication, store, ["a"]).duplicates[0].physical_offset == first.physical_offset
@@ -286,7 +286,7 @@ def test_copies_that_the_broker_makes_move_no_place() -> None:
     files = MemoryFileSystem()
     store, deduplication = opened(files, "1h")
     writer = RecordWriter(store, lambda: None)
-    first = deduplication.once(TOPIC, b"a", NOW_MS, _waiting(store, "half"))
+    first = deduplication.append_if_absent(TOPIC, b"a", NOW_MS, _waiting(store, "half"))
     flush(store)
     found = store.record_at(first.physical_offset)
     assert found is not None

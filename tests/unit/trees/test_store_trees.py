@@ -42,7 +42,7 @@ from trovemq_store.index.trees.layout import (
     term_of,
     term_prefix,
 )
-from trovemq_store.index.trees.store_trees import ASIDE, BY_PRIORITY, OPEN_MARK
+from trovemq_store.index.trees.store_trees import BY_PRIORITY, OPEN_MARK, QUARANTINE
 
 SETTINGS = replace(SMALL, tree_index_enable=True)
 Terms = set[tuple[str, int, str, bytes, int]]
@@ -247,7 +247,7 @@ def test_they_go_on_where_they_were_after_a_restart(files: RealFileSystem) -> No
     filled(files).close(NOW_MS)
     store = opened(files)
     assert store.trees is not None
-    assert (store.trees.report.put_aside, store.trees.lag_bytes) == ("", 0)
+    assert (store.trees.report.quarantined, store.trees.lag_bytes) == ("", 0)
     assert in_trees(store) == in_log(store)
     store.close(NOW_MS)
 
@@ -294,8 +294,8 @@ def test_what_cannot_be_trusted_is_put_aside_and_made_again(
         store = opened(files)
         assert store.trees is not None
         aside = harm is not _missing and not restart
-        assert bool(store.trees.report.put_aside) == aside
-        assert files.exists(f"{ASIDE}/data.mdb") == (harm is not _missing)
+        assert bool(store.trees.report.quarantined) == aside
+        assert files.exists(f"{QUARANTINE}/data.mdb") == (harm is not _missing)
         store.catch_up_trees()
         assert in_trees(store) == in_log(store)
         store.close(NOW_MS)
@@ -314,7 +314,7 @@ def test_a_page_that_makes_lmdb_abort_is_found_after_starts_that_aborted(
     (tmp_path / OPEN_MARK).write_bytes(b"%d" % (starts - 1))
     store = opened(files)
     assert store.trees is not None
-    assert "damaged" in store.trees.report.put_aside
+    assert "damaged" in store.trees.report.quarantined
     store.catch_up_trees()
     assert in_trees(store) == in_log(store)
     store.close(NOW_MS)
@@ -327,7 +327,7 @@ def test_sound_trees_stay_after_any_number_of_kills(files: RealFileSystem, tmp_p
         (tmp_path / OPEN_MARK).write_bytes(count)
         store = opened(files)
         assert store.trees is not None
-        assert store.trees.report.put_aside == ""
+        assert store.trees.report.quarantined == ""
         store.close(NOW_MS)
 
 
@@ -337,7 +337,7 @@ def test_trees_that_another_open_store_of_this_process_has_are_left_alone(tmp_pa
     with pytest.raises(TroveError, match="STORE_FAILED"):
         opened(files)
     trees.close()
-    assert not files.exists(f"{ASIDE}/data.mdb")
+    assert not files.exists(f"{QUARANTINE}/data.mdb")
 
 
 def test_a_failed_commit_leaves_the_trees_unchanged_and_is_retried() -> None:

@@ -142,7 +142,7 @@ async def test_the_figures_of_the_trees_are_told() -> None:
     assert bench.value("trovemq_tree_lag_bytes") == 0
     assert bench.value("trovemq_tree_records_total") == 20
     assert bench.value("trovemq_tree_bytes") > 0
-    assert bench.value("trovemq_trees_put_aside") == 0
+    assert bench.value("trovemq_trees_quarantined") == 0
     bench.parts.statistics.store = store  # type: ignore[misc]
     bench.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.consumer_state import ConsumerModel
+from broker.groups.consumer_state import ConsumerState
 from tests.support.deduplicated import TOPIC, opened, send, step
 from tests.support.engine import NOW_MS, flush, read_queue
 from trovemq_proto import errors
@@ -32,10 +32,10 @@ class Bench:
     def open(self) -> None:
         self.store, self.deduplication = opened(self.files, "1h")
         settings = ConsumerSettings(transaction_check_max=1)
-        self.model = ConsumerModel.open(self.store, self.files, settings, NOW_MS)
+        self.model = ConsumerState.open(self.store, self.files, settings, NOW_MS)
 
     def once(self, write: Callable[[], AppendResult]) -> AppendResult:
-        result = self.deduplication.once(TOPIC, ID.encode(), NOW_MS, write)
+        result = self.deduplication.append_if_absent(TOPIC, ID.encode(), NOW_MS, write)
         self.settle()
         return result
 
@@ -126,7 +126,7 @@ def test_a_half_that_was_given_up_leaves_its_id_free(later: str) -> None:
 def test_a_half_that_was_moved_and_rolled_back_leaves_its_id_free(later: str) -> None:
     bench = Bench()
     bench.half()
-    bench.model.transactions.carry_before(bench.store.end_offset, NOW_MS)
+    bench.model.transactions.reappend_live_records_before(bench.store.end_offset, NOW_MS)
     bench.settle()
     bench.model.transactions.end(ID, TOPIC, False, NOW_MS)
     bench.go_on(later)
@@ -169,7 +169,7 @@ def test_an_end_a_full_disk_delayed_frees_the_id_once_it_is_written(later: str) 
     writer.append = refuse  # type: ignore[method-assign]
     bench.model.transactions.end(ID, TOPIC, False, NOW_MS)
     writer.append = append  # type: ignore[method-assign]
-    bench.model.transactions.hand_back(NOW_MS)
+    bench.model.transactions.export_to_rocketmq(NOW_MS)
     bench.go_on(later)
     bench.check_free()
 

@@ -7,7 +7,7 @@ import logging
 from contextlib import aclosing
 from typing import Final, Literal
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._puller import Puller, PullRequest
 from trovemq._queries import Queries
 from trovemq._rocketmq.inbox import Inbox
@@ -29,15 +29,17 @@ class BroadcastConsumer:
     """Pulls every queue of a topic into an inbox; new queues are read from their beginning.
 
     Args:
-        links: The client's connections.
+        pool: The client's connections.
         topic: The topic.
         tags: Only messages with one of these tags; () for all.
         start: Where the queues that are there now are begun.
         inbox: Where messages wait for the program.
     """
 
-    def __init__(self, links: Links, topic: str, tags: tuple[str, ...], start: Start, inbox: Inbox) -> None:
-        self._links = links
+    def __init__(
+        self, pool: ConnectionPool, topic: str, tags: tuple[str, ...], start: Start, inbox: Inbox
+    ) -> None:
+        self._pool = pool
         self._topic = topic
         self._tags = tags
         self._start = start
@@ -49,18 +51,18 @@ class BroadcastConsumer:
 
     async def open(self) -> None:
         """Finds where to begin: nothing that comes from now on is missed. Raises TroveError."""
-        if not self._links.routes.slots(self._topic):
-            await self._links.refresh()
-        for queue in await Queries(self._links).queue_offsets(self._topic, None, None):
+        if not self._pool.routes.slots(self._topic):
+            await self._pool.refresh()
+        for queue in await Queries(self._pool).queue_offsets(self._topic, None, None):
             begin = queue.max_offset if self._start == "end" else queue.min_offset
             self._positions[Slot(queue.broker, queue.queue_id)] = begin
-        self._links.routes.listen(self._changed.set)
+        self._pool.routes.listen(self._changed.set)
         self._begin()
         self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
         """Ends all pulls; what waits is dropped."""
-        self._links.routes.unlisten(self._changed.set)
+        self._pool.routes.unlisten(self._changed.set)
         tasks = [*self._pulls.values(), *([self._follower] if self._follower is not None else [])]
         for task in tasks:
             task.cancel()
@@ -75,7 +77,7 @@ class BroadcastConsumer:
 
     def _begin(self) -> None:
         """One pull for each queue that is known, or was found in new routes."""
-        known = {*self._positions, *self._links.routes.slots(self._topic)}
+        known = {*self._positions, *self._pool.routes.slots(self._topic)}
         for slot in sorted(known - self._pulls.keys())[: QUEUES_MAX - len(self._pulls)]:
             self._pulls[slot] = asyncio.get_running_loop().create_task(self._pull(slot))
 
@@ -94,7 +96,7 @@ class BroadcastConsumer:
                 _log.debug(
                     "pulling queue %d of %s from %s: %s", slot.queue_id, self._topic, slot.broker, error
                 )
-                await asyncio.sleep(self._links.options.backoff.seconds(failures))
+                await asyncio.sleep(self._pool.options.backoff.seconds(failures))
             else:
                 failures = 0
 
@@ -110,10 +112,10 @@ class BroadcastConsumer:
             FETCH_WAIT_MS,
             slot.broker,
         )
-        async with aclosing(Puller(self._links, request).batches()) as batches:
+        async with aclosing(Puller(self._pool, request).batches()) as batches:
             async for batch in batches:
                 for message in batch.messages():
-                    await self._inbox.wait_for_room()
+                    await self._inbox.wait_for_capacity()
                     self._inbox.put(pulled_message(message, slot.broker))
                     self._positions[slot] = message.queue_offset + 1
                 self._positions[slot] = batch.next_offset

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
 from trovemq._rocketmq.inbox import Inbox
 from trovemq._rocketmq.messages import duration, milliseconds, received_message
@@ -87,7 +87,7 @@ class GroupConsumer:
     """Receives into an inbox and settles what was taken out of it.
 
     Args:
-        links: The client's connections.
+        pool: The client's connections.
         subscription: What is wanted.
         inbox: Where messages wait for the program.
 
@@ -95,12 +95,12 @@ class GroupConsumer:
         refused: Messages whose acknowledgement or return did not reach the broker in time; they come again.
     """
 
-    def __init__(self, links: Links, subscription: GroupSubscription, inbox: Inbox) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, subscription: GroupSubscription, inbox: Inbox) -> None:
+        self._pool = pool
         self._subscription = subscription
         self._inbox = inbox
         self._homes: dict[str, _Home] = {}  # by broker, of every broker that a message may have come from
-        self._sessions = Sessions(links, subscription.topic, subscription.role(self._receive))
+        self._sessions = Sessions(pool, subscription.topic, subscription.role(self._receive))
         self._poll_numbers = count(1)
         self._closing = False
         self._warned = False
@@ -131,8 +131,8 @@ class GroupConsumer:
         home = self._homes.get(session.broker)
         settler = home.settler if home is not None else self._new_settler(session)
         self._homes[session.broker] = _Home(session, settler)
-        while not self._links.closed and not self._closing:
-            room = await self._inbox.wait_for_room()
+        while not self._pool.closed and not self._closing:
+            room = await self._inbox.wait_for_capacity()
             try:
                 await self._receive_once(session, room, attempt_id)
                 failures, attempt_id = 0, str(uuid.uuid4())
@@ -142,7 +142,7 @@ class GroupConsumer:
                     return
                 failures += 1
                 _log.debug("receiving %s from %s: %s", self._subscription.topic, session.broker, error)
-                await asyncio.sleep(self._links.options.backoff.seconds(failures))
+                await asyncio.sleep(self._pool.options.backoff.seconds(failures))
 
     def _is_final(self, error: TroveError) -> bool:
         """Whether no later call can go better. A dead-letter topic is made with its first message, and one
@@ -172,7 +172,7 @@ class GroupConsumer:
             attempt_id=attempt_id,
         )
         # The broker ends the poll; the deadline is for a broker that is gone.
-        timeout_ms = poll_ms + self._links.options.call_timeout_ms
+        timeout_ms = poll_ms + self._pool.options.call_timeout_ms
         poll = next(self._poll_numbers)
         self._inbox.begin_poll(poll)
         try:
@@ -185,7 +185,7 @@ class GroupConsumer:
     def _warn_of_lost_order(self) -> None:
         """Once, where the topic has an order and the group keeps none."""
         subscription = self._subscription
-        if not self._warned and self._links.routes.is_fifo(subscription.topic):
+        if not self._warned and self._pool.routes.is_fifo(subscription.topic):
             self._warned = True
             _log.warning(
                 "group %s does not keep the order of topic %s, which is FIFO: make it orderly"
@@ -246,10 +246,10 @@ class GroupConsumer:
         """More time."""
         await self._settler(message).extend(message, duration_ms)
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Waits while too much is under way."""
         for home in list(self._homes.values()):
-            await home.settler.room()
+            await home.settler.wait_for_capacity()
 
     def _answered(self, message: ReceivedMessage, done: bool, answer: asyncio.Future[None]) -> None:
         failure = None if answer.cancelled() else answer.exception()
@@ -266,7 +266,7 @@ class GroupConsumer:
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _new_settler(self, session: Session) -> Settler:
-        return Settler(session.service, self._subscription.group, self._links.options)
+        return Settler(session.service, self._subscription.group, self._pool.options)
 
     def _settler(self, message: ReceivedMessage) -> Settler:
         return self._homes[message.broker].settler

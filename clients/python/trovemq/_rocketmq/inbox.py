@@ -70,7 +70,7 @@ class Inbox:
 
     # --- in -------------------------------------------------------------------------------------------
 
-    async def wait_for_room(self) -> int:
+    async def wait_for_capacity(self) -> int:
         """Returns `free` once it is worth a call: half of the whole, or ASKED_TOGETHER."""
         while self.free < self.ask_min:
             await self._putters.wait()

@@ -5,26 +5,26 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode
 from binascii import Error as Base64Error
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.identity import new_client_id
 from trovemq._rocketmq.messaging import MessagingService
 from trovemq._rocketmq.statuses import may_pass
 from trovemq_proto.errors import TroveError
 
 
-async def recall(links: Links, topic: str, handle: str) -> str:
+async def recall(pool: ConnectionPool, topic: str, handle: str) -> str:
     """Asks the broker that the handle names, else each that has the topic; the message's unique key.
 
     Raises:
         TroveError: RECALL_HANDLE_ILLEGAL; a broker that could not be asked counts more than one that refused.
     """
-    named = links.routes.find(broker_of(handle))
-    brokers = [named] if named is not None else links.routes.brokers_of(topic)
+    named = pool.routes.find(broker_of(handle))
+    brokers = [named] if named is not None else pool.routes.brokers_of(topic)
     client_id = new_client_id()
     failures: list[TroveError] = []
     for broker in brokers:
         try:
-            return await MessagingService(links.connection(broker), client_id).recall(topic, handle)
+            return await MessagingService(pool.connection(broker), client_id).recall(topic, handle)
         except TroveError as error:
             failures.append(error)
     raise next((error for error in failures if may_pass(error)), failures[0])

@@ -12,11 +12,11 @@ import time
 from datetime import datetime, timedelta
 from typing import Final, Unpack
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
+from trovemq._in_flight import InFlightLimiter
 from trovemq._outgoing import RECORD_OVERHEAD
 from trovemq._rocketmq.messages import mark_delayed, mark_half, milliseconds, outgoing_message
 from trovemq._rocketmq.messaging import MessagingService
-from trovemq._room import Room
 from trovemq._routes import Slot
 from trovemq._slots import SlotChooser
 from trovemq.fetched import Buffer
@@ -40,14 +40,16 @@ class MessagingSender:
     """Sends single messages of one topic.
 
     Args:
-        links: Routes and connections.
+        pool: Routes and connections.
         chooser: Whose turn it is.
         client_id: Who sends.
         retry_in_doubt: Whether what may have been stored is sent again.
     """
 
-    def __init__(self, links: Links, chooser: SlotChooser, client_id: str, *, retry_in_doubt: bool) -> None:
-        self._links = links
+    def __init__(
+        self, pool: ConnectionPool, chooser: SlotChooser, client_id: str, *, retry_in_doubt: bool
+    ) -> None:
+        self._pool = pool
         self._chooser = chooser
         self._client_id = client_id
         self._retry_in_doubt = retry_in_doubt
@@ -78,7 +80,7 @@ class MessagingSender:
         await asyncio.gather(*self._sends, return_exceptions=True)
 
     async def _send(self, message: v2.Message, broker_name: str | None) -> SendReceipt:
-        options, loop = self._links.options, asyncio.get_running_loop()
+        options, loop = self._pool.options, asyncio.get_running_loop()
         deadline, attempts = loop.time() + options.delivery_timeout_ms / 1000, 0
         while True:
             attempts += 1
@@ -86,7 +88,7 @@ class MessagingSender:
             try:
                 slot = self._chooser.next() if broker_name is None else self._chooser.of_broker(broker_name)
                 broker = self._chooser.broker(slot)
-                service = MessagingService(self._links.connection(broker), self._client_id)
+                service = MessagingService(self._pool.connection(broker), self._client_id)
                 # An answer first: what is given to a connection that never stood would be in doubt.
                 await service.reach()
                 handed_over = True
@@ -100,7 +102,7 @@ class MessagingSender:
                     broker_name = broker.name
                 delay = options.backoff.seconds(attempts)
                 late = loop.time() + delay >= deadline or attempts >= options.send_attempts_max
-                if late or not error.retriable or self._links.closed:
+                if late or not error.retriable or self._pool.closed:
                     raise
                 await asyncio.sleep(delay)
 
@@ -126,14 +128,14 @@ def receipt_of(
     )
 
 
-class LateMessages:
+class DelayedSender:
     """The messages of one producer that are put on a queue later than they are sent.
 
     Args:
-        links: Routes and connections.
+        pool: Routes and connections.
         topic: The topic.
         chooser: Whose turn it is.
-        room: The producer's back-pressure.
+        in_flight: The producer's back-pressure.
         retry_in_doubt: Whether what may have been stored is sent again.
         checker: The program's answer for transactions that nobody ended.
 
@@ -143,19 +145,19 @@ class LateMessages:
 
     def __init__(
         self,
-        links: Links,
+        pool: ConnectionPool,
         topic: str,
         chooser: SlotChooser,
-        room: Room,
+        in_flight: InFlightLimiter,
         retry_in_doubt: bool,
         checker: Checker | None,
     ) -> None:
         self._topic = topic
-        self._room = room
-        self.transactions = Transactions(links, topic, checker)
+        self._in_flight = in_flight
+        self.transactions = Transactions(pool, topic, checker)
         # One identity for half messages and for the stream on which a broker asks for them.
         client_id = self.transactions.client_id
-        self._sender = MessagingSender(links, chooser, client_id, retry_in_doubt=retry_in_doubt)
+        self._sender = MessagingSender(pool, chooser, client_id, retry_in_doubt=retry_in_doubt)
 
     def transaction(self, check_after_ms: int | None) -> Transaction:
         """As `Producer.transaction`."""
@@ -192,11 +194,11 @@ class LateMessages:
 
     async def _send(self, message: v2.Message, broker: str | None) -> SendReceipt:
         size = message.ByteSize() + RECORD_OVERHEAD
-        await self._room.enter(size)
+        await self._in_flight.enter(size)
         try:
             return await self._sender.send(message, broker)
         finally:
-            self._room.give(size)
+            self._in_flight.give(size)
 
     async def drained(self) -> None:
         """Waits until everything sent so far is answered or has failed."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._rocketmq import commands
 from trovemq._rocketmq.identity import user_agent
 from trovemq._rocketmq.messages import duration
@@ -74,7 +74,7 @@ class Session:
     """One client at one broker, until it is closed; a broken stream is opened again.
 
     Args:
-        links: The client's connections.
+        pool: The client's connections.
         broker: The broker.
         role: What the client is.
 
@@ -82,8 +82,8 @@ class Session:
         settings: The broker's newest settings; None before the first.
     """
 
-    def __init__(self, links: Links, broker: BrokerInfo, role: Role) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, broker: BrokerInfo, role: Role) -> None:
+        self._pool = pool
         self._broker = broker
         self.role = role
         self.settings: v2.Settings | None = None
@@ -102,8 +102,8 @@ class Session:
 
     def service(self) -> MessagingService:
         """The broker's calls, over the connection of the moment."""
-        broker = self._links.routes.find(self._broker.name) or self._broker
-        return MessagingService(self._links.connection(broker), self.role.client_id)
+        broker = self._pool.routes.find(self._broker.name) or self._broker
+        return MessagingService(self._pool.connection(broker), self.role.client_id)
 
     def start(self) -> None:
         """Opens the stream in the background."""
@@ -115,7 +115,7 @@ class Session:
     async def opened(self) -> None:
         """Waits for the broker's first settings. Raises TroveError where they could not be had at first."""
         try:
-            async with asyncio.timeout(self._links.options.connect_timeout_ms / 1000):
+            async with asyncio.timeout(self._pool.options.connect_timeout_ms / 1000):
                 await self._answered.wait()
         except TimeoutError:
             text = f"broker {self.broker} did not answer with its settings"
@@ -149,7 +149,7 @@ class Session:
 
     async def _keep_stream(self) -> None:
         failures = 0
-        while not self._links.closed:
+        while not self._pool.closed:
             had_settings = self.settings
             try:
                 await self._serve()
@@ -161,7 +161,7 @@ class Session:
             except Exception:  # a command that went wrong must not end the session
                 _log.exception("the stream of %s to broker %s broke off", self.role.client_id, self.broker)
             failures = 1 if self.settings is not had_settings else failures + 1
-            await asyncio.sleep(self._links.options.backoff.seconds(failures))
+            await asyncio.sleep(self._pool.options.backoff.seconds(failures))
 
     async def _serve(self) -> None:
         stream = self._stream = self.service().open_telemetry()
@@ -174,7 +174,7 @@ class Session:
             stream.cancel()
 
     async def _introduce(self) -> None:
-        settings = self.role.settings(self._links.options.call_timeout_ms)
+        settings = self.role.settings(self._pool.options.call_timeout_ms)
         await self._say(service_pb2.TelemetryCommand(settings=settings))
 
     async def _say(self, command: service_pb2.TelemetryCommand) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from trovemq._links import Links
+from trovemq._connections import ConnectionPool
 from trovemq._rocketmq.session import Role, Session
 from trovemq._rocketmq.statuses import may_pass
 from trovemq.model import BrokerInfo
@@ -16,13 +16,13 @@ class Sessions:
     """One session at each broker that has a topic; follows the routes.
 
     Args:
-        links: The client's connections.
+        pool: The client's connections.
         topic: The topic. Names that begin with % are in no route: every broker is asked.
         role: What the client is to each of them.
     """
 
-    def __init__(self, links: Links, topic: str, role: Role) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, topic: str, role: Role) -> None:
+        self._pool = pool
         self._topic = topic
         self._role = role
         self._sessions: dict[str, Session] = {}
@@ -36,12 +36,12 @@ class Sessions:
             TroveError: TOPIC_NOT_FOUND where no broker has the topic; what a broker refuses;
                 BROKER_UNREACHABLE where none can be reached.
         """
-        self._links.check_open()
+        self._pool.check_open()
         if not self._brokers():
-            await self._links.refresh()
+            await self._pool.refresh()
         if not self._brokers():
             raise TroveError(errors.TOPIC_NOT_FOUND, f"no broker has the topic {self._topic}")
-        self._links.routes.listen(self._changed.set)
+        self._pool.routes.listen(self._changed.set)
         try:
             self._adjust([])
             await self._wait_for_one()
@@ -76,16 +76,16 @@ class Sessions:
 
     async def close(self) -> None:
         """Ends every session; the brokers are told."""
-        self._links.routes.unlisten(self._changed.set)
+        self._pool.routes.unlisten(self._changed.set)
         await self.stop_work()
         await asyncio.gather(*(session.close(notify=True) for session in self.all()))
         self._sessions.clear()
 
     def _brokers(self) -> list[BrokerInfo]:
-        brokers = [route.broker for route in self._links.routes.state.brokers]
+        brokers = [route.broker for route in self._pool.routes.state.brokers]
         if self._topic.startswith("%"):
             return brokers
-        return [broker for broker in brokers if self._links.routes.has_topic(self._topic, broker.name)]
+        return [broker for broker in brokers if self._pool.routes.has_topic(self._topic, broker.name)]
 
     async def _follow(self) -> None:
         while True:
@@ -101,5 +101,5 @@ class Sessions:
         gone += [self._sessions.pop(name) for name in self._sessions.keys() - brokers.keys()]
         for name, broker in brokers.items():
             if name not in self._sessions:
-                session = self._sessions[name] = Session(self._links, broker, self._role)
+                session = self._sessions[name] = Session(self._pool, broker, self._role)
                 session.start()

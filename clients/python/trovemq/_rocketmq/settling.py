@@ -96,7 +96,7 @@ class Settler:
 
     # --- the whole ------------------------------------------------------------------------------------
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Waits while too many are under way."""
         while len(self._under_way) > UNDER_WAY_MAX:
             await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)

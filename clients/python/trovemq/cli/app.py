@@ -19,7 +19,6 @@ import typer
 from trovemq.cli import (
     apply,
     bench,
-    biography,
     commands,
     daemons,
     dead_letters,
@@ -30,6 +29,7 @@ from trovemq.cli import (
     status,
     store,
     topics,
+    track,
     verify,
 )
 from trovemq.cli.output import Output
@@ -51,7 +51,7 @@ app.add_typer(verify.app, name="verify")
 messages.register(app)
 queries.register(app)
 searching.register(app)
-biography.register(app)
+track.register(app)
 commands.register(app)
 apply.register(app)
 status.register(app)

@@ -124,7 +124,7 @@ async def _as_coroutine(awaitable: Awaitable[Result]) -> Result:
 
 
 def verb(
-    app: typer.Typer, name: str
+    app: typer.Typer, name: str, *, hidden: bool = False
 ) -> Callable[
     [Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]]],
     Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
@@ -134,7 +134,7 @@ def verb(
     def register(
         function: Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]],
     ) -> Callable[Concatenate[Session, Parameters], Coroutine[Any, Any, None]]:
-        app.command(name)(_command(function))
+        app.command(name, hidden=hidden)(_command(function))
         return function
 
     return register

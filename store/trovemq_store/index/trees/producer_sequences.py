@@ -32,7 +32,7 @@ _ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _DIGITS_MAX: Final = 19
 
 
-class Numbered(NamedTuple):
+class SequencedRecord(NamedTuple):
     """A record, by its index in its batch, and its number."""
 
     record: int
@@ -44,13 +44,13 @@ def has_numbers(batch: RecordBatch) -> bool:
     return any(name in scan.joined for scan in batch.property_scans for name in _NAMES)
 
 
-def numbers_of(batch: RecordBatch) -> list[Numbered]:
+def numbers_of(batch: RecordBatch) -> list[SequencedRecord]:
     """The records that have a number, in their order. TroveError PRODUCER_SEQUENCE_ILLEGAL where one has
     what is none."""
     return _read(batch, checked=True)
 
 
-def stored_numbers(batch: RecordBatch) -> list[Numbered]:
+def stored_numbers(batch: RecordBatch) -> list[SequencedRecord]:
     """The same of what is in the log, where what is no number counts as none."""
     return _read(batch, checked=False)
 
@@ -63,8 +63,8 @@ def check_producer_id(text: bytes) -> None:
         )
 
 
-def _read(batch: RecordBatch, *, checked: bool) -> list[Numbered]:
-    found: list[Numbered] = []
+def _read(batch: RecordBatch, *, checked: bool) -> list[SequencedRecord]:
+    found: list[SequencedRecord] = []
     if not has_numbers(batch):
         return found
     copied = set(copies(batch).nonzero()[0].tolist())
@@ -81,7 +81,7 @@ def _read(batch: RecordBatch, *, checked: bool) -> list[Numbered]:
             if producer in good and text.isdigit() and len(text) <= _DIGITS_MAX:
                 sequence = int(text)
                 if sequence <= SEQUENCE_MAX:
-                    found.append(Numbered(record, producer, sequence))
+                    found.append(SequencedRecord(record, producer, sequence))
                     continue
             if checked:
                 check_producer_id(producer)

@@ -26,7 +26,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.files.trees import Trees
 from trovemq_store.index.trees.layout import SEQUENCE
 from trovemq_store.index.trees.producer_entries import producer_key, sequence_key, top
-from trovemq_store.index.trees.producer_sequences import DEPTH, Numbered
+from trovemq_store.index.trees.producer_sequences import DEPTH, SequencedRecord
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
 from trovemq_store.index.trees.unique_entries import VALUE
 from trovemq_store.index.trees.unique_ids import Known, Place
@@ -45,7 +45,7 @@ class Gap(NamedTuple):
 
 
 @dataclass(slots=True)
-class Judged:
+class DedupResult:
     """Of a batch: which records are not to be stored, by their index, and what is missing before them."""
 
     known: dict[int, Known] = field(default_factory=dict)
@@ -110,19 +110,19 @@ class Producers:
                 found = max(found, top(reader, producer_key(entry.number, producer), since_ms)[0])
         return found
 
-    def judge(
+    def check(
         self,
         topic: str,
         since_ms: int,
-        numbered: Sequence[Numbered],
+        numbered: Sequence[SequencedRecord],
         ids: Sequence[bytes],
-    ) -> Judged:
+    ) -> DedupResult:
         """Records in the order of their batch; `ids`: the unique key of each record of the batch.
 
         TroveError PRODUCER_SEQUENCE_TOO_OLD, PRODUCER_SEQUENCE_CONFLICT; StorageError.
         """
-        judged = Judged()
-        by_producer: dict[bytes, list[Numbered]] = {}
+        judged = DedupResult()
+        by_producer: dict[bytes, list[SequencedRecord]] = {}
         for each in numbered:
             by_producer.setdefault(each.producer, []).append(each)
         for producer, own in by_producer.items():
@@ -134,9 +134,9 @@ class Producers:
         topic: str,
         producer: bytes,
         since_ms: int,
-        own: Sequence[Numbered],
+        own: Sequence[SequencedRecord],
         ids: Sequence[bytes],
-        judged: Judged,
+        judged: DedupResult,
     ) -> None:
         highest = self.highest(topic, producer, since_ms)
         stored: dict[int, Known] = {}
@@ -168,7 +168,7 @@ class Producers:
 
     @staticmethod
     def _check_same(
-        topic: str, numbered: Numbered, sequence: int, unique_id: bytes, original_id: bytes | None
+        topic: str, numbered: SequencedRecord, sequence: int, unique_id: bytes, original_id: bytes | None
     ) -> None:
         if unique_id and original_id and unique_id != original_id:
             raise TroveError(
@@ -204,7 +204,7 @@ class Producers:
     def remember(
         self,
         topic: str,
-        stored: Iterable[tuple[Numbered, int]],
+        stored: Iterable[tuple[SequencedRecord, int]],
         store_ms: int,
         end: int,
     ) -> None:

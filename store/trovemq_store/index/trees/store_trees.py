@@ -57,7 +57,7 @@ from trovemq_store.index.trees.unique_ids import UniqueIds
 from trovemq_store.index.trees.unique_places import UniquePlaces
 from trovemq_store.topics.deletions import TopicDeletions
 
-ASIDE: Final = "trovemq/trees-aside"
+QUARANTINE: Final = "trovemq/trees-aside"
 CURRENT: Final = "current"
 """What must be up to date before a send is judged."""
 BY_PRIORITY: Final = "by-priority"
@@ -87,7 +87,7 @@ class LogView(Protocol):
 class TreesReport:
     """What opening them found: why they were put aside, or an empty text."""
 
-    put_aside: str = ""
+    quarantined: str = ""
 
 
 class StoreTrees:
@@ -187,7 +187,7 @@ class StoreTrees:
             why = ""
         if why:
             fault_point("trees.before_aside")
-            put_aside(files)
+            quarantine(files)
             fault_point("trees.after_aside")
             opened = build()
             opened.report = TreesReport(why)
@@ -286,12 +286,12 @@ def _check_structure(files: FileSystem) -> None:
         raise UntrustedError(f"the trees' file is damaged: {problems[0]}")
 
 
-def put_aside(files: FileSystem) -> None:
+def quarantine(files: FileSystem) -> None:
     """Moves the trees' files to trovemq/trees-aside, over what is there."""
     for name in _FILES:
-        files.remove(f"{ASIDE}/{name}")
+        files.remove(f"{QUARANTINE}/{name}")
         if files.exists(f"{DIRECTORY}/{name}"):
-            files.rename(f"{DIRECTORY}/{name}", f"{ASIDE}/{name}")
+            files.rename(f"{DIRECTORY}/{name}", f"{QUARANTINE}/{name}")
 
 
 def _check_format(trees: Trees) -> None:

@@ -1,0 +1,94 @@
+"""One (group, topic): its queues, its retry queues, its leases in the order in which they end.
+
+Invariants
+- Each queue state belongs to one pair, except those of a classic retry topic, which all pairs of the group
+  share.
+- A pair's heap has every live lease of its messages that is not renewed; `renewed` has those that are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from broker.groups.delivery.leases import Lease, LeaseHeap
+from broker.groups.delivery.open_messages import LOOSE_MAX
+from broker.groups.delivery.queue_state import QueueState
+from trovemq_store.events.receipt_handle import HandleReader, SourceKind, handle_seed
+from trovemq_store.events.sources import RETRY_KINDS, source_topic
+from trovemq_store.topics.topics import TopicConfig
+
+ATTEMPTS_KEPT_MAX: Final = 1_024
+LOOSE_PAIR_MAX: Final = 16_384
+"""Messages of all its queues that are not packed, or LOOSE_MIN a queue where those are more."""
+LOOSE_MIN: Final = 64
+
+
+class GroupTopic:
+    def __init__(self, group: str, topic: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.seed = handle_seed(group, topic)
+        self.handles = HandleReader(self.seed)
+        self.leases: LeaseHeap[QueueState] = LeaseHeap()
+        self.turn = 0
+        """Receives so far: where the next one begins."""
+        self.sources: dict[tuple[SourceKind, int], QueueState] = {}
+        self.queues: list[QueueState] = []
+        self.retry_queues: list[QueueState] = []
+        self.seen: dict[SourceKind, TopicConfig | None] = {}
+        """The configuration by which the queues of a source were found."""
+        self.retry_topics = [source_topic(kind, group, topic) for kind in RETRY_KINDS]
+        self.redelivered_count = 0
+        """Since the start: messages handed out that had been delivered before."""
+        self.dead_letter_count = 0
+        """Since the start."""
+        self.keyed = False
+        """The states' keys are the message groups: the group is orderly."""
+        self._attempts: OrderedDict[str, list[tuple[QueueState, Lease]]] = OrderedDict()
+
+    def add(self, state: QueueState) -> None:
+        self.sources[state.kind, state.queue_id] = state
+        group = self.queues if state.kind is SourceKind.TOPIC else self.retry_queues
+        group.append(state)
+        group.sort(key=lambda one: (one.kind, one.queue_id))
+        if state.kind is not SourceKind.CLASSIC_RETRY:
+            state.open.heap = self.leases
+        loose_max = min(LOOSE_MAX, max(LOOSE_MIN, LOOSE_PAIR_MAX // len(self.sources)))
+        for each in self.sources.values():
+            each.open.limit(loose_max)
+
+    def remove(self, state: QueueState) -> None:
+        """The state was forgotten."""
+        if self.sources.pop((state.kind, state.queue_id), None) is not None:
+            (self.queues if state.kind is SourceKind.TOPIC else self.retry_queues).remove(state)
+            self.seen.pop(state.kind, None)
+
+    def drop_keys(self) -> None:
+        """The group is orderly no more."""
+        for state in self.queues:
+            state.keys.clear()
+            if state.order is None:  # else `order` knows them
+                state.ready = sorted(offset for offset, lease in state.open.items() if lease.ended)
+        self.keyed = False
+
+    def end_leases(self, now_ms: int) -> bool:
+        """Makes the messages visible whose time is over. True where there are some."""
+        ended = [state.end_due(lease, now_ms) for lease, state in self.leases.pop_until(now_ms)]
+        return any(ended)
+
+    def note_attempt(self, attempt_id: str, state: QueueState, lease: Lease) -> None:
+        """Remembers what a receive with that attempt id was handed, for its repetition."""
+        self._attempts.setdefault(attempt_id, []).append((state, lease))
+        while len(self._attempts) > ATTEMPTS_KEPT_MAX:
+            self._attempts.popitem(last=False)
+
+    def repeat_attempt(self, attempt_id: str) -> None:
+        """What the receive of that id was handed and still has may be handed out again: its answer was
+        lost."""
+        for state, lease in self._attempts.pop(attempt_id, ()):
+            if lease.ended:
+                continue
+            if lease.attempt_id:  # else it was given back, and counts no more
+                lease.attempt -= 1  # the answer did not arrive: no delivery
+            state.end_lease(lease)

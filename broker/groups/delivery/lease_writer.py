@@ -1,0 +1,267 @@
+"""Handing out messages of one queue under new leases, and the events that say so.
+
+Invariants
+- Events of new messages are in the order of their offsets, and an event says of everything between the last
+  one and itself that it is consumed: so HELD and RECEIVED come as the queue is read, ADVANCED at its end.
+  Where a queue is received by priority, PASSED says that instead (priority_receiver.py).
+- Every message handed out by one receive from one queue has the same lease number.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import repeat
+from typing import Final
+
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.dead_letters import copy_to_dead_letters
+from broker.groups.delivery.group_topic import GroupTopic
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.queue_state import QueueState
+from broker.groups.delivery.records import property_block_of
+from broker.groups.delivery.request import Delivered, ReceiveRequest
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import parse_properties
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.events.receipt_handle import encode_handles, handle_head
+
+_new_delivered = partial(tuple.__new__, Delivered)
+"""Delivered from a tuple of its members, without a Python call a message."""
+
+
+PROPERTY_BYTES_OF_READ: Final = 128
+
+
+class Batch:
+    """What one receive has gathered, and how much more it may."""
+
+    __slots__ = (
+        "_wanted_first",
+        "dead_letters_refused",
+        "delivered",
+        "reads_left",
+        "request",
+        "room",
+        "unfinished",
+        "units_left",
+        "until_ms",
+        "wanted",
+    )
+
+    def __init__(
+        self, request: ReceiveRequest, wanted: int, room: int, units: int, reads: int, until_ms: int
+    ) -> None:
+        self.request = request
+        self.wanted = self._wanted_first = wanted
+        self.room = room  # bytes
+        self.units_left = units
+        self.reads_left = reads
+        self.until_ms = until_ms
+        self.delivered: list[Delivered] = []
+        self.dead_letters_refused = False
+        """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
+        self.unfinished = False
+        """It stopped before the end of a queue although it wanted more."""
+
+    @property
+    def full(self) -> bool:
+        return self.wanted <= 0 or (self.room <= 0 and self.has_some)
+
+    def passes(self, record: memoryview) -> bool:
+        """Whether the request's filter takes the record. Large properties count as several reads, so that a
+        receive that has to look into them stops as early as one of many small messages."""
+        filter_ = self.request.filter
+        if filter_.takes_all:
+            return True
+        block = property_block_of(record)
+        self.reads_left -= len(block) // PROPERTY_BYTES_OF_READ
+        return filter_.matches(parse_properties(block))
+
+    def is_left(self, record: memoryview | None) -> bool:
+        """Whether it is left for another member who waits for it; to be asked of what does not pass()."""
+        request = self.request
+        if not request.others or record is None:
+            return False
+        block = property_block_of(record)
+        self.reads_left -= 1 + len(block) // PROPERTY_BYTES_OF_READ
+        properties = parse_properties(block)
+        for other in request.others:
+            if other.takes_all or other.matches(properties):
+                request.left.append(other)
+                return True
+        return False
+
+    @property
+    def has_some(self) -> bool:
+        return self.wanted < self._wanted_first
+
+
+class LeaseWriter:
+    """The leases that one receive gives for one queue."""
+
+    def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
+        self._context = context
+        self._pair = pair
+        self._state = state
+        self._batch = batch
+        self._number = 0
+        self._first = self._end = self._attempt = 0
+        self._records: list[memoryview] = []
+        self._held_first = self._held_end = 0
+        self._told = state.next_offset
+        self._committed_before = state.committed
+
+    def give(self, offset: int, attempt: int, record: memoryview) -> None:
+        """One message; neighbours with the same attempt share an event."""
+        self._record_blocked()
+        if self._records and (
+            offset != self._end
+            or attempt != self._attempt
+            or self._first < self._state.next_offset <= offset  # an event is of old messages or of new ones
+        ):
+            self._close_run()
+        if not self._records:
+            self._first, self._attempt = offset, attempt
+        self._records.append(record)
+        self._end = offset + 1
+        self._batch.wanted -= 1
+        self._batch.room -= len(record)
+
+    def give_run(self, first: int, records: list[memoryview], size: int) -> None:
+        """New messages side by side, delivered for the first time."""
+        self._close_run()
+        self._first, self._end, self._attempt, self._records = first, first + len(records), 1, records
+        self._batch.wanted -= len(records)
+        self._batch.room -= size
+        self._close_run()
+
+    def hold(self, offset: int, key: str) -> None:
+        """A new message that waits."""
+        self._close_run()
+        if offset != self._held_end:
+            self._record_blocked()
+            self._held_first = offset
+        self._held_end = offset + 1
+        self._state.hold(offset)
+        self._state.keys[offset] = key
+
+    def drop(self, offset: int) -> None:
+        """A message that was open or held is consumed without being handed out: filtered away, or damaged."""
+        self._close_run()
+        self._state.settle(offset)
+        self._record(EventKind.ACKNOWLEDGED, offset)
+
+    def dead_letter(self, offset: int, attempt: int, record: memoryview, *, new: bool) -> bool:
+        """A message whose attempts are over. False where its copy was refused: then it stays as it is."""
+        if self._batch.dead_letters_refused:
+            return False
+        self._close_run()
+        self._record_blocked()
+        now_ms = self._batch.request.now_ms
+        try:
+            copy_to_dead_letters(self._context, self._state, self._pair.topic, record, attempt - 1, now_ms)
+        except TroveError:
+            self._context.dead_letter_failures += 1
+            self._batch.dead_letters_refused = True
+            return False
+        self._pair.dead_letter_count += 1
+        if new:
+            self._state.look_past(offset + 1)
+        else:
+            self._state.settle(offset)
+        self._record(EventKind.DEAD_LETTERED, offset, attempt - 1)
+        self._told = max(self._told, offset + 1)
+        return True
+
+    def finish(self, looked_to: int | None = None) -> None:
+        """Everything below looked_to was looked at. Commits the group's offset where it moved."""
+        self._close_run()
+        self._record_blocked()
+        state = self._state
+        if looked_to is not None and looked_to > self._told:
+            state.look_past(looked_to)
+            self._context.add(
+                Event(
+                    EventKind.ADVANCED,
+                    self._batch.request.now_ms,
+                    state.group,
+                    state.topic,
+                    state.queue_id,
+                    self._told,
+                    until=looked_to,
+                )
+            )
+        if state.committed != self._committed_before:
+            self._context.commit(state)
+
+    def _close_run(self) -> None:
+        if not self._records:
+            return
+        records, self._records = self._records, []
+        state, batch, request = self._state, self._batch, self._batch.request
+        if not self._number:
+            self._number = state.take_lease_number()
+        lease = Lease(
+            self._number,
+            self._attempt,
+            self._first,
+            self._end,
+            batch.until_ms,
+            request.now_ms,
+            request.client_id,
+            request.renewed,
+            request.attempt_id,
+        )
+        state.hand_out(lease, range(self._first, self._end))
+        if self._attempt > 1:
+            self._pair.redelivered_count += len(records)
+        self._told = max(self._told, self._end)
+        self._context.events.add(
+            Event(
+                EventKind.RECEIVED,
+                request.now_ms,
+                state.group,
+                state.topic,
+                state.queue_id,
+                self._first,
+                len(records),
+                batch.until_ms,
+                self._attempt,
+                self._number,
+                request.client_id,
+                request.renewed,
+            )
+        )
+        self._context.note_lease(self._pair, state, lease)
+        if request.attempt_id and request.group.orderly:
+            self._pair.note_attempt(request.attempt_id, state, lease)
+        self._hand_over(records)
+
+    def _hand_over(self, records: list[memoryview]) -> None:
+        state, batch = self._state, self._batch
+        topic, queue_id, attempt, until_ms = self._pair.topic, state.queue_id, self._attempt, batch.until_ms
+        head = handle_head(state.kind, queue_id, self._number, until_ms, batch.request.renewed)
+        handles = encode_handles(self._pair.seed, head, self._first, self._end)
+        rows = zip(
+            records,
+            repeat(topic),
+            repeat(queue_id),
+            range(self._first, self._end),
+            repeat(attempt),
+            handles,
+            repeat(until_ms),
+            strict=False,
+        )
+        batch.delivered += map(_new_delivered, rows)
+
+    def _record_blocked(self) -> None:
+        if self._held_first < self._held_end:
+            self._record(EventKind.HELD, self._held_first, count=self._held_end - self._held_first)
+            self._told = max(self._told, self._held_end)
+        self._held_first = self._held_end = 0
+
+    def _record(self, kind: EventKind, offset: int, attempt: int = 0, *, count: int = 1) -> None:
+        state, now_ms = self._state, self._batch.request.now_ms
+        self._context.add(
+            Event(kind, now_ms, state.group, state.topic, state.queue_id, offset, count, attempt=attempt)
+        )

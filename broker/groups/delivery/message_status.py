@@ -1,0 +1,119 @@
+"""How one message stands with one group: read-only, for whoever asks why it is not consumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.leases import Lease
+from broker.groups.delivery.orderly_receiver import message_group_of
+from broker.groups.delivery.priority_receiver import passed_over
+from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.records.priorities import PRIORITY_COUNT
+
+PRIORITIES_READ_MAX: Final = 65_536
+"""Units that one answer reads on, where priorities of waiting messages are not known yet."""
+
+
+class MessagePhase(Enum):
+    OPEN = "open"  # handed out; `lease` says until when
+    HELD = "held"  # looked at, and waits
+    CONSUMED = "consumed"
+    NEW = "new"  # not looked at
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease as it is now. `over`: its messages may be handed out again."""
+
+    offset: int
+    number: int
+    client_id: str
+    attempt: int
+    received_ms: int
+    until_ms: int
+    renewed: bool
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStatus:
+    """`lock`: what is in flight of the same message group of an orderly group, and keeps the message back.
+    `ahead`: of a queue that is received by priority, messages that come first; None where it is not, or where
+    that is not known yet."""
+
+    phase: MessagePhase
+    committed: int
+    next_offset: int
+    lease: LeaseView | None = None
+    lock: LeaseView | None = None
+    ahead: int | None = None
+
+
+def message_status(
+    context: Context, state: QueueState, offset: int, message_group: str, priority: int, now_ms: int
+) -> MessageStatus:
+    """`message_group` and `priority`: those of the message."""
+    lease = state.open.get(offset)
+    if lease is not None:
+        phase = MessagePhase.OPEN
+    elif offset in state.held:
+        phase = MessagePhase.HELD
+    elif offset < state.next_offset:
+        phase = MessagePhase.NEW if passed_over(context, state, offset) else MessagePhase.CONSUMED
+    else:
+        phase = MessagePhase.NEW
+    view = _view(offset, lease, now_ms) if lease is not None else None
+    lock = None
+    waits = phase in (MessagePhase.HELD, MessagePhase.NEW) or (view is not None and view.over)
+    if waits and context.is_orderly(state.group):
+        lock = _lock(context, state, offset, message_group, now_ms)
+    ahead = _ahead(context, state, offset, priority) if phase is MessagePhase.NEW else None
+    return MessageStatus(phase, state.committed, state.next_offset, view, lock, ahead)
+
+
+def _ahead(context: Context, state: QueueState, offset: int, priority: int) -> int | None:
+    order, places = state.order, context.priority_order
+    if order is None:
+        return None
+    if not places.catch_up(state.topic, state.queue_id, order.waiting_from, PRIORITIES_READ_MAX):
+        return None
+    queue = context.store.consume_queues.get(state.topic, state.queue_id)
+    end = queue.max_offset if queue is not None else 0
+    ends = [offset, *[end] * (PRIORITY_COUNT - 1 - priority)]
+    return sum(
+        places.count(state.topic, state.queue_id, other, order.next_from(other), until)
+        for other, until in enumerate(ends, priority)
+    )
+
+
+def _lock(
+    context: Context, state: QueueState, offset: int, message_group: str, now_ms: int
+) -> LeaseView | None:
+    """Of what is in flight of the message group the one with the lowest offset. An orderly group has at most
+    `ordered_window_max` messages to look at; their message groups are read where a start has lost them."""
+    for other in state.outstanding_offsets():
+        lease = state.open.get(other)
+        if other == offset or lease is None or lease.over(now_ms):
+            continue
+        key = state.keys.get(other)
+        if key is None:
+            key = message_group_of(context.record_of(state, other))
+        if key == message_group:
+            return _view(other, lease, now_ms)
+    return None
+
+
+def _view(offset: int, lease: Lease, now_ms: int) -> LeaseView:
+    return LeaseView(
+        offset,
+        lease.number,
+        lease.client_id,
+        lease.attempt,
+        lease.received_ms,
+        lease.until_ms,
+        lease.renewed,
+        lease.over(now_ms),
+    )

@@ -1,0 +1,136 @@
+"""Taking messages from one queue for an orderly group: one message group at a time is in one pair of hands.
+
+The lock is on (queue, message group); messages without a message group are one group of their queue.
+
+Invariants
+- While a message of a message group is invisible, no other message of that group is handed out.
+- Of a message group, no message is handed out before an earlier one that is not consumed, except behind it in
+  the same receive.
+- At most `ordered_window_max` offsets lie between committed and next_offset.
+"""
+
+from __future__ import annotations
+
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.group_topic import GroupTopic
+from broker.groups.delivery.lease_writer import Batch, LeaseWriter
+from broker.groups.delivery.queue_state import QueueState
+from broker.groups.delivery.records import properties_of
+from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+
+
+def message_group_of(record: memoryview | None) -> str:
+    """ "" where it has none."""
+    return properties_of(record).get(PROPERTY_SHARDING_KEY, "") if record is not None else ""
+
+
+class OrderlyReceiver:
+    """Takes from one queue for one receive."""
+
+    def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
+        self._context = context
+        self._state = state
+        self._batch = batch
+        self._max_attempts = batch.request.group.max_attempts
+        self._blocked: set[str] = set()
+        """Message groups of which no later message may be handed out now."""
+        self._postponed = False
+        """Something could be done that was not: the next receive must try again."""
+        self._lease_writer = LeaseWriter(context, pair, state, batch)
+
+    def take(self) -> None:
+        """As much as the batch still wants, and order allows."""
+        state, batch = self._state, self._batch
+        if not state.unblocked and not self._has_new():
+            return
+        self._blocked = {
+            state.keys.get(offset, "") for offset, lease in state.open.items() if not lease.ended
+        }
+        self._take_outstanding()
+        state.ready.clear()  # the leases themselves say what is visible again
+        looked_to = None
+        if not batch.full:
+            state.unblocked = self._postponed
+            looked_to = self._take_new()
+        self._lease_writer.finish(looked_to)
+
+    def _has_new(self) -> bool:
+        state = self._state
+        queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
+        return queue is not None and state.next_offset < queue.max_offset
+
+    def _take_outstanding(self) -> None:
+        """What came back and what was held, in order."""
+        state = self._state
+        for offset in state.outstanding_offsets():
+            if self._batch.full:
+                return
+            key = state.keys.get(offset, "")
+            if key in self._blocked:
+                continue
+            lease = state.open.get(offset)
+            record = self._context.record_of(state, offset)
+            if record is None and self._context.waits_for_copy(state, offset):
+                self._blocked.add(key)
+                self._postponed = True
+                continue
+            if record is not None and not self._batch.passes(record) and self._batch.is_left(record):
+                self._blocked.add(key)
+                self._postponed = True
+                continue
+            if record is None or not self._batch.passes(record):
+                self._context.damaged_count += record is None
+                self._lease_writer.drop(offset)
+                continue
+            attempt = lease.attempt + 1 if lease is not None else 1
+            if attempt > self._max_attempts:
+                if not self._lease_writer.dead_letter(offset, attempt, record, new=False):
+                    self._blocked.add(key)
+                    self._postponed = True
+                continue
+            self._lease_writer.give(offset, attempt, record)
+
+    def _take_new(self) -> int | None:
+        state, batch = self._state, self._batch
+        queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
+        if queue is None or state.next_offset >= queue.max_offset:
+            return None
+        begin = max(state.next_offset, queue.min_offset)
+        start = state.committed if state.committed < state.next_offset else begin
+        end = min(queue.max_offset, start + self._context.settings.ordered_window_max)
+        if begin >= end:
+            return None
+        units = readable_units(queue, begin, end - begin)
+        rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
+        for offset, (physical_offset, size) in enumerate(rows, begin):
+            if batch.full:
+                return offset
+            if batch.reads_left <= 0:
+                batch.unfinished = True
+                return offset
+            if not self._look_at(offset, physical_offset, size):
+                state.unblocked = True  # it is for another member, who is woken
+                return offset
+        if end < queue.max_offset and state.committed == state.next_offset:
+            batch.unfinished = True  # the filter took nothing of the window: it may slide at once
+        return end
+
+    def _look_at(self, offset: int, physical_offset: int, size: int) -> bool:
+        """One new message: handed out, held, or consumed. False where it is left for another member."""
+        if size == BLANK_UNIT_SIZE:
+            return True
+        self._batch.reads_left -= 1
+        record = self._context.records.read(physical_offset, size)
+        if record is None:
+            self._context.damaged_count += 1
+            return True
+        if not self._batch.passes(record):
+            return not self._batch.is_left(record)
+        key = message_group_of(record)
+        if key in self._blocked:
+            self._lease_writer.hold(offset, key)
+        else:
+            self._state.keys[offset] = key
+            self._lease_writer.give(offset, 1, record)
+        return True

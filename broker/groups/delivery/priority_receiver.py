@@ -1,0 +1,295 @@
+"""Taking messages from one queue of a topic of `order = priority`, for a group that asks for no order.
+
+The next message is the one of the highest priority, and among those the one with the lowest queue offset;
+what came back (its lease has ended) has the place of its priority and offset. What the filter does not take
+is consumed when its turn comes, as everywhere.
+
+`priority_starvation_max` (n) bounds how long a lower priority waits. While a message waits, the messages of
+other priorities are counted that are delivered from this queue to this group since one of its own priority
+was; the priority whose count has reached n is next, the one that waits longest first. So the first message
+of a priority is delivered after at most n + 8 messages of others (8: the other priorities that may be due
+as well). Messages that the group may not have yet, because as many are in flight as it may have, wait
+without being passed over. n = 0: no bound, higher ones always go first. The counts begin at 0 when the
+broker starts.
+
+Orderly groups are not served here: they get every queue in the order of sending.
+
+Invariants
+- A message is passed by its priority's cursor when it was handed out, or is consumed (filtered away,
+  unreadable).
+- RECEIVED events come before the PASSED events that say so: where the latter are lost, the message is in
+  flight and is not handed out again as a new one.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+from itertools import chain
+from typing import Final
+
+from broker.groups.delivery.by_priority import ByPriority
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.group_topic import GroupTopic
+from broker.groups.delivery.lease_writer import Batch
+from broker.groups.delivery.priority_order import PriorityOrder
+from broker.groups.delivery.queue_receiver import QueueReceiver
+from broker.groups.delivery.queue_state import QueueState
+from broker.groups.delivery.records import properties_of
+from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priority_of
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.events.codec import Event, EventKind
+
+_NONE: Final = -1
+_STEP: Final = 1 << 20
+SORTED_MAX: Final = 2_048
+"""Of what came back, records of which one receive reads the priority."""
+_COUNTED_MAX: Final = 65_536
+"""Offsets among which a receive counts what waits, where that is not known."""
+
+
+class PriorityReceiver(QueueReceiver):
+    """Takes from one queue for one receive."""
+
+    def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
+        super().__init__(context, pair, state, batch)
+        self._places: PriorityOrder = context.priority_order
+        self._order = _order_of(context, state, batch.request.now_ms)
+        self._before = list(self._order.cursors)
+        self._new: list[int] = [_NONE] * PRIORITY_COUNT
+        """The next new message of each priority."""
+        self._new_left = context.settings.in_flight_max - len(state.open)
+        self._known = False
+        """The places of all new messages are known."""
+        self._passed = 0
+        """New messages that cursors have passed."""
+        queue = context.store.consume_queues.get(state.topic, state.queue_id)
+        first, self._end = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        if first > self._order.waiting_from:
+            self._order.waiting_count = None  # retention has taken some of them
+        self._next_before = state.next_offset
+        self._set_aside: list[tuple[int, int]] = []
+
+    def take(self) -> None:
+        """As much as the batch still wants."""
+        batch, state = self._batch, self._state
+        if not self._sort_what_came_back():
+            batch.unfinished = True  # it is sorted on at the next call
+            self._finish()
+            return
+        if state.held:
+            self._take_held()
+        lowest = self._order.waiting_from
+        self._known = self._places.catch_up(state.topic, state.queue_id, lowest, batch.units_left)
+        if self._known:
+            for priority in range(PRIORITY_COUNT):
+                self._find_new(priority)
+            while not batch.full and (priority := self._choose()) != _NONE:
+                if batch.reads_left <= 0:
+                    batch.unfinished = True
+                    break
+                self._take_one(priority)
+        else:
+            batch.unfinished = True  # it is read on at the next call
+        for priority, offset in self._set_aside:
+            self._order.came_back[priority].push(offset)
+        self._finish()
+
+    # --- whose turn it is -----------------------------------------------------------------------------
+    def _choose(self) -> int:
+        """The priority whose message is next; _NONE where there is nothing to hand out."""
+        order, may_have_new = self._order, self._new_left > 0
+        can = [
+            p for p in range(PRIORITY_COUNT) if order.came_back[p] or (may_have_new and self._new[p] != _NONE)
+        ]
+        if not can:
+            return _NONE
+        bound = self._context.settings.priority_starvation_max
+        if bound:
+            longest = max(can, key=lambda p: (order.passed_over[p], p))
+            if order.passed_over[longest] >= bound:
+                return longest
+        return can[-1]
+
+    def _delivered(self, priority: int) -> None:
+        """A message of that priority was: the others that wait were passed over."""
+        order = self._order
+        for other in range(PRIORITY_COUNT):
+            waits = other != priority and (self._new[other] != _NONE or order.came_back[other])
+            order.passed_over[other] = order.passed_over[other] + 1 if waits else 0
+
+    # --- one message ----------------------------------------------------------------------------------
+    def _take_one(self, priority: int) -> None:
+        back, new = self._order.came_back[priority], self._new[priority]
+        self._batch.reads_left -= 1
+        wanted = self._batch.wanted
+        if back and (new == _NONE or self._new_left <= 0 or back.first() < new):
+            self._take_back(priority, back.pop())
+        else:
+            self._take_new_one(priority, new)
+        if self._batch.wanted != wanted:
+            self._delivered(priority)
+
+    def _take_back(self, priority: int, offset: int) -> None:
+        lease = self._state.open.get(offset)
+        if lease is None or not lease.ended:
+            return  # settled, or handed out again since
+        if not self._offer(offset, lease.attempt + 1):
+            self._set_aside.append((priority, offset))
+
+    def _take_new_one(self, priority: int, offset: int) -> None:
+        self._order.cursors[priority] = offset + 1
+        self._passed += 1
+        self._find_new(priority)
+        if offset in self._state.open or offset in self._state.held:
+            return  # the event that says that it was passed has been lost
+        record = self._new_record(offset)
+        if record is not None and self._batch.passes(record):
+            self._new_left -= 1
+            self.lease_writer.give(offset, 1, record)
+
+    def _new_record(self, offset: int) -> memoryview | None:
+        """None where it is not for this group, or cannot be read."""
+        state = self._state
+        queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        ((physical_offset, size, code),) = readable_units(queue, offset, 1).tolist()
+        hashes = self._filter.tag_hashes
+        if size == BLANK_UNIT_SIZE or (size and hashes is not None and code not in hashes):
+            return None
+        record = self._context.records.read(physical_offset, size)
+        if record is None:
+            self._context.damaged_count += 1
+        return record
+
+    def _find_new(self, priority: int) -> None:
+        state = self._state
+        begin = self._order.next_from(priority)
+        found = self._places.next_offset(state.topic, state.queue_id, priority, begin)
+        self._new[priority] = _NONE if found is None else found
+
+    def _sort_what_came_back(self) -> bool:
+        """False where there is too much of it for one receive."""
+        state, order = self._state, self._order
+        for _ in range(SORTED_MAX):
+            if state.ready:
+                offset = state.ready.pop()
+            elif order.ended:
+                offset = order.ended.pop()
+            else:
+                return True
+            if state.open.has_ended(offset):
+                record = self._context.record_of(state, offset)
+                priority = PRIORITY_DEFAULT if record is None else priority_of(properties_of(record))
+                order.came_back[priority].push(offset)
+        return not state.ready and not order.ended
+
+    # --- the end --------------------------------------------------------------------------------------
+    def _finish(self) -> None:
+        self.lease_writer.finish()
+        state, order, context = self._state, self._order, self._context
+        committed = state.committed
+        if self._known:
+            end = max(self._end, state.next_offset)
+            order.waiting_from = max(order.waiting_from, min([end, *(o for o in self._new if o != _NONE)]))
+        state.look_past(order.waiting_from)
+        self._count_waiting()
+        for priority, (before, cursor) in enumerate(zip(self._before, order.cursors, strict=True)):
+            if cursor != before:
+                _record_passed(context, state, priority, self._batch.request.now_ms)
+        if state.advance() or state.committed != committed:
+            context.commit(state)
+
+    def _count_waiting(self) -> None:
+        """What next_offset has moved over and no cursor has passed waits below it now, too."""
+        state, order = self._state, self._order
+        if order.waiting_from >= state.next_offset:
+            order.waiting_count = 0
+        elif order.waiting_count is not None:
+            order.waiting_count += state.next_offset - self._next_before - self._passed
+        elif self._known and state.next_offset - order.waiting_from <= _COUNTED_MAX:
+            order.waiting_count = waiting_count(self._places, state)
+
+
+def _order_of(context: Context, state: QueueState, now_ms: int) -> ByPriority:
+    """The state's order, begun now where the queue was not received by priority before."""
+    if state.order is None:
+        state.order = ByPriority(state.next_offset)
+        state.order.ended = state.open.packed.ended_offsets()
+        _record_passed(context, state, 0, now_ms)
+    return state.order
+
+
+def _record_passed(context: Context, state: QueueState, priority: int, now_ms: int) -> None:
+    assert state.order is not None
+    context.add(
+        Event(
+            EventKind.PASSED,
+            now_ms,
+            state.group,
+            state.topic,
+            state.queue_id,
+            state.order.cursors[priority],
+            until=state.order.waiting_from,
+            attempt=priority,
+            physical_offset=-1 if state.order.waiting_count is None else state.order.waiting_count,
+        )
+    )
+
+
+def waiting_count(places: PriorityOrder, state: QueueState) -> int:
+    """Messages below next_offset that wait. `places` has caught up."""
+    order = state.order
+    if order is None:
+        return 0
+    return sum(
+        places.count(state.topic, state.queue_id, priority, order.next_from(priority), state.next_offset)
+        for priority in range(PRIORITY_COUNT)
+    )
+
+
+def passed_over(context: Context, state: QueueState, offset: int) -> bool:
+    """Whether a message below next_offset that is neither open nor held waits for its priority's turn."""
+    order = state.order
+    if order is None or offset < order.waiting_from:
+        return False
+    record = context.record_of(state, offset)
+    return record is not None and offset >= order.cursors[priority_of(properties_of(record))]
+
+
+def waiting_of(places: PriorityOrder, state: QueueState) -> int:
+    """waiting_count(), reading on as far as that needs."""
+    order = state.order
+    if order is None or order.waiting_from >= state.next_offset:
+        return 0
+    if order.waiting_count is None:
+        while not places.catch_up(state.topic, state.queue_id, order.waiting_from, _STEP):
+            pass
+        order.waiting_count = waiting_count(places, state)
+    return order.waiting_count
+
+
+def receive_in_log_order(context: Context, state: QueueState, now_ms: int) -> None:
+    """The topic is not of `order = priority` any more, or the group has become orderly: what waits below
+    next_offset is held, and goes first; what comes is received in the queue's own order."""
+    order, places = state.order, context.priority_order
+    assert order is not None
+    while not places.catch_up(state.topic, state.queue_id, order.waiting_from, _STEP):
+        pass
+    for priority in range(PRIORITY_COUNT):
+        begin = order.next_from(priority)
+        offset = places.next_offset(state.topic, state.queue_id, priority, begin)
+        while offset is not None and offset < state.next_offset:
+            if offset not in state.open:
+                state.held.add(offset)
+            offset = places.next_offset(state.topic, state.queue_id, priority, offset + 1)
+    for first, end in state.held.ranges():
+        context.add(
+            Event(EventKind.HELD, now_ms, state.group, state.topic, state.queue_id, first, end - first)
+        )
+    context.add(Event(EventKind.IN_LOG_ORDER, now_ms, state.group, state.topic, state.queue_id))
+    state.order = None
+    state.unblocked = True
+    for offset in chain(order.ended, *order.came_back):
+        if offset in state.open.loose:  # loosen_ended() finds those that are packed
+            heappush(state.ready, offset)

@@ -1,0 +1,216 @@
+"""Taking messages from one queue for a group that asks for no order.
+
+What came back goes first, then what is new. A message that the filter does not take is consumed, one that
+cannot be read as well (and counted); one whose attempts are over becomes a dead letter.
+
+A batch of new messages that lie side by side, for a group that takes all, costs next to no Python a message:
+the consume queue's units are read at once, the records are slices of one piece of the log, one lease and one
+event cover them. Whatever is not so simple goes one message at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import Final
+
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.group_topic import GroupTopic
+from broker.groups.delivery.lease_writer import Batch, LeaseWriter
+from broker.groups.delivery.queue_state import QueueState
+from broker.groups.delivery.records import properties_of, reconsume_times_of
+from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
+from trovemq_store.events.receipt_handle import SourceKind
+from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
+from trovemq_store.index.consume_queue import ConsumeQueue
+
+UNITS_STEP: Final = 512
+
+
+class QueueReceiver:
+    """Takes from one queue for one receive."""
+
+    def __init__(self, context: Context, pair: GroupTopic, state: QueueState, batch: Batch) -> None:
+        self._context = context
+        self._pair = pair
+        self._state = state
+        self._batch = batch
+        self._filter = batch.request.filter
+        self._max_attempts = batch.request.group.max_attempts
+        self.lease_writer = LeaseWriter(context, pair, state, batch)
+
+    def take(self) -> None:
+        """As much as the batch still wants."""
+        state = self._state
+        looked_to = None
+        if state.open.packed.count:
+            state.make_ready(self._batch.wanted)
+        if state.ready or state.held:
+            self._take_again()
+        if not self._batch.full and len(state.open) < self._context.settings.in_flight_max:
+            looked_to = self._take_new()
+        self.lease_writer.finish(looked_to)
+
+    # --- what came back -------------------------------------------------------------------------------
+    def _take_again(self) -> None:
+        state = self._state
+        others: list[int] = []
+        while state.ready and not self._batch.full:
+            offset = heappop(state.ready)
+            lease = state.open.get(offset)
+            if lease is None or not lease.ended:
+                continue  # settled, or handed out again since
+            if not self._is_mine(offset) or not self._offer(offset, lease.attempt + 1):
+                others.append(offset)
+        for offset in others:
+            heappush(state.ready, offset)
+        if state.held:
+            self._take_held()
+
+    def _take_held(self) -> None:
+        for offset in sorted(self._state.held):
+            if self._batch.full:
+                return
+            if self._is_mine(offset):
+                self._offer(offset, 0)
+
+    def _is_mine(self, offset: int) -> bool:
+        """Of a classic retry topic: whether the message is of the pair's topic, or nobody can tell."""
+        state = self._state
+        if state.kind is not SourceKind.CLASSIC_RETRY:
+            return True
+        if offset not in state.keys:  # it could not be read at the start
+            record = self._context.record_of(state, offset)
+            if record is None:
+                return True
+            state.keys[offset] = properties_of(record).get(RETRY_TOPIC_PROPERTY, "")
+        return state.keys[offset] == self._pair.topic
+
+    def _offer(self, offset: int, attempt: int) -> bool:
+        """One message that is open or held; attempt 0: as the record says. False where it stays as it is."""
+        if attempt > self._max_attempts and self._batch.dead_letters_refused:
+            return False
+        record = self._context.record_of(self._state, offset)
+        if record is None:
+            if self._context.waits_for_copy(self._state, offset):
+                return False
+            self._context.damaged_count += 1
+            self.lease_writer.drop(offset)
+            return True
+        if not self._batch.passes(record):
+            if self._batch.is_left(record):
+                return False
+            self.lease_writer.drop(offset)
+            return True
+        attempt = attempt or first_attempt(self._state, record)
+        if attempt > self._max_attempts:
+            return self.lease_writer.dead_letter(offset, attempt, record, new=False)
+        self.lease_writer.give(offset, attempt, record)
+        return True
+
+    # --- what is new -----------------------------------------------------------------------------------
+    def _take_new(self) -> int | None:
+        """How far it looked, where that is further than before."""
+        state = self._state
+        queue = self._context.store.consume_queues.get(state.topic, state.queue_id)
+        if queue is None or state.next_offset >= queue.max_offset:
+            return None
+        begin = max(state.next_offset, queue.min_offset)
+        if self._filter.takes_all and state.kind is SourceKind.TOPIC and self._take_run(queue, begin):
+            return begin if begin > state.next_offset else None
+        return self._take_each(queue, begin)
+
+    def _take_run(self, queue: ConsumeQueue, begin: int) -> bool:
+        """False where the messages must be looked at one by one."""
+        batch = self._batch
+        count = min(batch.wanted, self._context.settings.in_flight_max - len(self._state.open))
+        units = readable_units(queue, begin, count)
+        sizes: list[int] = units["size"].tolist()
+        total = sum(sizes)
+        if total > batch.room:
+            sizes = _fitting(sizes, batch.room, at_least=not batch.has_some)
+            total = sum(sizes)
+        if not sizes:
+            return True
+        physical_offsets = units["physical_offset"][: len(sizes)].tolist()
+        records = self._context.records.read_run(physical_offsets, sizes)
+        if records is None:
+            return False
+        self.lease_writer.give_run(begin, records, total)
+        if len(sizes) < count and begin + len(sizes) < queue.max_offset:
+            batch.room = min(batch.room, 0)  # the next one is too large for this batch
+        return True
+
+    def _take_each(self, queue: ConsumeQueue, begin: int) -> int:
+        batch, state = self._batch, self._state
+        open_max = self._context.settings.in_flight_max
+        hashes = self._filter.tag_hashes
+        offset, end = begin, queue.max_offset
+        given_max = open_max - len(state.open)
+        wanted_before = batch.wanted
+        while offset < end:
+            if batch.units_left <= 0:
+                batch.unfinished = True
+                break
+            units = readable_units(queue, offset, min(UNITS_STEP, end - offset))
+            batch.units_left -= len(units)
+            codes = units["tags_code"].tolist() if hashes is not None else None
+            rows = zip(units["physical_offset"].tolist(), units["size"].tolist(), strict=True)
+            for index, (physical_offset, size) in enumerate(rows):
+                if size and codes is not None and hashes is not None and codes[index] not in hashes:
+                    if batch.request.others and self._is_left(physical_offset, size):
+                        return offset + index
+                    continue
+                if size == BLANK_UNIT_SIZE:
+                    continue
+                if batch.full or wanted_before - batch.wanted >= given_max:
+                    return offset + index
+                if batch.reads_left <= 0:
+                    batch.unfinished = True
+                    return offset + index
+                if not self._look_at(offset + index, physical_offset, size):
+                    return offset + index
+            offset += len(units)
+        return offset
+
+    def _is_left(self, physical_offset: int, size: int) -> bool:
+        return size != BLANK_UNIT_SIZE and self._batch.is_left(
+            self._context.records.read(physical_offset, size)
+        )
+
+    def _look_at(self, offset: int, physical_offset: int, size: int) -> bool:
+        """One new message. False where the queue cannot be read on."""
+        context, batch, state = self._context, self._batch, self._state
+        batch.reads_left -= 1
+        record = context.records.read(physical_offset, size)
+        if record is None:
+            context.damaged_count += 1
+            return True
+        if state.kind is SourceKind.CLASSIC_RETRY:
+            topic = properties_of(record).get(RETRY_TOPIC_PROPERTY, "")
+            if topic != self._pair.topic:
+                if len(state.held) >= context.settings.in_flight_max:
+                    return False
+                self.lease_writer.hold(offset, topic)
+                return True
+            state.keys[offset] = topic
+        if not self._batch.passes(record):
+            state.keys.pop(offset, None)
+            return not self._batch.is_left(record)
+        attempt = first_attempt(state, record)
+        if attempt > self._max_attempts:
+            return self.lease_writer.dead_letter(offset, attempt, record, new=True)
+        self.lease_writer.give(offset, attempt, record)
+        return True
+
+
+def first_attempt(state: QueueState, record: memoryview) -> int:
+    """The number of the first delivery from this queue: a copy in a retry topic was delivered before."""
+    return 1 if state.kind is SourceKind.TOPIC else reconsume_times_of(record) + 1
+
+
+def _fitting(sizes: list[int], room: int, *, at_least: bool) -> list[int]:
+    """The first ones that fit; one at least where at_least is given."""
+    count = bisect_right(list(accumulate(sizes)), room)
+    return sizes[: max(count, 1 if at_least else 0)]

@@ -1,0 +1,30 @@
+"""What a receive handed out and its client perhaps did not get: it comes again, and no attempt is counted.
+
+| of a receive that broke off          | comes again               | its receipt handle      |
+|--------------------------------------|---------------------------|-------------------------|
+| not written to the client            | at once                   | is void                 |
+| written: the client may have it      | after `released_after_ms` | acknowledges until then |
+| settled, or received again meanwhile | as before                 | as before               |
+
+So an acknowledgement that is on its way while its receive is cancelled counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.delivery.request import Delivered
+from trovemq_proto.errors import TroveError
+
+
+def return_messages(
+    delivery: Delivery, group: str, topic: str, delivered: Sequence[Delivered], written: int, now_ms: int
+) -> None:
+    """`delivered` are the messages of one receive, the first `written` of which went to the client."""
+    for one in delivered[written:]:
+        try:
+            delivery.change_invisible(group, topic, one.receipt_handle, 0, now_ms, suspend=True)
+        except TroveError:
+            continue  # its time is over already
+    delivery.release_handles(group, topic, [one.receipt_handle for one in delivered[:written]], now_ms)

@@ -1,0 +1,109 @@
+"""Retries that wait unread in a retry topic are owed too: before their segment goes, each is appended again
+at the end of its topic, and its place counts as read.
+
+Invariant: what is copied and what counts as read move in one step; a crash between their writes means that a
+message comes twice, never that one is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.groups.delivery.context import Context
+from broker.groups.delivery.group_topics import GroupTopicTable
+from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.records.message import decode_stored
+from trovemq_store.engine.queues import messages_from
+from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.events.codec import Event, EventKind
+from trovemq_store.index.consume_queue import ConsumeQueue
+from trovemq_store.topics.names import RETRY_PREFIX
+
+_BATCH: Final = 64
+
+
+def carry_unread(context: Context, pairs: GroupTopicTable, physical_offset: int, now_ms: int) -> int:
+    """Appends again the unread retries below; how many. Raises as appends do; what was carried by then stays
+    carried."""
+    count = 0
+    for queue, state, first in list(_unread(context, pairs)):
+        end = queue.lower_bound(physical_offset)
+        for begin in range(first, end, _BATCH):
+            stop = min(begin + _BATCH, end)
+            found = messages_from(context.store, queue.topic, queue.queue_id, begin, stop)
+            made = [carried_copy(context, m.record, queue.topic, queue.queue_id) for _, m in found]
+            copies = [copy for copy in made if copy is not None]
+            if copies:
+                context.writer.append(copies, now_ms)
+            _read_up_to(context, queue, state, begin, stop, now_ms)
+            count += len(copies)
+    return count
+
+
+def carried_copy(context: Context, record: bytes | memoryview, topic: str, queue_id: int) -> NewRecord | None:
+    """The record for that queue; None where it cannot be copied."""
+
+    def made() -> NewRecord:
+        return context.writer.checked(NewRecord.copy_of(decode_stored(record), topic, queue_id))
+
+    return context.writer.copy_failures.copied("retention", record, made)
+
+
+def unread_before(context: Context, pairs: GroupTopicTable, physical_offset: int) -> Iterator[int]:
+    """Where the unread retries below lie."""
+    for queue, _, begin in list(_unread(context, pairs)):
+        for offset in range(begin, queue.lower_bound(physical_offset)):
+            at, _, _ = queue.unit(offset)
+            if at >= 0:
+                yield at
+
+
+def lowest_unread(context: Context, pairs: GroupTopicTable) -> int | None:
+    """Where the lowest unread retry lies."""
+    return min((queue.physical_before(begin) for queue, _, begin in _unread(context, pairs)), default=None)
+
+
+def _unread(
+    context: Context, pairs: GroupTopicTable
+) -> Iterator[tuple[ConsumeQueue, QueueState | None, int]]:
+    """Each queue of a retry topic that has some: the state of the group that reads it, if it does, and the
+    first one's offset."""
+    queues = context.store.consume_queues
+    names = [name for name in queues.topics() if name.startswith(RETRY_PREFIX)]
+    if not names:
+        return
+    states = {(state.topic, state.queue_id): state for state in pairs.states()}
+    for name in names:
+        for queue in queues.queues(name):
+            state = states.get((name, queue.queue_id))
+            begin = state.next_offset if state is not None else _stored(context, queue)
+            if max(begin, queue.min_offset) < queue.max_offset:
+                yield queue, state, max(begin, queue.min_offset)
+
+
+def _stored(context: Context, queue: ConsumeQueue) -> int:
+    """Where the group goes on that has not read the topic since the start; the end where there is none."""
+    groups = _groups(context, queue.topic)
+    known = [context.store.offsets.get(group, queue.topic, queue.queue_id) for group in groups]
+    return max((offset or 0 for offset in known), default=queue.max_offset)
+
+
+def _groups(context: Context, name: str) -> set[str]:
+    """Whose retry topic it may be: `group`, `group_topic` or `group+topic` stands behind the prefix."""
+    rest = name[len(RETRY_PREFIX) :]
+    heads = [rest, *(rest[:at] for at, character in enumerate(rest) if character in "_+")]
+    known = {head for head in heads if context.groups.get(head) is not None}
+    return known.union(context.store.offsets.groups(name))
+
+
+def _read_up_to(
+    context: Context, queue: ConsumeQueue, state: QueueState | None, begin: int, end: int, now_ms: int
+) -> None:
+    if state is None:
+        for group in _groups(context, queue.topic):
+            context.store.offsets.commit(group, queue.topic, queue.queue_id, end)
+        return
+    state.look_past(end)
+    context.add(Event(EventKind.ADVANCED, now_ms, state.group, state.topic, state.queue_id, begin, until=end))
+    context.commit(state)

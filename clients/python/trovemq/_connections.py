@@ -1,0 +1,220 @@
+"""The client's connections: the servers it was given and the brokers in their routes, no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from trovemq._append_stream import AppendStream
+from trovemq._first_of import first_of
+from trovemq._routes import RouteTable
+from trovemq._views import KEPT_SECONDS, Views
+from trovemq._wire.connection import Connection
+from trovemq.model import BrokerInfo, ClusterState, ServerInfo
+from trovemq.options import ClientOptions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_Answer = TypeVar("_Answer")
+
+SUSPECT_SECONDS = 1.0
+# A broker that stops cleanly leaves the routes first and then acknowledges what it has; and a nameserver that
+# starts knows no broker at first.
+LEAVING_SECONDS = 30.0
+
+
+def parse_servers(server: str | Sequence[str]) -> list[str]:
+    """`HOST:PORT[,HOST:PORT]` or a sequence of addresses. Raises TroveError REQUEST_ILLEGAL."""
+    parts = server.split(",") if isinstance(server, str) else list(server)
+    addresses = [part.strip() for part in parts if part.strip()]
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        if not (host and separator and port.isdigit() and int(port) < 65536) or "/" in host:
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{address!r} is no HOST:PORT", server=address)
+    if not addresses:
+        raise TroveError(errors.REQUEST_ILLEGAL, "no server is given")
+    return addresses
+
+
+class ConnectionPool:
+    """Connections by address, the routes that the given servers tell, one Append stream a broker.
+
+    Args:
+        servers: Addresses of nameservers or of one broker; all of them are followed (see `_views`).
+        options: The client's options.
+    """
+
+    def __init__(self, servers: Sequence[str], options: ClientOptions) -> None:
+        self.servers = tuple(servers)
+        self.options = options
+        self.routes = RouteTable()
+        self._views = Views()
+        self._connections: dict[str, Connection] = {}
+        self._streams: dict[str, AppendStream] = {}  # by address
+        self._suspect_until: dict[str, float] = {}  # by address, in the loop's time
+        self._followers: list[asyncio.Task[None]] = []
+        self._asking: set[asyncio.Task[Any]] = set()
+        self._leaving: set[str] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self.closed = False
+
+    async def open(self, wait_ms: int) -> None:
+        """Reaches one of the servers at least and learns the routes; the others are tried on.
+
+        Raises:
+            TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT where none answered within `wait_ms`
+                (each is tried once at least).
+        """
+        loop = asyncio.get_running_loop()
+        give_up, failures = loop.time() + wait_ms / 1000, 0
+        while True:
+            tries = [self._task(self._enter(server)) for server in self.servers]
+            try:
+                await first_of(tries)
+                break
+            except TroveError:
+                failures += 1
+                delay = self.options.backoff.seconds(failures)
+                if loop.time() + delay > give_up:
+                    raise
+                await asyncio.sleep(delay)
+        self._followers = [
+            loop.create_task(self._follow(server, entering))
+            for server, entering in zip(self.servers, tries, strict=True)
+        ]
+
+    async def _enter(self, address: str) -> AsyncIterator[ClusterState]:
+        """Begins to follow the server; its first routes are applied. Raises TroveError."""
+        connection = self._connection(address)
+        server = await connection.server_info()
+        watch = connection.watch_routes()
+        self._apply(address, await anext(watch), server)
+        return watch
+
+    async def _follow(self, address: str, entering: asyncio.Task[AsyncIterator[ClusterState]]) -> None:
+        """Applies what the server tells, and begins again when it breaks off."""
+        failures = 0
+        while not self.closed:
+            try:
+                async for state in await entering:
+                    failures = 0
+                    self._apply(address, state)
+            except TroveError:
+                self._broken(address)
+            failures += 1
+            await asyncio.sleep(self.options.backoff.seconds(failures))
+            entering = self._task(self._enter(address))
+
+    def _apply(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
+        """What one server tells; without `server` it has told who it is before."""
+        self._views.tell(address, state, server)
+        self._see()
+
+    def _broken(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        if self._views.broken(address, loop.time()):
+            loop.call_later(KEPT_SECONDS + 1, self._see)
+
+    def _see(self) -> None:
+        """Takes over what all servers together say now."""
+        loop = asyncio.get_running_loop()
+        if self.closed:
+            return
+        self.routes.apply(self._views.whole(loop.time()))
+        for address in self._connections.keys() - self._known() - self._leaving:
+            self._leaving.add(address)
+            loop.call_later(LEAVING_SECONDS, self._drop_if_gone, address)
+
+    def _known(self) -> set[str]:
+        return {self._address_of(route.broker) for route in self.routes.state.brokers} | set(self.servers)
+
+    def _drop_if_gone(self, address: str) -> None:
+        """Closes what leads to a broker that left the routes and did not come back."""
+        self._leaving.discard(address)
+        if address in self._known() or self.closed:
+            return
+        stream, connection = self._streams.pop(address, None), self._connections.pop(address)
+        self._suspect_until.pop(address, None)
+        task = asyncio.get_running_loop().create_task(_close(stream, connection))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def refresh(self) -> None:
+        """Asks the servers for their routes now. Raises TroveError where none of them answers."""
+
+        async def ask(address: str) -> None:
+            state = await self._connection(address).cluster()
+            if self._views.is_known(address):
+                self._apply(address, state)
+
+        await first_of([self._task(ask(server)) for server in self.servers])
+
+    def _task(self, asking: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
+        """One that ends with the client."""
+        task = asyncio.get_running_loop().create_task(asking)
+        self._asking.add(task)
+        task.add_done_callback(self._asked)
+        return task
+
+    def _asked(self, task: asyncio.Task[Any]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()  # it may have come too late for anybody to hear of it
+
+    def connection(self, broker: BrokerInfo) -> Connection:
+        """The connection to a broker of the routes."""
+        return self._connection(self._address_of(broker))
+
+    def stream(self, broker: BrokerInfo) -> AppendStream:
+        """The Append stream to a broker of the routes."""
+        address = self._address_of(broker)
+        stream = self._streams.get(address)
+        if stream is None:
+            stream = AppendStream(self._connection(address), lambda ok: self._note(address, ok))
+            self._streams[address] = stream
+        return stream
+
+    def suspect(self, broker: BrokerInfo) -> bool:
+        """Whether the broker could not be reached a moment ago."""
+        until = self._suspect_until.get(self._address_of(broker))
+        return until is not None and asyncio.get_running_loop().time() < until
+
+    def _note(self, address: str, reached: bool) -> None:
+        if reached:
+            self._suspect_until.pop(address, None)
+        else:
+            self._suspect_until[address] = asyncio.get_running_loop().time() + SUSPECT_SECONDS
+
+    def _address_of(self, broker: BrokerInfo) -> str:
+        """A broker that was given by its address is dialled there, whatever address it advertises."""
+        return self._views.address_of(broker.name) or broker.address
+
+    def check_open(self) -> None:
+        """Raises TroveError CLIENT_CLOSED."""
+        if self.closed:
+            raise TroveError(errors.CLIENT_CLOSED, "the client is closed")
+
+    def _connection(self, address: str) -> Connection:
+        self.check_open()
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(address, self.options)
+        return connection
+
+    async def close(self) -> None:
+        """Ends every stream and connection."""
+        self.closed = True
+        tasks = [*self._followers, *self._asking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        streams, connections = list(self._streams.values()), list(self._connections.values())
+        await asyncio.gather(*(stream.close() for stream in streams), *self._closing)
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+
+async def _close(stream: AppendStream | None, connection: Connection) -> None:
+    if stream is not None:
+        await stream.close()
+    await connection.close()

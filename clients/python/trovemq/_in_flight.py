@@ -1,0 +1,69 @@
+"""Back-pressure: how many bytes of unacknowledged messages a producer may hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+class InFlightLimiter:
+    """A number of bytes that is shared out, first come first served.
+
+    One item larger than the whole is let in when nothing else is there, so that it can be sent at all.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0, bytes_max
+        self.bytes_max = bytes_max
+        self.used = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def has(self, size: int) -> bool:
+        """Whether that many bytes fit now."""
+        return self.used + size <= self.bytes_max or self.used == 0
+
+    def take(self, size: int) -> None:
+        """Takes the bytes at once. Raises TroveError LIMIT_EXCEEDED where they do not fit."""
+        if not self.has(size):
+            raise TroveError(
+                errors.LIMIT_EXCEEDED,
+                f"{self.used} of {self.bytes_max} bytes are not acknowledged yet (in_flight_bytes_max)",
+                used=self.used,
+                bytes_max=self.bytes_max,
+            )
+        self.used += size
+
+    async def enter(self, size: int) -> None:
+        """Takes the bytes once they fit. Cancelling gives up the place in the line."""
+        await self.wait(size)
+        self.take(size)
+        if self._waiters and self.used < self.bytes_max:
+            self._wake_next()  # what this one left may be enough for the next
+
+    async def wait(self, size: int = 1) -> None:
+        """Returns once that many bytes fit. Cancelling gives up the place in the line."""
+        while not self.has(size):
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_next()  # the turn that came with the cancellation is the next one's
+                raise
+
+    def give(self, size: int) -> None:
+        """Gives bytes back."""
+        self.used -= size
+        assert self.used >= 0, self.used
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return

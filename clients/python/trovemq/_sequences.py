@@ -1,0 +1,75 @@
+"""Numbers for a producer's messages, by which a broker tells replays and gaps apart (option deduplicate).
+
+Each broker judges by itself, so each has its own row of numbers, which goes on from what the broker knows. A
+message gets its number when its frame is written for the first time and keeps it at that broker, however
+often it is sent again.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records.internal_properties import is_internal
+from trovemq_proto.records.layout import PROPERTY_PRODUCER, PROPERTY_SEQUENCE
+from trovemq_proto.records.properties import check_property
+
+OVERHEAD: Final = 128
+"""Bytes that a number takes of a record, at most."""
+_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+
+Properties = Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
+
+
+class SequenceAssigner:
+    """Of one producer and topic. `producer_id`: one made for it where None.
+
+    Raises TroveError PRODUCER_SEQUENCE_ILLEGAL.
+    """
+
+    def __init__(self, producer_id: str | None = None) -> None:
+        if producer_id is not None and not _ID.fullmatch(producer_id):
+            raise TroveError(
+                errors.PRODUCER_SEQUENCE_ILLEGAL,
+                f"the producer id {producer_id[:80]!r} is not 1 to 64 letters (ASCII), digits, '-', '_', '.'",
+            )
+        self.producer_id: Final = uuid.uuid4().hex if producer_id is None else producer_id
+        self._next: dict[str, int] = {}
+
+    def knows(self, broker: str) -> bool:
+        """Whether that broker was asked where the producer stands."""
+        return broker in self._next
+
+    def begin(self, broker: str, next_sequence: int) -> None:
+        """What the broker answered."""
+        self._next.setdefault(broker, next_sequence)
+
+    def take(self, broker: str, count: int) -> range:
+        """The next numbers for that broker."""
+        first = self._next[broker]
+        self._next[broker] = first + count
+        return range(first, first + count)
+
+    def block(self, sequence: int) -> bytes:
+        """The properties of one number, encoded."""
+        text = f"{PROPERTY_PRODUCER}\x01{self.producer_id}\x02{PROPERTY_SEQUENCE}\x01{sequence}\x02"
+        return text.encode("ascii")
+
+    def with_numbers(self, properties: Properties, sequences: range) -> list[Mapping[str, str]]:
+        """The properties of each message, its number among them."""
+        rows: Sequence[Mapping[str, str] | None]
+        if properties is None or isinstance(properties, Mapping):
+            rows = [properties] * len(sequences)
+        else:
+            rows = properties
+        for own in rows:
+            for name in filter(is_internal, own or ()):
+                check_property(name, "")  # refuses it: the number is not the caller's to give
+        return [
+            {**(own or {}), PROPERTY_PRODUCER: self.producer_id, PROPERTY_SEQUENCE: str(sequence)}
+            for own, sequence in zip(rows, sequences, strict=True)
+        ]

@@ -1,0 +1,111 @@
+"""The track as a service: members and filters of the registry, and a disk that takes no events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from broker.server.native.track_service import TrackParts, TrackService
+from broker.server.rocketmq.clients import ClientDescription, ClientRegistry, Subscription
+from broker.server.turns import Turns
+from tests.unit.track.conftest import World
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
+from trovemq_proto.v1 import biography_pb2 as pb
+
+
+class Served:
+    """The service over one world; `disk_error` is what every wait for the disk ends with."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.registry = ClientRegistry()
+        self.disk_error: TroveError | None = None
+        self.running = 0
+        parts = TrackParts(
+            store=self.world.store,
+            model=self.world.model,
+            registry=self.registry,
+            durable=self._durable,
+            one_more=self._one_more,
+            turns=Turns(),
+            clock_ms=lambda: self.world.now_ms,
+        )
+        self.service = TrackService(parts)
+
+    async def _durable(self, _end: int) -> None:
+        if self.disk_error is not None:
+            raise self.disk_error
+
+    @contextmanager
+    def _one_more(self) -> Iterator[None]:
+        self.running += 1
+        yield
+        self.running -= 1
+
+    def join(self, group: str, topic: str, expression: str, kind: str = "tag") -> None:
+        description = ClientDescription(
+            client_type=v2.SIMPLE_CONSUMER,
+            group=group,
+            subscriptions={topic: Subscription(kind, expression)},
+        )
+        self.registry.settle(f"{group}-{topic}", description, self.world.now_ms)
+
+    def ask(self, **request: Any) -> pb.BiographyReply:
+        return asyncio.run(self.service.Biography(pb.BiographyRequest(**request), cast(Any, None)))
+
+
+def test_members_and_filters_are_those_of_the_registry() -> None:
+    served = Served()
+    served.world.send("a", tag="void")
+    served.join("wants", "orders", "*")
+    served.join("picks", "orders", "paid")
+    served.join("broken", "orders", "n >", kind="sql")
+    served.join("elsewhere", "bills", "*")
+    reply = served.ask(id="id-a")
+    found = {one.group: (one.reason, one.online, one.subscribed, one.filter) for one in reply.verdicts}
+    assert found == {
+        "wants": ("not-reached", 1, 1, "*"),
+        "picks": ("filtered-out", 1, 1, "paid"),
+        "broken": ("not-reached", 1, 1, "n >"),
+    }
+    assert [one.consumed for one in reply.verdicts] == [False, True, False]
+    assert reply.complete
+    assert served.running == 0
+
+
+def test_a_place_or_an_id_and_never_neither() -> None:
+    served = Served()
+    served.world.send("a")
+    place = pb.BiographyRequest(location={"topic": "orders", "queue_id": 0, "queue_offset": 0}).location
+    assert served.ask(location=place).copies == served.ask(id="id-a").copies
+    with pytest.raises(TroveError) as refused:
+        served.ask(topic="orders")
+    assert refused.value.spec is errors.REQUEST_ILLEGAL
+
+
+def test_events_that_wait_are_brought_to_the_log_first() -> None:
+    served = Served()
+    served.world.send("a")
+    served.world.receive()
+    assert served.world.model.events.pending_count
+    reply = served.ask(id="id-a")
+    assert not served.world.model.events.pending_count
+    assert [event.kind for event in reply.events] == ["produced", "stored", "delivered"]
+
+
+def test_a_disk_that_fails_costs_nothing_but_a_note() -> None:
+    served = Served()
+    served.world.send("a")
+    served.world.receive()
+    served.world.model.on_append = lambda: None  # nothing becomes visible
+    served.disk_error = TroveError(errors.DISK_FULL)
+    reply = served.ask(id="id-a")
+    assert not reply.complete
+    assert "the newest events are not on disk yet" in list(reply.notes)
+    assert [verdict.reason for verdict in reply.verdicts] == ["in-flight"]

@@ -1,0 +1,160 @@
+"""Random histories of two groups: statuses and timelines agree with a plain model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.groups.delivery.request import Delivered
+from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
+from tests.support.delivery import LEASE_MS
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
+
+from .conftest import Member, World
+
+RETRY_MAX = 2
+GROUPS = {"all": "*", "paid": "paid"}
+FILTERS: dict[str, Filter] = {"all": TAKE_ALL, "paid": parse_filter("tag", "paid")}
+
+
+@dataclass
+class Stands:
+    """One message with one group, as the model has it."""
+
+    reason: str = "new"
+    attempt: int = 0
+    until_ms: int = 0
+    handle: Delivered | None = None
+
+
+@dataclass
+class Line:
+    """One group's way along the queue."""
+
+    looked_to: int = 0
+    messages: list[Stands] = field(default_factory=list)
+
+
+class History(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.tags: list[str] = []
+        self.lines = {name: Line() for name in GROUPS}
+        for name, expression in GROUPS.items():
+            self.world.members[name] = [Member(expression=expression)]
+
+    def _end_leases(self) -> None:
+        for line in self.lines.values():
+            for one in line.messages:
+                if one.reason in ("in-flight", "given-back") and one.until_ms <= self.world.now_ms:
+                    one.reason, one.handle = "ready", None
+
+    @rule(tag=st.sampled_from(["paid", "void"]))
+    def send(self, tag: str) -> None:
+        self.world.send(str(len(self.tags)), tag=tag)
+        self.tags.append(tag)
+        for line in self.lines.values():
+            line.messages.append(Stands())
+
+    @rule(name=st.sampled_from(sorted(GROUPS)), count=st.integers(1, 3))
+    def receive(self, name: str, count: int) -> None:
+        self._end_leases()
+        group = SubscriptionGroup(name, retry_max=RETRY_MAX)
+        line = self.lines[name]
+        found = self.world.receive(name, settings=group, filter=FILTERS[name], count=count)
+        for one in found:
+            stands = line.messages[one.queue_offset]
+            stands.reason, stands.attempt, stands.handle = "in-flight", stands.attempt + 1, one
+            stands.until_ms = self.world.now_ms + LEASE_MS
+            assert stands.attempt == one.attempt
+        got = [one.queue_offset for one in found]
+        for offset, stands in enumerate(line.messages):
+            if (
+                stands.reason == "ready"
+                and stands.attempt > RETRY_MAX
+                and self._came_to(line, offset, got, count)
+            ):
+                stands.reason = "dead"
+        self._look_on(name, line, got, count)
+
+    def _came_to(self, line: Line, offset: int, got: list[int], count: int) -> bool:
+        """Messages that are ready are looked at in order, before new ones, until the batch is full."""
+        ready = [at for at in got if at < offset and line.messages[at].attempt > 1]
+        return len(ready) < count
+
+    def _look_on(self, name: str, line: Line, got: list[int], count: int) -> None:
+        """New messages that the filter does not take are passed over, up to where the batch was full."""
+        end = max([at + 1 for at in got if at >= line.looked_to], default=line.looked_to)
+        again = sum(at < line.looked_to for at in got)
+        if len(got) < count:
+            end = len(line.messages)
+        elif again < count:
+            while end < len(line.messages) and name == "paid" and self.tags[end] != "paid":
+                end += 1
+        for at in range(line.looked_to, end):
+            if line.messages[at].reason == "new":
+                line.messages[at].reason = "filtered-out"
+        line.looked_to = max(line.looked_to, end)
+
+    @rule(name=st.sampled_from(sorted(GROUPS)), which=st.integers(0, 7), how=st.sampled_from(["ack", "back"]))
+    def settle(self, name: str, which: int, how: str) -> None:
+        self._end_leases()
+        out = [one for one in self.lines[name].messages if one.handle is not None]
+        if not out:
+            return
+        one = out[which % len(out)]
+        assert one.handle is not None
+        if how == "ack":
+            self.world.ack(one.handle, group=name)
+            one.reason = "acknowledged"
+        else:
+            self.world.give_back(one.handle, 3_000, group=name)
+            one.reason, one.until_ms = "given-back", self.world.now_ms + 3_000
+        one.handle = None
+
+    @rule(ms=st.sampled_from([1_000, 5_000, LEASE_MS]))
+    def time_passes(self, ms: int) -> None:
+        self.world.now_ms += ms
+
+    @rule()
+    def events_reach_the_log(self) -> None:
+        self.world.model.events.flush(self.world.now_ms)
+        self.world.see()
+
+    @invariant()
+    def verdicts_agree(self) -> None:
+        self._end_leases()
+        for offset in range(len(self.tags)):
+            statuses = {one.group: one for one in self.world.story(str(offset)).statuses}
+            for name, line in self.lines.items():
+                stands, status = line.messages[offset], statuses[name]
+                expected = stands.reason
+                if expected == "new":
+                    wanted = name == "all" or self.tags[offset] == "paid"
+                    expected = "not-reached" if wanted else "filtered-out"
+                assert status.reason == expected, (name, offset, stands)
+                if expected == "not-reached":
+                    between = self.tags[line.looked_to : offset]
+                    assert status.ahead == sum(name == "all" or tag == "paid" for tag in between)
+                if expected in ("in-flight", "given-back"):
+                    assert (status.until_ms, status.attempt) == (stands.until_ms, stands.attempt)
+
+    @invariant()
+    def timelines_agree(self) -> None:
+        for offset in range(len(self.tags)):
+            events = self.world.story(str(offset)).events
+            assert [event.time_ms for event in events] == sorted(event.time_ms for event in events)
+            for name, line in self.lines.items():
+                kinds = [event.kind.value for event in events if event.group == name]
+                stands = line.messages[offset]
+                assert kinds.count("delivered") == stands.attempt
+                assert ("acknowledged" in kinds) == (stands.reason == "acknowledged")
+                assert ("dead-lettered" in kinds) == (stands.reason == "dead")
+
+
+TestHistory = History.TestCase
+TestHistory.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
