@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.http2.connection import Connection
-from trovemq_rpc.http2.constants import ErrorCode
+from trovemq_rpc.http2.constants import DATA, ErrorCode
 from trovemq_rpc.http2.errors import ConnectionFault
 from trovemq_rpc.http2.events import Event
 from trovemq_rpc.loop_parts import LoopParts
@@ -21,7 +21,7 @@ from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
 from trovemq_rpc.tls import Tls
 
-BYTES_PER_SECOND_MIN: Final = 1_024  # of an incomplete message
+FRAME_PROGRESS_MIN: Final = 512  # bytes within `stall_timeout_s` of a frame that is incomplete
 JOIN_TOTAL_MAX: Final = (
     64 << 10
 )  # output up to this is joined: one buffer is cheaper than many for the kernel
@@ -59,15 +59,16 @@ class Endpoint(asyncio.BufferedProtocol):
         self.to_acknowledge = 0
         self.withheld = 0
         self.assembling: set[Any] = set()  # calls of which a message is incomplete
-        self._checked_stalls = 0.0
         self._tail = b""
         self._view: memoryview | None = None
         self._flush_scheduled = False
         self._in_read = False
         self._started = 0.0
-        self._consumed = 0  # bytes of whole frames
+        self.consumed = 0  # bytes of whole frames
         self._consumed_before = 0
-        self._incomplete_since = 0.0
+        self._tail_before = 0
+        self._ticks_still = 0  # since a frame that is incomplete grew
+        self._ticks_setup = 0  # since the last step of TLS and of the peer's first SETTINGS
         self._close_at = 0.0
         # Keepalive
         self._active = False
@@ -132,7 +133,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._in_read = True
         connection = self.connection
         used = connection.parse(data)
-        self._consumed += used
+        self.consumed += used
         self._tail = bytes(data[used:]) if used < len(data) else b""
         self._handle_events()
         self._in_read = False
@@ -153,7 +154,10 @@ class Endpoint(asyncio.BufferedProtocol):
         try:
             if not tls.established:
                 done = tls.handshake()
-                self._write(tls.take_output())
+                output = tls.take_output()
+                if output:
+                    self._ticks_setup = 0
+                self._write(output)
                 if not done:
                     return
                 if tls.protocol != "h2":
@@ -267,34 +271,36 @@ class Endpoint(asyncio.BufferedProtocol):
             self._last_active = now
             self._ping_sent = 0.0
             self.connection.allowances.refill()
-        if not self.connection.got_settings and now - self._started > self.options.setup_timeout_s:
-            self.refuse("no HTTP/2 within the time for it")
-            return
+        if not self.connection.got_settings:
+            self._ticks_setup += 1
+            if self._ticks_setup >= self.options.setup_timeout_s:
+                self.refuse("no HTTP/2 within the time for it")
+                return
         if self._tail:
-            self._look_for_frames(now)
+            self._look_for_frames()
         self._keepalive(now)
-        if self.assembling:
-            self._look_for_progress(now)
+        for call in () if self.closing else tuple(self.assembling):
+            call.look_for_progress()
         self.on_tick(now)
 
-    def _look_for_frames(self, now: float) -> None:
-        """A frame, too, must be complete in time; a peer may send it a byte a second."""
-        if self._consumed != self._consumed_before:
-            self._consumed_before = self._consumed
-            self._incomplete_since = now
-        elif now - self._incomplete_since > self.options.stall_timeout_s:
+    def _look_for_frames(self) -> None:
+        """A frame, too, must grow; a peer may send it a byte a second. What comes of a DATA frame counts for
+        its stream's message, which does not see it yet.
+        """
+        tail = self._tail
+        if self.consumed != self._consumed_before or len(tail) - self._tail_before >= FRAME_PROGRESS_MIN:
+            self._consumed_before = self.consumed
+            self._tail_before = len(tail)
+            self._ticks_still = 1
+            if len(tail) >= FRAME_PROGRESS_MIN and tail[3] == DATA:
+                stream = self.connection.streams.get(int.from_bytes(tail[5:9], "big"))
+                if stream is not None and stream.owner in self.assembling:
+                    stream.owner.progress += FRAME_PROGRESS_MIN
+            return
+        self._ticks_still += 1
+        if self._ticks_still >= self.options.stall_timeout_s:
             self.metrics.calls_stalled += 1
             self.goaway(ErrorCode.ENHANCE_YOUR_CALM, "a frame that does not end")
-
-    def _look_for_progress(self, now: float) -> None:
-        """Incomplete messages must grow by a least rate; checked when a whole period passed with one."""
-        period = self.options.stall_timeout_s
-        if not self._checked_stalls:
-            self._checked_stalls = now
-        elif now - self._checked_stalls >= period:
-            for call in tuple(self.assembling):
-                call.look_for_progress(int(BYTES_PER_SECOND_MIN * period))
-            self._checked_stalls = now if self.assembling else 0.0
 
     def _keepalive(self, now: float) -> None:
         """A PING where nothing came for long; without an answer in time the peer is gone."""

@@ -22,6 +22,13 @@ from trovemq_rpc.wire.status import StatusCode
 NOTHING: Final = memoryview(b"")
 WINDOW_GROWN_MAX: Final = 4 << 20  # a stream that is read as fast as it comes: a round trip costs less of it
 
+PROGRESS_SIZE_MIN: Final = 512
+"""Bytes within `stall_timeout_s` that show an honest peer: no network carries less at once."""
+STALL_BEHIND_UPDATE_S: Final = 30.0
+"""The least where the peer may still wait for a WINDOW_UPDATE of ours, on a slow way to it."""
+ROOM_TICKS_MAX: Final = 60
+"""Seconds that an incomplete message may wait for room here."""
+
 Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
 
 
@@ -44,8 +51,10 @@ class Intake:
     charged = 0  # bytes that the budget counts, apart from `admitted`
     admitted = 0  # a message that the budget admitted by its length
     admission_waits = False
-    _waited = 0  # periods that a message waited for its admission
-    progress = 0  # bytes of the incomplete message since the last look
+    received = 0  # bytes of the stream in all
+    progress = 0  # bytes since the last progress of the incomplete message
+    _ticks_still = 0  # since then
+    _ticks_waited = 0  # that the message waited for room here
 
     # --- the two ends' own ------------------------------------------------------------------------------
     def deliver(self, messages: list[Received], ended: bool) -> None:
@@ -78,6 +87,8 @@ class Intake:
             code = StatusCode.RESOURCE_EXHAUSTED if error.too_large else StatusCode.INTERNAL
             self.refuse(code, str(error))
             return
+        if messages:
+            self._ticks_still = self._ticks_waited = 0
         if messages and self.admitted:
             admitted, self.admitted = self.admitted, 0
             self.charged += admitted
@@ -98,6 +109,7 @@ class Intake:
         """
         endpoint = self.endpoint
         self.progress += size
+        self.received += size
         if self.admitted and size <= reader.missing:
             endpoint.to_acknowledge += size
             return
@@ -192,20 +204,38 @@ class Intake:
             admitted, self.admitted = self.admitted, 0
             endpoint.budget.give_message(endpoint, admitted)
 
-    def look_for_progress(self, least: int) -> None:
-        """Resets the call where its incomplete message came slower than it may, though the window
-        was open.
+    def look_for_progress(self) -> None:
+        """Once a second while a message is incomplete: resets the call where next to nothing of it comes,
+        though the peer may send. Ticks are counted, not time: a pause of our own loop is not the peer's.
         """
-        progress, self.progress = self.progress, 0
-        if self.reader is None or not self.reader.announced:
-            self.endpoint.assembling.discard(self)
-        elif self.admission_waits or (progress < least and self.endpoint.withheld):
-            self._waited += 1
-            if self._waited > 1:
+        endpoint, reader = self.endpoint, self.reader
+        if reader is None or not reader.announced:
+            endpoint.assembling.discard(self)
+            return
+        least = min(PROGRESS_SIZE_MIN, reader.missing)
+        if self.progress >= least:
+            self.progress = self._ticks_waited = 0
+            self._ticks_still = 1
+        elif self.admission_waits or endpoint.withheld:
+            self._ticks_waited += 1
+            if self._ticks_waited >= ROOM_TICKS_MAX:
                 self.refuse(StatusCode.RESOURCE_EXHAUSTED, "no room for a message of this size")
-        elif progress < min(least, self.reader.missing):
-            self.endpoint.metrics.calls_stalled += 1
-            self.reset(ErrorCode.ENHANCE_YOUR_CALM, "CANCELLED")
+        elif least > min(self.stream.receive_window, endpoint.connection.receive_window):
+            self._ticks_still = 0  # what came before is not read yet: the peer has to wait
+        else:
+            self._ticks_still += 1
+            if self._ticks_still >= self._stall_timeout_s():
+                endpoint.metrics.calls_stalled += 1
+                self.reset(ErrorCode.ENHANCE_YOUR_CALM, "CANCELLED")
+
+    def _stall_timeout_s(self) -> float:
+        """Whether the peer surely knows that it may send: it needed no WINDOW_UPDATE so far."""
+        endpoint = self.endpoint
+        limits, timeout_s = endpoint.connection.limits, endpoint.options.stall_timeout_s
+        stream_known = self.received + PROGRESS_SIZE_MIN <= limits.stream_window
+        if stream_known and endpoint.consumed + PROGRESS_SIZE_MIN <= limits.connection_window:
+            return timeout_s
+        return max(timeout_s, STALL_BEHIND_UPDATE_S)
 
 
 def lasting(message: Any) -> Buffer:

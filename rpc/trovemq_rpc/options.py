@@ -23,8 +23,8 @@
 | grpc.primary_user_agent | | stands before ours |
 | grpc.default_compression_algorithm | 0 | 0: none, 1: deflate, 2: gzip |
 | trovemq.budget | 256 MiB | a BytesBudget |
-| trovemq.stall_timeout_ms | 30 s | a message that comes slower than 1 KiB a second over this time is reset |
-| trovemq.setup_timeout_ms | 10 s | for TLS and the peer's first SETTINGS |
+| trovemq.stall_timeout_ms | 5 s (server), 30 s (channel) | time for 512 bytes of a message or frame |
+| trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | for each step of TLS, and for the first SETTINGS |
 | trovemq.limits | Limits() | of HTTP/2, see `http2.limits` |
 
 Other names are accepted and have no effect, as in grpc.
@@ -126,7 +126,9 @@ _TEXTS: Final = {
 
 def options_of(pairs: ChannelArguments | None, server: bool) -> Options:
     """Options of grpc's pairs."""
-    options = Options(keepalive_time_s=7200.0 if server else NEVER_S)
+    options = (
+        Options(keepalive_time_s=7200.0, stall_timeout_s=5.0, setup_timeout_s=5.0) if server else Options()
+    )
     for name, value in pairs or ():
         if name in _NUMBERS:
             setattr(options, _NUMBERS[name], int(value))
