@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto.records import Message
 from trovemq_store.check.layouts import QueueView
-from trovemq_store.check.queue_check import by_queue, unit_indexes, units_of
+from trovemq_store.check.queue_rules import by_queue, unit_indexes, units_of
 from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.index.consume_queue import BLANK_SIZE, UNIT_DTYPE

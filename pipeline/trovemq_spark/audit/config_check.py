@@ -7,6 +7,7 @@ from typing import Final
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import as_file_system
 from trovemq_spark.audit.store import AuditedStore
+from trovemq_store.check.log_rules import check_checkpoint
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.sealed_json import check_seal
 from trovemq_store.log import checkpoint
@@ -56,12 +57,5 @@ def _check_checkpoint(store: AuditedStore, last_store_timestamp: int, found: Fou
         return
     if size != checkpoint.FILE_SIZE:
         found.add(checkpoint.PATH, 0, f"has {size} bytes, not {checkpoint.FILE_SIZE}")
-    if not last_store_timestamp:
-        return
-    for name, timestamp, at in (
-        ("physicMsgTimestamp", saved.physic_msg_timestamp, 0),
-        ("logicsMsgTimestamp", saved.logics_msg_timestamp, 8),
-    ):
-        if timestamp > last_store_timestamp:
-            what = f"{name} {timestamp} is later than the last record, {last_store_timestamp}"
-            found.add(checkpoint.PATH, at, what, note=not store.clean)
+    if last_store_timestamp:
+        check_checkpoint(found, saved, last_store_timestamp, note=not store.clean)

@@ -12,6 +12,12 @@ from trovemq_spark.audit.item_check import open_view
 from trovemq_spark.audit.store import AuditedStore, IndexFacts
 from trovemq_store.check import layouts
 from trovemq_store.check.index_chains import ChainCheck
+from trovemq_store.check.index_rules import (
+    check_count,
+    check_header_offsets,
+    check_header_times,
+    has_right_size,
+)
 from trovemq_store.check.layouts import IndexView
 from trovemq_store.files.files import StorageError
 
@@ -30,9 +36,7 @@ def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts
     found = FoundList("indexFileSize")
     slots, items = store.sizes.index_slot_count, store.sizes.index_item_count
     try:
-        size, wanted = store.files.file_size(path), layouts.index_file_size(slots, items)
-        if size != wanted:
-            found.add(path, 0, f"has {size} bytes, {slots} slots and {items} items take {wanted}")
+        if not has_right_size(path, store.files.file_size(path), slots, items, found):
             return None, Counted.of(found)
         view = open_view(store, replace(_UNKNOWN, path=path))
     except (StorageError, ValueError) as error:
@@ -53,9 +57,7 @@ def check_index(store: AuditedStore, log_end: int, facts: IndexFacts) -> Counted
     """The file's chains and header, and the items behind the log's end."""
     found = FoundList()
     view = replace(open_view(store, facts), item_count=facts.item_count)
-    counted = int(view.header["item_count"])
-    if max(counted, int(counted == 0)) != view.item_count and counted <= len(view.items):
-        found.of("indexHeader").add(view.path, 36, f"names {counted} items, has {view.item_count}")
+    check_count(view, found.of("indexHeader"))
     if facts.item_count > 1:
         found.kind = "indexChain"
         for _ in ChainCheck(view, found, growing=False, note=not store.clean).steps():
@@ -66,21 +68,12 @@ def check_index(store: AuditedStore, log_end: int, facts: IndexFacts) -> Counted
 
 
 def _check_header(store: AuditedStore, view: IndexView, found: FoundList) -> None:
-    is_note = not store.clean
+    note = not store.clean
     first, last = view.items["physical_offset"][[1, view.item_count - 1]].tolist()
     begin, end = record_time(store, first), record_time(store, last)
-    started = int(view.header["begin_timestamp"]) if begin is None else begin
-    # A recovery that cannot read the last record takes the time from its item.
-    estimate = started + 1000 * int(view.items["seconds"][view.item_count - 1])
-    for name, at, expected in (
-        ("begin_timestamp", 0, (begin,)),
-        ("end_timestamp", 8, (end, estimate) if end is not None else (None,)),
-        ("begin_physical_offset", 16, (first,)),
-        ("end_physical_offset", 24, (last,)),
-    ):
-        there = int(view.header[name])
-        if expected[0] is not None and there not in expected:
-            found.add(view.path, at, f"{name} is {there}, its record says {expected[0]}", note=is_note)
+    counted_from = int(view.header["begin_timestamp"]) if begin is None else begin
+    check_header_times(view, found, begin, end, counted_from, note=note)
+    check_header_offsets(view, found, note=note)
 
 
 def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: FoundList) -> None:

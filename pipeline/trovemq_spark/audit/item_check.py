@@ -1,13 +1,13 @@
 """Index items of one segment's records: every key of every record has its item, every item its record.
 
-The rules are those of check.index_check; there they are applied in one pass over the whole log, here
-to one segment at a time: of each index file the items that name an offset of the segment are compared.
+The rules (check.index_rules) are those of a scrub, which goes over the whole log in one pass. Here they are
+applied to one segment at a time: of each index file the items that name an offset of it are compared.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from trovemq_spark.audit.store import AuditedStore, IndexFacts
 from trovemq_spark.log.segments import SegmentFile
 from trovemq_store.check import layouts
 from trovemq_store.check.findings import EACH_MAX
-from trovemq_store.check.index_check import mix
+from trovemq_store.check.index_rules import key_items, mix, wrong_item, wrong_seconds
 from trovemq_store.check.layouts import IndexView
+from trovemq_store.index.index_file import seconds_since
 from trovemq_store.log.projection import DispatchBatch
 
 Int64s = NDArray[np.int64]
-_SECONDS_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(slots=True)
@@ -71,21 +71,21 @@ class ItemCheck:
         begin = run.physical_offset + int(run.records.positions[0])
         low, high = np.searchsorted(self._items.physical, [begin, run.end]).tolist()
         self._matched[low:high] = True
-        record_index, hashes = run.records.index_entries(True)
-        offsets = run.physical_offset + run.records.positions[record_index]
-        allowed = mix(offsets, hashes.astype(np.int64))
+        items = key_items(run, tags=True)
         there = mix(self._items.physical[low:high], self._items.hashes[low:high])
         starts, times = run.physical_offset + run.records.positions, run.records.store_timestamps
-        if np.array_equal(there, allowed):  # as nearly always: each item is its record's, none is missing
+        if np.array_equal(
+            there, items.numbers
+        ):  # as nearly always: each item is its record's, none is missing
             self._check_times(np.arange(low, high), starts, times)
             return
-        right = np.isin(there, allowed)
+        right = np.isin(there, items.numbers)
         for item in (np.flatnonzero(~right)[:EACH_MAX] + low).tolist():
             self._add_wrong(item)
         self._check_times(np.flatnonzero(right) + low, starts, times)
-        self._counts.double += max(len(there) - len(allowed), 0)
-        alive = np.ones(len(offsets), np.bool_) if run.alive is None else run.alive[record_index]
-        self._count_missing(run, offsets[alive & ~np.isin(allowed, there)], there)
+        self._counts.double += max(len(there) - len(items.numbers), 0)
+        without = items.physical_offsets[items.alive & ~np.isin(items.numbers, there)]
+        self._count_missing(run, without, there)
 
     def _check_times(self, items: Int64s, starts: Int64s, times: Int64s) -> None:
         """The seconds of these items; those of a file's item 1 mean nothing (the quirk in index_file.py)."""
@@ -93,13 +93,12 @@ class ItemCheck:
             self._items.files[items]
         ]
         stored = times[np.searchsorted(starts, self._items.physical[items])]
-        expected = np.where(begins > 0, np.clip((stored - begins) // 1000, 0, _SECONDS_MAX), 0)
+        expected = seconds_since(begins, stored)
         wrong = (self._items.seconds[items] != expected) & (self._items.numbers[items] != 1)
         for i in np.flatnonzero(wrong)[:EACH_MAX].tolist():
             item = int(items[i])
             path, at = self._place(item)
-            number, seconds = int(self._items.numbers[item]), int(self._items.seconds[item])
-            what = f"item {number} says {seconds} seconds, its record {expected[i]}"
+            what = wrong_seconds(self._items.numbers[item], self._items.seconds[item], expected[i])
             self._found.of("indexTime").add(path, at, what, note=self._is_note)
 
     def _count_missing(self, run: DispatchBatch, without: Int64s, there: NDArray[np.uint64]) -> None:
@@ -108,11 +107,9 @@ class ItemCheck:
         if not self._store.index_files:
             return
         complete_below = self._store.complete_below
-        record_index, hashes = run.records.index_entries(False)
-        offsets = run.physical_offset + run.records.positions[record_index]
-        missing = ~np.isin(mix(offsets, hashes.astype(np.int64)), there)
-        if run.alive is not None:
-            missing &= run.alive[record_index]
+        required = key_items(run, tags=False)
+        offsets = required.physical_offsets
+        missing = required.alive & ~np.isin(required.numbers, there)
         for physical in np.unique(offsets[missing & (offsets < complete_below)])[:EACH_MAX].tolist():
             path, at = self._store.log_place(physical)
             self._found.of("indexMissing").add(
@@ -143,10 +140,7 @@ class ItemCheck:
     def _add_wrong(self, item: int) -> None:
         items = self._items
         path, at = self._place(item)
-        what = (
-            f"item {items.numbers[item]} (hash {items.hashes[item]}, record {items.physical[item]}) "
-            "is no key of that record"
-        )
+        what = wrong_item(items.numbers[item], items.hashes[item], items.physical[item])
         self._found.of("indexItem").add(path, at, what)
 
 

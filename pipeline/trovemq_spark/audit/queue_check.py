@@ -3,42 +3,30 @@ units that are missing at its end, and units of no record."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_spark.audit.found import Counted, FoundList
-from trovemq_spark.audit.segment_check import RUN_DTYPE, unit_text
+from trovemq_spark.audit.segment_check import RUN_DTYPE
 from trovemq_spark.audit.store import AuditedStore, QueueFacts, QueueKey, QueueReader
 from trovemq_store.check.findings import EACH_MAX
-from trovemq_store.check.layouts import Records
-from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_SIZE
+from trovemq_store.check.queue_rules import UnknownPlaces, report_surplus, surplus_units
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_SIZE
 
-Int64s = NDArray[np.int64]
 _UNITS_AT_ONCE: Final = 65_536
 
 
+@dataclass(frozen=True, slots=True)
 class LogBounds:
     """The checked log: [begin, end), and the places in it of whose records nothing is known (damaged, or in a
     segment that is missing)."""
 
-    def __init__(self, begin: int, end: int, unknown: list[tuple[int, int]]) -> None:
-        ordered = sorted(unknown)
-        self.begin: Final = begin
-        self.end: Final = end
-        self._begins: Final = np.array([begin for begin, _ in ordered], np.int64)
-        self._ends: Final = np.array([end for _, end in ordered], np.int64)
-
-    def are_unknown(self, physical: Int64s) -> NDArray[np.bool_]:
-        at = np.searchsorted(self._begins, physical, "right") - 1
-        if not len(self._begins):
-            return np.zeros(len(physical), np.bool_)
-        return (at >= 0) & (physical < self._ends[at])
-
-    def has_unknown(self, begin: int, end: int) -> bool:
-        """Whether something between these offsets is not known."""
-        return bool(np.any((self._begins < end) & (self._ends > begin)))
+    begin: int
+    end: int
+    unknown: UnknownPlaces
 
 
 def check_queue(
@@ -85,7 +73,7 @@ class _QueueCheck:
         named = 0
         for i in holes.tolist():
             before, after = int(ordered["last"][i - 1]), int(ordered["physical"][i])
-            if self._log.has_unknown(min(before, after), max(before, after)) or named == EACH_MAX:
+            if self._log.unknown.any_in(min(before, after), max(before, after)) or named == EACH_MAX:
                 continue
             named += 1
             path, at = self._store.log_place(after)
@@ -127,23 +115,15 @@ class _QueueCheck:
         for chunk in range(begin, end, _UNITS_AT_ONCE):
             offsets = np.arange(chunk, min(chunk + _UNITS_AT_ONCE, end))
             units = reader.at(offsets)
-            physical = units["physical_offset"].astype(np.int64)
-            surplus = (units["size"] != BLANK_SIZE) & (units["size"] > 0) & (physical >= floor)
-            surplus &= ~self._log.are_unknown(physical)
-            self._add_surplus(reader, offsets[surplus], units[surplus])
-
-    def _add_surplus(self, reader: QueueReader, offsets: Int64s, units: Records) -> None:
-        for offset, unit in zip(offsets[:EACH_MAX].tolist(), units[:EACH_MAX], strict=True):
-            behind = int(unit["physical_offset"]) >= self._log.end
-            what = "lies behind the log's end" if behind else "belongs to no record"
-            path, at = reader.place(offset)
-            note = behind and not self._store.clean
-            self._found.of("unitExtra").add(path, at, f"unit {offset}, {unit_text(unit)}, {what}", note=note)
-        if len(offsets) > EACH_MAX:
-            path, at = reader.place(int(offsets[EACH_MAX]))
-            what = f"{len(offsets) - EACH_MAX} more units from here on belong to no record"
-            note = not self._store.clean and int(units[EACH_MAX]["physical_offset"]) >= self._log.end
-            self._found.of("unitExtra").add(path, at, what, note=note)
+            surplus = surplus_units(units, floor, self._log.unknown) & (units["size"] > 0)
+            report_surplus(
+                self._found.of("unitExtra"),
+                reader,
+                offsets[surplus],
+                units[surplus],
+                self._log.end,
+                clean=self._store.clean,
+            )
 
 
 def _uncovered(facts: QueueFacts, ordered: NDArray[np.void]) -> list[tuple[int, int]]:

@@ -19,16 +19,15 @@ from trovemq_spark.log.scan import ScanBounds, scan_segment
 from trovemq_spark.log.segments import SegmentFile
 from trovemq_store.check.findings import EACH_MAX
 from trovemq_store.check.layouts import Records
-from trovemq_store.check.queue_check import by_queue, units_of
+from trovemq_store.check.log_rules import report_damage, written_bytes
+from trovemq_store.check.queue_rules import by_queue, report_unequal, units_of
 from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
-from trovemq_store.log.segments import Segment
 
 Int64s = NDArray[np.int64]
 RUN_DTYPE: Final = np.dtype([("first", "i8"), ("end", "i8"), ("physical", "i8"), ("last", "i8")])
 """Queue offsets [first, end) one after another in the log; physical offsets of the first and last record."""
-_TAIL_BYTES_AT_ONCE: Final = 1 << 24
 
 
 @dataclass(slots=True)
@@ -76,7 +75,7 @@ class _SegmentCheck:
             else:
                 self._run(DispatchBatch(step.records, step.segment_start, step.end))
         if is_last:
-            result.bytes_behind = _bytes_behind(segment, result.end)
+            result.bytes_behind = written_bytes(segment.file, max(result.end - segment.start, 0))
         if self._items is not None:
             result.items = self._items.finish(result.end, result.damages, is_last=is_last)
         result.runs = {key: _merged(np.concatenate(runs)) for key, runs in self._runs.items()}
@@ -88,9 +87,9 @@ class _SegmentCheck:
         self._result.damages.append((begin, end))
         self._result.end = end
         if "log" in self._checks:
-            path = f"{LOG_DIRECTORY}/{self._result.segment.name}"
-            what = f"{end - begin} bytes are {damage.state.value}"
-            self._found.of("log").add(path, begin - self._result.segment.start, what)
+            segment = self._result.segment
+            place = f"{LOG_DIRECTORY}/{segment.name}", begin - segment.start
+            report_damage(self._found.of("log"), place, damage)
 
     def _run(self, run: DispatchBatch) -> None:
         result, records = self._result, run.records
@@ -126,17 +125,12 @@ class _SegmentCheck:
         self._result.units += len(offsets)
         wrong = np.flatnonzero(actual != expected)
         for i in wrong[:EACH_MAX].tolist():
-            path, at = reader.place(int(offsets[i]))
-            what = f"unit {offsets[i]} is {unit_text(actual[i])}, the log says {unit_text(expected[i])}"
-            self._found.of(_kind_of(actual[i], expected[i])).add(path, at, what)
+            found = self._found.of(_kind_of(actual[i], expected[i]))
+            report_unequal(found, reader, int(offsets[i]), actual[i], expected[i])
         if len(wrong) > EACH_MAX:
             path, at = reader.place(int(offsets[wrong[EACH_MAX]]))
             what = f"{len(wrong) - EACH_MAX} more units from here on are not those of the log"
             self._found.of("unitPlace").add(path, at, what)
-
-
-def unit_text(unit: np.void) -> str:
-    return f"({unit['physical_offset']}, {unit['size']} bytes, tags code {unit['tags_code']})"
 
 
 def _kind_of(actual: np.void, expected: np.void) -> str:
@@ -164,11 +158,3 @@ def _merged(runs: NDArray[np.void]) -> NDArray[np.void]:
     merged = runs[begins].copy()
     merged["end"], merged["last"] = runs["end"][lasts], runs["last"][lasts]
     return merged
-
-
-def _bytes_behind(segment: Segment, end: int) -> int:
-    array = np.frombuffer(segment.file.view(), np.uint8)
-    return sum(
-        int(np.count_nonzero(array[begin : begin + _TAIL_BYTES_AT_ONCE]))
-        for begin in range(max(end - segment.start, 0), len(array), _TAIL_BYTES_AT_ONCE)
-    )

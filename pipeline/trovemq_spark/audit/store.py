@@ -19,7 +19,7 @@ from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import PlaceFiles, as_file_system, as_read_only
 from trovemq_spark.log.segments import LogDirectory
 from trovemq_spark.storage import Place
-from trovemq_store.check.layouts import Records
+from trovemq_store.check.layouts import Records, written_count
 from trovemq_store.check.store_view import infer_sizes
 from trovemq_store.engine.opening import ABORT_PATH, LOCK_PATH
 from trovemq_store.files.files import StorageError
@@ -205,9 +205,8 @@ def queue_facts(store: AuditedStore, key: QueueKey) -> tuple[QueueKey, QueueFact
         if ended:
             continue
         units = np.frombuffer(files.open(entry.name).view(), UNIT_DTYPE, count=entry.size // UNIT_SIZE)
-        unwritten = np.flatnonzero((units["size"] <= 0) | (units["physical_offset"] < 0))
-        count = int(unwritten[0]) if len(unwritten) else len(units)
-        end, ended = start // UNIT_SIZE + count, bool(len(unwritten))
+        count = written_count(units)
+        end, ended = start // UNIT_SIZE + count, count < len(units)
         if count and int(units[count - 1]["size"]) != BLANK_SIZE:
             last_record_end = int(units[count - 1]["physical_offset"]) + int(units[count - 1]["size"])
     first = firsts[0] if firsts else 0

@@ -31,6 +31,8 @@ from trovemq_spark.job import Report
 from trovemq_spark.log.scan import unfinished_notes
 from trovemq_spark.tasks import Runner
 from trovemq_store.check.layouts import INDEX_DIRECTORY
+from trovemq_store.check.log_rules import report_tail
+from trovemq_store.check.queue_rules import UnknownPlaces
 from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
 from trovemq_store.log.segments import file_name
 
@@ -66,7 +68,9 @@ class Audit:
         if "log" in self._checks:
             self._check_log(store, results, end, found)
         if "queues" in self._checks:
-            unknown = gaps + [damage for result in results for damage in result.damages]
+            unknown = UnknownPlaces(
+                sorted(gaps + [damage for result in results for damage in result.damages])
+            )
             self._check_queues(store, LogBounds(store.log.begin, end, unknown), results)
         if "index" in self._checks:
             self._take(self._runner.map("index files", partial(check_index, store, end), store.index_files))
@@ -127,10 +131,9 @@ class Audit:
             if file.size != size:
                 path = f"{LOG_DIRECTORY}/{file.name}"
                 found.of("segmentSize").add(path, 0, f"has {file.size} bytes, the first segment {size}")
-        if behind := sum(result.bytes_behind for result in results):
-            path, at = store.log_place(end)
-            what = f"the log ends at {end}; {behind} bytes behind it are not zero"
-            found.of("logTail").add(path, at, what, note=not store.clean or not store.own_state)
+        behind = sum(result.bytes_behind for result in results)
+        note = not store.clean or not store.own_state
+        report_tail(found.of("logTail"), store.log_place(end), end, behind, note=note)
 
     def _check_queues(self, store: AuditedStore, log: LogBounds, results: list[SegmentResult]) -> None:
         runs: dict[QueueKey, list[NDArray[np.void]]] = {key: [] for key in store.queues}

@@ -20,11 +20,17 @@ from numpy.typing import NDArray
 from trovemq_spark.rebuild.blocks import Entries, EntryRange
 from trovemq_spark.rebuild.files import write_pieces
 from trovemq_spark.storage import Place
-from trovemq_store.index.index_file import HEADER_SIZE, ITEM_DTYPE, ITEM_SIZE, SLOT_SIZE, file_size
+from trovemq_store.index.index_file import (
+    HEADER_SIZE,
+    ITEM_DTYPE,
+    ITEM_SIZE,
+    SLOT_SIZE,
+    file_size,
+    seconds_since,
+)
 from trovemq_store.index.key_index import DIRECTORY
 
 _HEADER: Final = Struct(">qqqqii")
-_SECONDS_MAX: Final = (1 << 31) - 1
 _ENTRIES_AT_ONCE: Final = 1 << 20
 _NAMED_MS_MAX: Final = 253_402_300_799_999
 
@@ -104,7 +110,7 @@ def build_index_file(task: IndexTask) -> int:
         for entries in _chunks(task):
             items = _items(entries, begin_timestamp, previous[number - 1 :][: len(entries)])
             if number == 1:
-                items["seconds"][0] = _seconds(entries["store_timestamp"][:1], continued)[0]
+                items["seconds"][0] = seconds_since(continued, entries["store_timestamp"][:1])[0]
             yield items_at + ITEM_SIZE * number, items.tobytes()
             number += len(entries)
 
@@ -124,16 +130,9 @@ def _items(entries: Entries, begin_timestamp: int, previous: Int32s) -> NDArray[
     items = np.empty(len(entries), ITEM_DTYPE)
     items["hash"] = entries["hash"]
     items["phy"] = entries["physical_offset"]
-    items["seconds"] = _seconds(entries["store_timestamp"], begin_timestamp)
+    items["seconds"] = seconds_since(begin_timestamp, entries["store_timestamp"])
     items["previous"] = previous
     return items
-
-
-def _seconds(timestamps: Int64s, begin_timestamp: int) -> Int64s:
-    """Whole seconds since begin_timestamp (not above 0: not known), not below 0."""
-    if begin_timestamp <= 0:
-        return np.zeros(len(timestamps), np.int64)
-    return np.clip((timestamps - begin_timestamp) // 1000, 0, _SECONDS_MAX)
 
 
 def _chained(hashes: Int32s, slot_count: int) -> tuple[NDArray[np.signedinteger], Int32s]:

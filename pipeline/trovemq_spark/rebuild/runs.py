@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.records import RecordBatch
-from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
 from trovemq_spark.log.parts import LogPart
 from trovemq_spark.log.scan import Run, scan_segment
 from trovemq_spark.log.segments import LogDirectory
@@ -31,7 +30,9 @@ from trovemq_spark.rebuild.blocks import (
 )
 from trovemq_spark.rebuild.files import write_pieces
 from trovemq_spark.storage import Place
-from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.check.queue_rules import unit_indexes, units_of
+from trovemq_store.index.consume_queue import UNIT_SIZE
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.reader import Damage
 from trovemq_store.topics.deletions import TopicDeletions
 
@@ -132,16 +133,10 @@ class _QueueColumns:
 
     def add(self, run: Run, alive: Alive) -> None:
         records = run.records
-        units = np.empty(len(records), UNIT_DTYPE)
-        units["physical_offset"] = run.segment_start + records.positions
-        units["size"] = records.sizes
-        units["tags_code"] = records.tags_codes()
-        columns = (units, self._numbered_topics(records), records.queue_ids, records.queue_offsets)
-        kind = records.sys_flags & SYS_FLAG_TRANSACTION_MASK
-        chosen = (kind == 0) | (kind == SYS_FLAG_TRANSACTION_COMMIT)
-        if alive is not None:
-            chosen &= alive
-        kept = columns if chosen.all() else tuple(column[chosen] for column in columns)
+        batch = DispatchBatch(records, run.segment_start, run.end, alive)
+        columns = (units_of(batch), self._numbered_topics(records), records.queue_ids, records.queue_offsets)
+        chosen = unit_indexes(batch)
+        kept = columns if len(chosen) == len(records) else tuple(column[chosen] for column in columns)
         for target, column in zip(
             (self._units, self._topic_numbers, self._queue_ids, self._offsets), kept, strict=True
         ):

@@ -18,15 +18,23 @@ from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import CheckedStore, OpenIndex
 from trovemq_store.check.findings import EACH_MAX, Findings
 from trovemq_store.check.index_chains import ChainCheck
+from trovemq_store.check.index_rules import (
+    Numbers,
+    check_count,
+    check_header_offsets,
+    check_header_times,
+    key_items,
+    mix,
+    wrong_item,
+    wrong_seconds,
+)
 from trovemq_store.check.layouts import IndexView
+from trovemq_store.index.index_file import seconds_since
 from trovemq_store.log.projection import DispatchBatch
 
-_MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _ITEMS_AT_ONCE: Final = 4096
-_SECONDS_MAX: Final = (1 << 31) - 1
 
 Int64s = NDArray[np.int64]
-Numbers = NDArray[np.uint64]
 
 
 class IndexCheck:
@@ -52,7 +60,7 @@ class IndexCheck:
         disk does not give it: then no items are compared with records."""
         note = not self._store.clean
         for file in self._index.files:
-            self._check_count(file)
+            check_count(file, self._findings)
         for number, file in enumerate(self._files):
             unreadable = yield file
             if unreadable:
@@ -61,20 +69,7 @@ class IndexCheck:
             growing = self._store.live and number == len(self._files) - 1
             for _ in ChainCheck(file, self._findings, growing=growing, note=note).steps():
                 yield None
-            self._check_header(file)
-
-    def _check_count(self, file: IndexView) -> None:
-        """Of one beyond what the file can hold ChainCheck tells; 0 reads as 1."""
-        counted = int(file.header["item_count"])
-        if max(counted, int(counted == 0)) != file.item_count and counted <= len(file.items):
-            self._findings.add(file.path, 36, f"names {counted} items, has {file.item_count}")
-
-    def _check_header(self, file: IndexView) -> None:
-        first, last = file.items["physical_offset"][[1, file.item_count - 1]].tolist()
-        for name, at, expected in (("begin_physical_offset", 16, first), ("end_physical_offset", 24, last)):
-            if int(file.header[name]) != expected:
-                what = f"{name} is {file.header[name]}, its item says {expected}"
-                self._findings.add(file.path, at, what, note=not self._store.clean)
+            check_header_offsets(file, self._findings, note=note)
 
     # --- items and records --------------------------------------------------------------------------
     def run(self, run: DispatchBatch) -> None:
@@ -82,24 +77,25 @@ class IndexCheck:
             return
         begin = run.physical_offset + int(run.records.positions[0])
         self._pass(max(begin, self._position))  # of records that went meanwhile, or are damaged
-        record_index, allowed, allowed_offsets, alive_at_all = _items_of(run, tags=True)
+        items = key_items(run, tags=True)
         found = [(_numbers(file, first, stop), file, first) for file, first, stop in self._take(run.end)]
         self._position = run.end
         there = np.concatenate([np.empty(0, np.uint64), *(numbers for numbers, _, _ in found)])
-        if np.array_equal(there, allowed):
-            timestamps = run.records.store_timestamps[record_index]
+        if np.array_equal(there, items.numbers):
+            timestamps = run.records.store_timestamps[items.record_index]
             for numbers, file, first in found:
                 self._check_times(file, first, timestamps[: len(numbers)])
                 timestamps = timestamps[len(numbers) :]
             return
         for numbers, file, first in found:
-            for i in np.flatnonzero(~np.isin(numbers, allowed))[:EACH_MAX].tolist():
+            for i in np.flatnonzero(~np.isin(numbers, items.numbers))[:EACH_MAX].tolist():
                 self._add_wrong(file, first + i)
-        self._double_count += max(len(there) - len(allowed), 0)
-        _, required, offsets, alive = _items_of(run, tags=False)
-        missing = alive & ~np.isin(required, there)
+        self._double_count += max(len(there) - len(items.numbers), 0)
+        required = key_items(run, tags=False)
+        offsets = required.physical_offsets
+        missing = required.alive & ~np.isin(required.numbers, there)
         self._count_missing(offsets[missing])
-        missing_at_all = allowed_offsets[alive_at_all & ~np.isin(allowed, there)]
+        missing_at_all = items.physical_offsets[items.alive & ~np.isin(items.numbers, there)]
         self._tagless_count += self._count_passed(missing_at_all) - self._count_passed(offsets[missing])
 
     def damage(self, begin: int, end: int) -> None:
@@ -159,35 +155,22 @@ class IndexCheck:
         if first == 1:
             begin = int(timestamps[0])
         self._begins[file.path] = begin
-        self._check_header_times(file, first, timestamps, begin)
-        expected = np.clip((timestamps - begin) // 1000, 0, _SECONDS_MAX) if begin > 0 else 0 * timestamps
+        begins = int(timestamps[0]) if first == 1 else None
+        ends = int(timestamps[-1]) if first + len(timestamps) == file.item_count else None
+        note = not self._store.clean
+        check_header_times(file, self._findings, begins, ends, begin, note=note)
+        expected = seconds_since(begin, timestamps)
         wrong = file.items["seconds"][first : first + len(timestamps)] != expected
         if first == 1:
             wrong[0] = False
         for i in np.flatnonzero(wrong)[:EACH_MAX].tolist():
             item = first + i
-            what = f"item {item} says {file.items['seconds'][item]} seconds, its record {expected[i]}"
-            self._findings.add(file.path, file.item_offset(item), what, note=not self._store.clean)
-
-    def _check_header_times(self, file: IndexView, first: int, timestamps: Int64s, begin: int) -> None:
-        last = file.item_count - 1
-        there = int(file.header["begin_timestamp"]), int(file.header["end_timestamp"])
-        # A recovery that cannot read the last record takes the time from its item.
-        estimate = begin + 1000 * int(file.items["seconds"][last])
-        wrong = []
-        if first == 1 and there[0] != int(timestamps[0]):
-            wrong.append((0, "begin_timestamp", there[0], int(timestamps[0])))
-        if first + len(timestamps) > last and there[1] not in (int(timestamps[-1]), estimate):
-            wrong.append((8, "end_timestamp", there[1], int(timestamps[-1])))
-        for at, name, found, known in wrong:
-            what = f"{name} is {found}, its record says {known}"
-            self._findings.add(file.path, at, what, note=not self._store.clean)
+            what = wrong_seconds(item, file.items["seconds"][item], expected[i])
+            self._findings.add(file.path, file.item_offset(item), what, note=note)
 
     def _add_wrong(self, file: IndexView, item: int) -> None:
         there = file.items[item]
-        what = (
-            f"item {item} (hash {there['hash']}, record {there['physical_offset']}) is no key of that record"
-        )
+        what = wrong_item(item, there["hash"], there["physical_offset"])
         self._findings.add(file.path, file.item_offset(item), what)
 
     # --- what is missing ----------------------------------------------------------------------------
@@ -235,23 +218,6 @@ def complete_below(files: list[IndexView]) -> int:
                 if file.item_count > 1), default=-1)  # fmt: skip
 
 
-def _items_of(run: DispatchBatch, *, tags: bool) -> tuple[Int64s, Numbers, Int64s, NDArray[np.bool_]]:
-    """The items that a run's records have: the records' indexes, mixed numbers, physical offsets, and whether
-    they are alive.
-
-    A record of a deleted topic may still have its items, but need not.
-    """
-    record_index, hashes = run.records.index_entries(tags)
-    offsets = run.physical_offset + run.records.positions[record_index]
-    alive = np.ones(len(offsets), np.bool_) if run.alive is None else run.alive[record_index]
-    return record_index, mix(offsets, hashes.astype(np.int64)), offsets, alive
-
-
 def _numbers(file: IndexView, first: int, stop: int) -> Numbers:
     items = file.items[first:stop]
     return mix(items["physical_offset"].astype(np.int64), items["hash"].astype(np.int64))
-
-
-def mix(physical_offsets: Int64s, hashes: Int64s) -> Numbers:
-    """One number for each pair: equal pairs give equal numbers, others all but never do."""
-    return physical_offsets.astype(np.uint64) * _MIX + hashes.astype(np.uint64)

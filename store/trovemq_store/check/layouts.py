@@ -51,6 +51,12 @@ INDEX_DIRECTORY: Final = "index"
 Records = NDArray[np.void]
 
 
+def written_count(units: Records) -> int:
+    """How many of a queue file's units are written: all before the first unwritten one."""
+    unwritten = np.flatnonzero((units["size"] <= 0) | (units["physical_offset"] < 0))
+    return int(unwritten[0]) if len(unwritten) else len(units)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueFile:
     path: str
@@ -72,9 +78,9 @@ class QueueView:
     def _written_end(self) -> int:
         end = self.first
         for file in self._files:
-            unwritten = np.flatnonzero((file.units["size"] <= 0) | (file.units["physical_offset"] < 0))
-            end = file.first_unit + (int(unwritten[0]) if len(unwritten) else len(file.units))
-            if len(unwritten):
+            count = written_count(file.units)
+            end = file.first_unit + count
+            if count < len(file.units):
                 break
         return end
 

@@ -5,7 +5,6 @@ Invariant: of each queue the units below `next` (and at or behind `first`) have 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,13 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_store.check.checked_store import CheckedStore, QueueUnits
-from trovemq_store.check.findings import EACH_MAX, Findings
+from trovemq_store.check.findings import Findings
 from trovemq_store.check.layouts import Records
-from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY, UNIT_DTYPE, UNIT_SIZE
+from trovemq_store.check.queue_rules import (
+    UnknownPlaces,
+    by_queue,
+    report_surplus,
+    report_unequal,
+    surplus_units,
+    units_of,
+)
+from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_SIZE
 from trovemq_store.log.projection import DispatchBatch
 
-_TRANSACTION_MASK: Final = 0xC
-_TRANSACTION_COMMIT: Final = 0x8
 _UNITS_AT_ONCE: Final = 16_384
 _QUEUES_AT_ONCE: Final = 32
 DAMAGES_MAX: Final = 65_536
@@ -38,33 +43,6 @@ class _Seen:
     next: int
 
 
-def unit_indexes(run: DispatchBatch) -> Int64s:
-    """The records of a run that get a consume-queue unit: neither prepared nor rolled back nor deleted."""
-    kind = run.records.sys_flags & _TRANSACTION_MASK
-    wanted = (kind == 0) | (kind == _TRANSACTION_COMMIT)
-    return np.flatnonzero(wanted if run.alive is None else wanted & run.alive)
-
-
-def units_of(run: DispatchBatch) -> Records:
-    """The unit that each record of a run should have (also of those that get none)."""
-    units = np.empty(len(run.records), UNIT_DTYPE)
-    units["physical_offset"] = run.physical_offset + run.records.positions
-    units["size"] = run.records.sizes
-    units["tags_code"] = run.records.tags_codes()
-    return units
-
-
-def by_queue(run: DispatchBatch) -> Iterator[tuple[tuple[str, int], Int64s]]:
-    """((topic, queue id), indexes of its records that get a unit, in log order) for each queue of a run."""
-    wanted = np.zeros(len(run.records), np.bool_)
-    wanted[unit_indexes(run)] = True
-    for topic, indexes in run.records.topic_groups():
-        mine = indexes[wanted[indexes]]
-        queue_ids = run.records.queue_ids[mine]
-        for queue_id in np.unique(queue_ids).tolist():
-            yield (topic, queue_id), mine[queue_ids == queue_id]
-
-
 class QueueCheck:
     """Feed it every run and damage of the log, in order, then finish(). The iterators are steps.
 
@@ -76,15 +54,13 @@ class QueueCheck:
         self._begun_at = begun_at
         self._findings = findings
         self._seen: dict[tuple[str, int], _Seen] = {}
-        self._damage_begins: list[int] = []
-        self._damage_ends: list[int] = []
+        self._unknown = UnknownPlaces()
         self.unit_count = 0
 
     def damage(self, begin: int, end: int) -> None:
         """Nothing is known of the records of [begin, end): they may have units."""
-        if len(self._damage_begins) < DAMAGES_MAX:
-            self._damage_begins.append(begin)
-            self._damage_ends.append(end)
+        if len(self._unknown) < DAMAGES_MAX:
+            self._unknown.add(begin, end)
 
     def run(self, run: DispatchBatch) -> Iterator[None]:
         expected = units_of(run)
@@ -119,9 +95,7 @@ class QueueCheck:
         self._check_gaps(queue, seen, offsets)
         actual = queue.at(offsets)
         for i in np.flatnonzero(actual != expected).tolist():
-            path, at = queue.place(int(offsets[i]))
-            what = f"unit {offsets[i]} is {_text(actual[i])}, the log says {_text(expected[i])}"
-            self._findings.add(path, at, what)
+            report_unequal(self._findings, queue, int(offsets[i]), actual[i], expected[i])
         self.unit_count += len(offsets)
 
     def _check_gaps(self, queue: QueueUnits, seen: _Seen, offsets: Int64s) -> None:
@@ -178,32 +152,13 @@ class QueueCheck:
     def _check_outside(self, queue: QueueUnits, first: int, units: Records, end: int | None) -> None:
         """Blanks, units of a trimmed log, of damaged records and of deleted topics may be there; others may
         not, but in a live store behind `end`."""
-        physical = units["physical_offset"].astype(np.int64)
-        surplus = (units["size"] != BLANK_SIZE) & (physical >= self._floor(queue.topic))
+        surplus = surplus_units(units, self._floor(queue.topic), self._unknown)
         if self._store.live and end is not None:
-            surplus &= physical < end
-        found = [i for i in np.flatnonzero(surplus).tolist() if not self._is_damaged(int(physical[i]))]
-        for i in found[:EACH_MAX]:
-            behind = end is not None and int(physical[i]) >= end
-            path, at = queue.place(first + i)
-            what = "lies behind the log's end" if behind else "belongs to no record"
-            note = behind and not self._store.clean
-            self._findings.add(path, at, f"unit {first + i}, {_text(units[i])}, {what}", note=note)
-        if len(found) > EACH_MAX:
-            path, at = queue.place(first + found[EACH_MAX])
-            what = f"{len(found) - EACH_MAX} more units from here on belong to no record"
-            note = not self._store.clean and end is not None and int(physical[found[EACH_MAX]]) >= end
-            self._findings.add(path, at, what, note=note)
-
-    def _is_damaged(self, physical_offset: int) -> bool:
-        at = bisect_right(self._damage_begins, physical_offset) - 1
-        return at >= 0 and physical_offset < self._damage_ends[at]
+            surplus &= units["physical_offset"] < end
+        found = np.flatnonzero(surplus)
+        report_surplus(self._findings, queue, first + found, units[found], end, clean=self._store.clean)
 
 
 def with_alive(store: CheckedStore, run: DispatchBatch) -> DispatchBatch:
     """The run with its records of deleted topics marked, as they are at this moment."""
     return replace(run, alive=store.alive_mask(run.records, run.physical_offset))
-
-
-def _text(unit: np.void) -> str:
-    return f"({unit['physical_offset']}, {unit['size']} bytes, tags code {unit['tags_code']})"

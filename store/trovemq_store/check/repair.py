@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from trovemq_store.check.layouts import QueueView
-from trovemq_store.check.queue_check import unit_indexes
+from trovemq_store.check.queue_rules import unit_indexes
 from trovemq_store.check.store_view import StoreView
 from trovemq_store.engine.opening import ABORT_PATH, LOCK_PATH, IndexFileNames, last_indexed_offset, take_lock
 from trovemq_store.files.fault_points import fault_point

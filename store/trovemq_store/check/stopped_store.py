@@ -12,7 +12,8 @@ from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import LogStep, OpenIndex
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.index_check import complete_below
-from trovemq_store.check.layouts import IndexView, QueueView
+from trovemq_store.check.index_rules import has_right_size
+from trovemq_store.check.layouts import QueueView
 from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.log import state
 from trovemq_store.log.reader import LogReader
@@ -69,12 +70,11 @@ def log_steps(view: StoreView, scan: LogScan) -> Iterator[LogStep]:
 def open_index(view: StoreView, findings: Findings) -> OpenIndex:
     """The index files; one of a wrong size is a finding, and left out."""
     slots, items = view.settings.index_slot_count, view.settings.index_item_count
-    files: list[IndexView] = []
-    for path in layouts.index_paths(view.files):
-        size, wanted = view.files.file_size(path), layouts.index_file_size(slots, items)
-        if size != wanted:
-            findings.add(path, 0, f"has {size} bytes, {slots} slots and {items} items take {wanted}")
-        else:
-            files.append(layouts.read_index(view.files, path, slots, items))
-    files = layouts.with_known_counts(files)
+    files = layouts.with_known_counts(
+        [
+            layouts.read_index(view.files, path, slots, items)
+            for path in layouts.index_paths(view.files)
+            if has_right_size(path, view.files.file_size(path), slots, items, findings)
+        ]
+    )
     return OpenIndex(files, complete_below(files))

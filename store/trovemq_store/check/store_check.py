@@ -10,6 +10,7 @@ from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import CheckedStore, LogStep, OpenIndex, ReadAhead
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.index_check import IndexCheck
+from trovemq_store.check.log_rules import report_damage
 from trovemq_store.check.queue_check import QueueCheck, with_alive
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY
@@ -82,8 +83,7 @@ class StoreCheck:
                 begin, end = step.damage.physical_offset, step.damage.end
                 self.progress.position = end
                 self.progress.damaged_bytes += end - begin
-                path, offset = self._store.log_place(begin)
-                self._findings.add(path, offset, f"{end - begin} bytes are {step.damage.state.value}")
+                report_damage(self._findings, self._store.log_place(begin), step.damage)
                 self._queues.damage(begin, end)
                 self._index.damage(begin, end)
             if step.unfinished is not None:

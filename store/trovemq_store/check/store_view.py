@@ -20,6 +20,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RECORD_SIZE_MIN, Message, RecordState, check_record, scan_run
 from trovemq_store.check import layouts
 from trovemq_store.check.layouts import QueueView
+from trovemq_store.check.log_rules import written_bytes
 from trovemq_store.engine.opening import ABORT_PATH, LOCK_PATH
 from trovemq_store.files.read_only import ReadOnlyFileSystem
 from trovemq_store.index.consume_queue import BLANK_SIZE, ROOT_DIRECTORY
@@ -133,8 +134,7 @@ class StoreView:
         """Bytes at or behind `end` that are not zero: what recovery would cut."""
         count = 0
         for segment in self.log.segments.covering(end, self.log.segments.capacity_end):
-            begin = max(end - segment.start, 0)
-            count += int(np.count_nonzero(np.frombuffer(segment.file.view(), np.uint8)[begin:]))
+            count += written_bytes(segment.file, max(end - segment.start, 0))
         return count
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from trovemq_proto.errors import TroveError
 from trovemq_store.check.findings import Findings
+from trovemq_store.check.log_rules import check_checkpoint, report_tail
 from trovemq_store.check.stopped_store import StoppedStore, log_steps, open_index
 from trovemq_store.check.store_check import StoreCheck
 from trovemq_store.check.store_view import LogScan, StoreView
@@ -79,18 +80,11 @@ def verify(view: StoreView, findings: Findings) -> Summary:
 
 
 def _report_log(view: StoreView, scan: LogScan, bytes_cut: int, findings: Findings) -> None:
-    if bytes_cut:
-        path, offset = view.log_place(scan.end)
-        what = f"the log ends at {scan.end}; {bytes_cut} bytes behind it are not zero"
-        findings.add(path, offset, what, note=not view.clean or view.state is None)
-    last = checkpoint.load(view.files)
-    for name, timestamp, at in (
-        ("physicMsgTimestamp", last.physic_msg_timestamp, 0),
-        ("logicsMsgTimestamp", last.logics_msg_timestamp, 8),
-    ):
-        if timestamp > scan.last_store_timestamp and view.log.segments.capacity_end:
-            what = f"{name} {timestamp} is later than the last record, {scan.last_store_timestamp}"
-            findings.add(checkpoint.PATH, at, what, note=not view.clean)
+    note = not view.clean or view.state is None
+    report_tail(findings, view.log_place(scan.end), scan.end, bytes_cut, note=note)
+    if view.log.segments.capacity_end:
+        saved = checkpoint.load(view.files)
+        check_checkpoint(findings, saved, scan.last_store_timestamp, note=not view.clean)
 
 
 def _check_files(view: StoreView, findings: Findings) -> None:

@@ -64,6 +64,11 @@ def file_size(slot_count: int, item_count: int) -> int:
     return HEADER_SIZE + SLOT_SIZE * slot_count + ITEM_SIZE * item_count
 
 
+def seconds_since(begins: int | Int64s, timestamps: Int64s) -> Int64s:
+    """The `seconds` of items: whole seconds since `begins` (not above 0: not known), not below 0."""
+    return np.where(np.asarray(begins) <= 0, 0, np.clip((timestamps - begins) // 1000, 0, _SECONDS_MAX))
+
+
 def read_header(files: FileSystem, path: str) -> tuple[int, int, int, int]:
     """(begin, end timestamp, begin, end physical offset) of a file; zeros where it is too short."""
     file = files.open(path)
@@ -220,7 +225,7 @@ class IndexFile:
         """Whole seconds since beginTimestamp: those of item 1 by the header as it is, the rest by item 1."""
         begins = np.full(len(timestamps), self.begin_timestamp if self.count > 1 else int(timestamps[0]))
         begins[0] = self.begin_timestamp
-        return np.where(begins <= 0, 0, np.clip((timestamps - begins) // 1000, 0, _SECONDS_MAX))
+        return seconds_since(begins, timestamps)
 
     def _write_header(self) -> None:
         self._write(0, _HEADER.pack(*self._header()))
