@@ -15,7 +15,8 @@ from broker.maintenance import consumer_tasks
 from broker.server.native.group_service import GroupService, GroupServiceParts
 from broker.server.native.track_service import TrackParts, TrackService
 from broker.server.rocketmq.commands import ClientCommands
-from broker.server.rocketmq.service import RocketmqParts, RocketmqService
+from broker.server.rocketmq.parts import RocketmqParts
+from broker.server.rocketmq.service import RocketmqService
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.logging import set_log_level
 from trovemq_proto.v1 import biography_pb2_grpc, group_pb2_grpc

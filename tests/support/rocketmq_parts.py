@@ -24,15 +24,19 @@ from broker.produce.group_commit import FlushSettings, GroupCommit, Grown
 from broker.produce.outgoing import OutgoingEncoder
 from broker.query.search_offset import search_offset
 from broker.server.monitoring.traffic import Traffic
-from broker.server.rocketmq.acknowledging import Acknowledger, AckParts
+from broker.server.rocketmq.acknowledging import Acknowledger
 from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.ending import Ender, EndParts
+from broker.server.rocketmq.commands import ClientCommands
+from broker.server.rocketmq.ending import Ender
 from broker.server.rocketmq.group_order import GroupOrder
-from broker.server.rocketmq.pulling import Puller, PullParts
-from broker.server.rocketmq.receiving import ReceiveParts, Receiver
-from broker.server.rocketmq.sending import Sender, SendParts
+from broker.server.rocketmq.parts import RocketmqParts
+from broker.server.rocketmq.pulling import Puller
+from broker.server.rocketmq.receiving import Receiver
+from broker.server.rocketmq.sending import Sender
+from broker.server.turns import Turns
 from tests.support.engine import NOW_MS, SMALL, open_store
 from tests.support.rpc_context import RpcContext
+from trovemq_daemon.addresses import Address
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_store.engine.record_writer import RecordWriter
@@ -95,77 +99,46 @@ class Parts:
         self._build()
 
     def _build(self) -> None:
-        self.sender = Sender(
-            SendParts(
-                store=self.store,
-                appender=self.appender,
-                coalescer=self.coalescer,
-                group_commit=self.commit,
-                timers=self.timers,
-                transactions=self.transactions,
-                clients=self.clients,
-                traffic=self.traffic,
-                broker=BROKER,
-                delivery_delay_max_ms=self.settings.delivery_delay_max_ms,
-                clock_ms=self.clock_ms,
-            )
+        self.rocketmq = RocketmqParts(
+            store=self.store,
+            groups=self.groups,
+            delivery=self.delivery,
+            timers=self.timers,
+            transactions=self.transactions,
+            settings=self.settings,
+            appender=self.appender,
+            coalescer=self.coalescer,
+            group_commit=self.commit,
+            puller=QueuePuller(self.store, PullSettings()),
+            long_polls=self.long_polls,
+            waits=self.waits,
+            offsets=OffsetKeeper(self.store, self.commit.durable, self.search, self._moved),
+            search=self.search,
+            registry=self.clients,
+            commands=ClientCommands(self.clients, lambda: "nonce"),
+            traffic=self.traffic,
+            turns=Turns(),
+            broker=BROKER,
+            advertised=Address("10.0.0.1", 8_081),
+            version="1.2.3",
+            clock_ms=self.clock_ms,
+            next_message_id=lambda: "ID",
+            set_log_level=lambda _level: None,
         )
-        self.receiver = Receiver(
-            ReceiveParts(
-                store=self.store,
-                delivery=self.delivery,
-                groups=self.groups,
-                order=GroupOrder(
-                    self.store.topics,
-                    self.groups,
-                    auto_create=self.settings.auto_create_group,
-                    fifo_orderly=self.settings.fifo_group_orderly,
-                ),
-                waits=self.waits,
-                clients=self.clients,
-                traffic=self.traffic,
-                settings=self.settings,
-                clock_ms=self.clock_ms,
-            )
+        order = GroupOrder(
+            self.store.topics,
+            self.groups,
+            auto_create=self.settings.auto_create_group,
+            fifo_orderly=self.settings.fifo_group_orderly,
         )
-        self.acknowledger = Acknowledger(
-            AckParts(
-                store=self.store,
-                delivery=self.delivery,
-                waits=self.waits,
-                group_commit=self.commit,
-                settings=self.settings,
-                clock_ms=self.clock_ms,
-            )
-        )
-        self.ender = Ender(
-            EndParts(
-                store=self.store,
-                appender=self.appender,
-                group_commit=self.commit,
-                timers=self.timers,
-                transactions=self.transactions,
-                broker=BROKER,
-                clock_ms=self.clock_ms,
-            )
-        )
+        self.sender = Sender(self.rocketmq)
+        self.receiver = Receiver(self.rocketmq, order)
+        self.acknowledger = Acknowledger(self.rocketmq)
+        self.ender = Ender(self.rocketmq)
+        self.puller = Puller(self.rocketmq)
 
-        def search(topic: str, queue_id: int, timestamp: int) -> int:
-            return search_offset(self.store, topic, queue_id, timestamp)
-
-        self.puller = Puller(
-            PullParts(
-                store=self.store,
-                puller=QueuePuller(self.store, PullSettings()),
-                long_polls=self.long_polls,
-                offsets=OffsetKeeper(self.store, self.commit.durable, search, self._moved),
-                groups=self.groups,
-                traffic=self.traffic,
-                settings=self.settings,
-                search=search,
-                clock_ms=self.clock_ms,
-            )
-        )
+    def search(self, topic: str, queue_id: int, timestamp: int) -> int:
+        return search_offset(self.store, topic, queue_id, timestamp)
 
     def _moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
         return self.delivery.reset(group, topic, offsets, self.now_ms)

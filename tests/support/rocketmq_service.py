@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -12,16 +13,11 @@ import grpc
 from google.protobuf.message import Message
 
 from broker.fetch.offsets import OffsetKeeper
-from broker.fetch.pull import Puller as QueuePuller
-from broker.fetch.pull import PullSettings
-from broker.query.search_offset import search_offset
 from broker.server.rocketmq.commands import ClientCommands
-from broker.server.rocketmq.service import RocketmqParts, RocketmqService
-from broker.server.turns import Turns
+from broker.server.rocketmq.service import RocketmqService
 from tests.support.engine import flush
-from tests.support.rocketmq_parts import BROKER, Parts
+from tests.support.rocketmq_parts import Parts
 from tests.support.rpc_context import RpcContext
-from trovemq_daemon.addresses import Address
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
@@ -40,33 +36,14 @@ class ServiceBench:
         self.offsets = OffsetKeeper(
             parts.store,
             self._durable,
-            self.search,
+            parts.search,
             lambda group, topic, offsets: parts.delivery.reset(group, topic, offsets, parts.now_ms),
         )
         self.service = RocketmqService(
-            RocketmqParts(
-                store=parts.store,
-                groups=parts.groups,
-                delivery=parts.delivery,
-                timers=parts.timers,
-                transactions=parts.transactions,
-                settings=parts.settings,
-                appender=parts.appender,
-                coalescer=parts.coalescer,
-                group_commit=parts.commit,
-                puller=QueuePuller(parts.store, PullSettings()),
-                long_polls=parts.long_polls,
-                waits=parts.waits,
+            replace(
+                parts.rocketmq,
                 offsets=self.offsets,
-                search=self.search,
-                registry=self.registry,
                 commands=self.commands,
-                traffic=parts.traffic,
-                turns=Turns(),
-                broker=BROKER,
-                advertised=Address("10.0.0.1", 8_081),
-                version="1.2.3",
-                clock_ms=parts.clock_ms,
                 next_message_id=lambda: f"ID{next(ids):032}",
                 set_log_level=self.levels.append,
             )
@@ -76,9 +53,6 @@ class ServiceBench:
     async def _durable(self, _end: int) -> None:
         """What the flush task does elsewhere."""
         flush(self.parts.store)
-
-    def search(self, topic: str, queue_id: int, timestamp: int) -> int:
-        return search_offset(self.parts.store, topic, queue_id, timestamp)
 
     async def call(self, name: str, request: Message | bytes, context: RpcContext | None = None) -> list[Any]:
         """Every reply to the call."""

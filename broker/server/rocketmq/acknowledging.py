@@ -6,40 +6,22 @@ stay as it is (a group or a topic that is gone) is therefore reported as the han
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.delivery.delivery import Delivery
-from broker.groups.receive_waits import ReceiveWaits
-from broker.produce.group_commit import GroupCommit
 from broker.server.rocketmq.messages import duration_ms
+from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context, status_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_store.engine.message_store import MessageStore
 
 ENTRIES_MAX: Final = 4_096  # of one AckMessage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AckParts:
-    """What an Acknowledger works with."""
-
-    store: MessageStore
-    delivery: Delivery
-    waits: ReceiveWaits
-    group_commit: GroupCommit
-    settings: ConsumerSettings
-    clock_ms: Callable[[], int]
-
-
 class Acknowledger:
-    def __init__(self, parts: AckParts) -> None:
+    def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
 
     async def acknowledge(

@@ -26,22 +26,19 @@ import msgspec
 from broker.query.get_message import FoundMessages, message_steps
 from broker.query.key_query import TIME_MAX, KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
-from broker.server.monitoring.traffic import Traffic
-from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
-from broker.server.rocketmq.commands import ClientCommands
+from broker.server.rocketmq.clients import Client, Subscription
 from broker.server.rocketmq.group_views import GroupViews
 from broker.server.rocketmq.messages import message_of, timestamp_ms
+from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, message_types, topic_to_read
 from broker.server.rocketmq.routes import MASTER_ID, require_topic
 from broker.server.rocketmq.status import OK_STATUS, STATUS_TEXT_SIZE_MAX, Context
-from broker.server.turns import Turns
 from trovemq_daemon.logging import LogLevel
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.message import decode_stored
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_store.engine.message_store import MessageStore
 
 _LEVELS: Final[dict[int, LogLevel]] = {
     admin_pb2.ChangeLogLevelRequest.TRACE: "debug",
@@ -57,25 +54,6 @@ PROPERTY_BYTES_MAX: Final = 1 << 18
 Send = Callable[[service_pb2.SendMessageRequest, Context], Awaitable[service_pb2.SendMessageResponse]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminParts:
-    """`send` is SendMessage's handler; `next_message_id` makes the id of a message that has none."""
-
-    store: MessageStore
-    registry: ClientRegistry
-    commands: ClientCommands
-    views: GroupViews
-    traffic: Traffic
-    turns: Turns
-    send: Send
-    next_message_id: Callable[[], str]
-    set_log_level: Callable[[LogLevel], None]
-    held_by: Callable[[str], int]
-    broker: str
-    advertised: str
-    version: str
-
-
 @dataclass(slots=True)
 class _Rates:
     """Messages in and out when GetProxyRuntimeStats was asked last."""
@@ -88,8 +66,10 @@ class _Rates:
 class Admin:
     """The methods have the names of their calls in snake case; every refusal is a TroveError."""
 
-    def __init__(self, parts: AdminParts) -> None:
+    def __init__(self, parts: RocketmqParts, views: GroupViews, send: Send) -> None:
         self._parts = parts
+        self._views = views
+        self._send = send
         self._rates = _Rates()
 
     # --- the process --------------------------------------------------------------------------------
@@ -151,7 +131,7 @@ class Admin:
         route = {
             "brokerDatas": [
                 {
-                    "brokerAddrs": {str(MASTER_ID): self._parts.advertised},
+                    "brokerAddrs": {str(MASTER_ID): str(self._parts.advertised)},
                     "brokerName": broker,
                     "cluster": self._parts.store.settings.cluster,
                 }
@@ -231,12 +211,12 @@ class Admin:
                 "hostname": description.hostname,
                 "address": description.peer,
                 "last_heartbeat": str(client.last_heartbeat_ms),
-                "messages_held": str(self._parts.held_by(client.client_id)),
+                "messages_held": str(self._parts.delivery.held_by(client.client_id)),
             }
         )
         for topic, subscription in description.subscriptions.items():
             info.subscriptions[topic].CopyFrom(_filter(subscription))
-        for topic, queue_id, committed in self._parts.views.committed(group):
+        for topic, queue_id, committed in self._views.committed(group):
             item = info.message_queue_table.add()
             item.message_queue.topic.name = topic
             item.message_queue.id = queue_id
@@ -311,7 +291,7 @@ class Admin:
         if request.HasField("key"):
             system.keys.append(request.key)
         system.message_id = system.message_id or self._parts.next_message_id()
-        reply = await self._parts.send(service_pb2.SendMessageRequest(messages=[message]), context)
+        reply = await self._send(service_pb2.SendMessageRequest(messages=[message]), context)
         entry = reply.entries[0]
         return admin_pb2.AdminSendMessageResponse(status=entry.status, message_id=entry.message_id)
 

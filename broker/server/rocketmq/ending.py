@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from broker.groups.timers.recall_handle import decode_recall_handle
-from broker.groups.timers.timers import Timers
-from broker.groups.transactions.transactions import Transactions
-from broker.produce.append import Appender
-from broker.produce.group_commit import GroupCommit
+from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.status import OK_STATUS, Context
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.message_store import AppendResult
 from trovemq_store.files.failures import storage_errors
 
 RESOLUTIONS: Final = (v2.TRANSACTION_RESOLUTION_UNSPECIFIED, v2.COMMIT, v2.ROLLBACK)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndParts:
-    """What an Ender works with. `broker`: the name that recall handles have."""
-
-    store: MessageStore
-    appender: Appender
-    group_commit: GroupCommit
-    timers: Timers
-    transactions: Transactions
-    broker: str
-    clock_ms: Callable[[], int]
-
-
 class Ender:
-    def __init__(self, parts: EndParts) -> None:
+    def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
 
     async def end_transaction(

@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from broker.fetch.offsets import OffsetKeeper, ResetTarget
-from broker.groups.delivery.request import QueueProgress
+from broker.fetch.offsets import ResetTarget
 from broker.groups.filters.filter import Filter, parse_filter
 from broker.groups.group_lag import GroupLags, QueueLag
 from broker.server.rocketmq.client_settings import duration
-from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.messages import timestamp_ms
+from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import OK_STATUS, Context
-from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import admin_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
-from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import find_queue, queue_ids, queue_range
 
 TOPICS_MAX: Final = 1_024  # of one answer
 
 
-class Progress(Protocol):
-    """The part of broker.groups.delivery.delivery.Delivery that is looked at."""
-
-    def progress(self, group: str, topic: str, now_ms: int) -> list[QueueProgress]: ...
-
-    def pairs(self) -> list[tuple[str, str]]: ...
-
-    def held_by(self, client_id: str) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupViewParts:
-    store: MessageStore
-    delivery: Progress
-    registry: ClientRegistry
-    offsets: OffsetKeeper
-    turns: Turns
-    clock_ms: Callable[[], int]
-    delayed: Callable[[str], int] = lambda _topic: 0
-    """How many messages wait for a topic."""
-
-
 class GroupViews:
     """The methods are those of admin.proto; every refusal is a TroveError."""
 
-    def __init__(self, parts: GroupViewParts) -> None:
+    def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
-        self._lags = GroupLags(parts.store, parts.delivery.progress, self._filters, parts.delayed)
+        self._lags = GroupLags(parts.store, parts.delivery.progress, self._filters, parts.timers.pending_of)
 
     async def describe_accumulation(
         self, request: admin_pb2.DescribeGroupAccumulationRequest, _context: Context

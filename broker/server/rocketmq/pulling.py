@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from broker.fetch.long_poll import LongPolls
-from broker.fetch.offsets import OffsetKeeper
 from broker.fetch.pull import TAGS_MAX, PullRequest, PullResult
-from broker.fetch.pull import Puller as QueuePuller
-from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.filters.filter import Filter
-from broker.server.monitoring.traffic import Traffic
 from broker.server.rocketmq.messages import duration_ms, message_of, timestamp_ms
+from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.receiving import (
     ANSWER_BEFORE_S,
     POLLING_MAX_S,
@@ -37,9 +33,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import RecordBatch, parse_properties
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_range
-from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 PULL_COUNT_DEFAULT: Final = 32
 PULL_COUNT_MAX: Final = 1_024
@@ -54,24 +48,8 @@ _NOTHING: Final = service_pb2.PullMessageResponse(
 ).SerializeToString()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullParts:
-    """What a Puller works with. `offsets` tells delivery of what it sets; `search` is (topic, queue
-    id, epoch ms) -> queue offset."""
-
-    store: MessageStore
-    puller: QueuePuller
-    long_polls: LongPolls
-    offsets: OffsetKeeper
-    groups: SubscriptionGroups
-    traffic: Traffic
-    settings: ConsumerSettings
-    search: Callable[[str, int, int], int]
-    clock_ms: Callable[[], int]
-
-
 class Puller:
-    def __init__(self, parts: PullParts) -> None:
+    def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
 
     async def pull(

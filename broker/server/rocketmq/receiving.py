@@ -12,22 +12,20 @@ its messages come again as if they had not been handed out, those that the clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.delivery.delivery import Delivery
 from broker.groups.delivery.redelivery import return_messages
 from broker.groups.delivery.request import Delivered, ReceiveRequest
 from broker.groups.filters.filter import TAKE_ALL, Filter, parse_filter
-from broker.groups.receive_waits import ReceiveWaits, Wait
-from broker.server.monitoring.traffic import Traffic
-from broker.server.rocketmq.clients import Client, ClientRegistry, Subscription
+from broker.groups.receive_waits import Wait
+from broker.server.rocketmq.clients import Client, Subscription
 from broker.server.rocketmq.group_order import GroupOrder
 from broker.server.rocketmq.messages import duration_ms, received
+from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import group_name, topic_to_read
 from broker.server.rocketmq.status import (
     OK_STATUS,
@@ -42,7 +40,7 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
-from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 POLLING_MAX_S: Final = 20.0
 ANSWER_BEFORE_S: Final = 0.1  # the client's deadline
@@ -59,24 +57,10 @@ _NOTHING: Final = service_pb2.ReceiveMessageResponse(
 ).SerializeToString()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiveParts:
-    """What a Receiver works with."""
-
-    store: MessageStore
-    delivery: Delivery
-    groups: SubscriptionGroups
-    order: GroupOrder
-    waits: ReceiveWaits
-    clients: ClientRegistry
-    traffic: Traffic
-    settings: ConsumerSettings
-    clock_ms: Callable[[], int]
-
-
 class Receiver:
-    def __init__(self, parts: ReceiveParts) -> None:
+    def __init__(self, parts: RocketmqParts, order: GroupOrder) -> None:
         self._parts = parts
+        self._order = order
 
     async def receive(
         self, request: service_pb2.ReceiveMessageRequest, context: Context
@@ -84,7 +68,7 @@ class Receiver:
         """ReceiveMessage. Raises TroveError before the first element only."""
         until = asyncio.get_running_loop().time() + self._polling_s(request, context)
         attempt = self._request(request, context)
-        with self._parts.clients.receiving(attempt.client_id, context):
+        with self._parts.registry.receiving(attempt.client_id, context):
             delivered = await self._receive(attempt, until, context)
         if not delivered:
             yield _NOTHING
@@ -125,7 +109,7 @@ class Receiver:
         if request.HasField("long_polling_timeout"):
             wanted = duration_ms(request.long_polling_timeout) / 1000
         elif remaining is not None:
-            timeout_ms = self._parts.clients.request_timeout_ms(client_id_of(context))
+            timeout_ms = self._parts.registry.request_timeout_ms(client_id_of(context))
             wanted = remaining - (timeout_ms or REQUEST_TIMEOUT_DEFAULT_MS) / 2000
         else:
             wanted = POLLING_MAX_S
@@ -145,7 +129,7 @@ class Receiver:
         filter_ = read_filter(request.filter_expression)
         invisible_ms = self._invisible_ms(request)
         check_readable(parts.store, topic)
-        group = parts.order.for_use(name, (topic,), now_ms)
+        group = self._order.for_use(name, (topic,), now_ms)
         check_consumer(group)
         self._remember(name, topic, filter_, now_ms)
         return ReceiveRequest(
@@ -175,7 +159,7 @@ class Receiver:
 
     def _remember(self, group: str, topic: str, filter_: Filter, now_ms: int) -> None:
         """What the group wants is known even of clients that have not sent their settings."""
-        clients = self._parts.clients
+        clients = self._parts.registry
         known = clients.subscription(group, topic)
         if known is None or (known.kind, known.expression) != (filter_.kind, filter_.expression):
             clients.subscribed(group, topic, Subscription(filter_.kind, filter_.expression, now_ms))
@@ -184,13 +168,13 @@ class Receiver:
     async def _receive(self, attempt: ReceiveRequest, until: float, context: Context) -> list[Delivered]:
         """What there is; where there is nothing, what comes until `until`."""
         waits = self._parts.waits
-        if self._parts.clients.has_left(attempt.client_id):
+        if self._parts.registry.has_left(attempt.client_id):
             return []  # the call was overtaken by its client's farewell: nobody would give its messages back
         delivered = self._attempt(attempt, context)
         if delivered or waits.closed:
             return delivered
         group, topic = attempt.group.name, attempt.topic
-        client = self._parts.clients.get(attempt.client_id)
+        client = self._parts.registry.get(attempt.client_id)
         with waits.enter(group, topic, attempt.filter) as wait:
             while not delivered and await self._worth_looking(wait, until):
                 if context.done() or self._is_gone(client):
@@ -205,7 +189,7 @@ class Receiver:
 
     def _is_gone(self, client: Client | None) -> bool:
         """The client was known when its call began, and has said farewell or expired since."""
-        return client is not None and self._parts.clients.get(client.client_id) is not client
+        return client is not None and self._parts.registry.get(client.client_id) is not client
 
     async def _worth_looking(self, wait: Wait, until: float) -> bool:
         """Returns when there may be something; False at `until`."""

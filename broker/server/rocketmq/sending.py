@@ -12,15 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.groups.timers.recall_handle import encode_recall_handle
-from broker.groups.timers.timers import Timers
-from broker.groups.transactions.transactions import Transactions
-from broker.produce.append import Appender
-from broker.produce.coalesce import Coalescer
-from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingMessage
-from broker.server.monitoring.traffic import Traffic
-from broker.server.rocketmq.clients import ClientRegistry
 from broker.server.rocketmq.messages import duration_ms, outgoing, peer_host, timestamp_ms
+from broker.server.rocketmq.parts import RocketmqParts
 from broker.server.rocketmq.resources import message_types, topic_to_send
 from broker.server.rocketmq.send_checks import check_message, kind_of
 from broker.server.rocketmq.status import OK_STATUS, Context, client_id_of, status_of
@@ -30,7 +24,7 @@ from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
-from trovemq_store.engine.message_store import AppendResult, MessageStore
+from trovemq_store.engine.message_store import AppendResult
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.failures import storage_errors
 from trovemq_store.topics.message_kinds import check_kind
@@ -51,25 +45,8 @@ class Stored:
     error: TroveError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendParts:
-    """What a Sender works with. delivery_delay_max_ms: how far ahead a delivery time may be."""
-
-    store: MessageStore
-    appender: Appender
-    coalescer: Coalescer
-    group_commit: GroupCommit
-    timers: Timers
-    transactions: Transactions
-    clients: ClientRegistry
-    traffic: Traffic
-    broker: str
-    delivery_delay_max_ms: int
-    clock_ms: Callable[[], int]
-
-
 class Sender:
-    def __init__(self, parts: SendParts) -> None:
+    def __init__(self, parts: RocketmqParts) -> None:
         self._parts = parts
         self._body_size_max = parts.store.settings.body_size_max
 
@@ -103,7 +80,7 @@ class Sender:
                 errors.REQUEST_ILLEGAL, f"{len(messages)} messages, the limit is {SEND_MESSAGES_MAX}"
             )
         topic = ""
-        latest_ms = now_ms + self._parts.delivery_delay_max_ms
+        latest_ms = now_ms + self._parts.settings.delivery_delay_max_ms
         for message in messages:
             name = topic_to_send(message.topic)
             if topic and name != topic:
@@ -151,7 +128,7 @@ class _Send:
     """One request that has passed all checks."""
 
     def __init__(
-        self, parts: SendParts, topic: str, config: TopicConfig, context: Context, now_ms: int
+        self, parts: RocketmqParts, topic: str, config: TopicConfig, context: Context, now_ms: int
     ) -> None:
         self._parts = parts
         self._topic = topic
@@ -231,7 +208,7 @@ class _Send:
             ready.unique_key,
             lambda: transactions.prepare(record, self._now_ms, client_id=client_id, immunity_ms=immunity_ms),
         )
-        self._parts.clients.sent_half(client_id, self._topic)
+        self._parts.registry.sent_half(client_id, self._topic)
         return Stored(result)
 
     def _schedule(self, ready: OutgoingMessage, queue_id: int, deliver_ms: int) -> Stored:

@@ -11,47 +11,30 @@ no lite topics, and its clients are refused at telemetry), Admin's DeleteSubscri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.fetch.long_poll import LongPolls
-from broker.fetch.offsets import OffsetKeeper
-from broker.fetch.pull import Puller as QueuePuller
-from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.delivery.delivery import Delivery
-from broker.groups.receive_waits import ReceiveWaits
-from broker.groups.timers.timers import Timers
-from broker.groups.transactions.transactions import OpenTransaction, Transactions
-from broker.produce.append import Appender
-from broker.produce.coalesce import Coalescer
-from broker.produce.group_commit import GroupCommit
-from broker.server.monitoring.traffic import Traffic
-from broker.server.rocketmq.acknowledging import Acknowledger, AckParts
-from broker.server.rocketmq.admin import Admin, AdminParts
+from broker.groups.transactions.transactions import OpenTransaction
+from broker.server.rocketmq.acknowledging import Acknowledger
+from broker.server.rocketmq.admin import Admin
 from broker.server.rocketmq.client_settings import SettingsRules
-from broker.server.rocketmq.clients import ClientRegistry
-from broker.server.rocketmq.commands import ClientCommands
-from broker.server.rocketmq.ending import Ender, EndParts
+from broker.server.rocketmq.ending import Ender
 from broker.server.rocketmq.group_order import GroupOrder
-from broker.server.rocketmq.group_views import GroupViewParts, GroupViews
+from broker.server.rocketmq.group_views import GroupViews
 from broker.server.rocketmq.liveness import Liveness
 from broker.server.rocketmq.messages import message_of
-from broker.server.rocketmq.pulling import Puller, PullParts
-from broker.server.rocketmq.receiving import ReceiveParts, Receiver
+from broker.server.rocketmq.parts import RocketmqParts
+from broker.server.rocketmq.pulling import Puller
+from broker.server.rocketmq.receiving import Receiver
 from broker.server.rocketmq.routes import RouteParts, Routes
-from broker.server.rocketmq.sending import Sender, SendParts
+from broker.server.rocketmq.sending import Sender
 from broker.server.rocketmq.status import reader, stream, unary, write_reply
 from broker.server.rocketmq.telemetry import Telemetry, TelemetryParts
-from broker.server.turns import Turns
-from trovemq_daemon.addresses import Address
-from trovemq_daemon.logging import LogLevel
 from trovemq_proto.rocketmq.v2 import admin_pb2, service_pb2
-from trovemq_store.engine.message_store import MessageStore
-from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 MESSAGING_SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 ADMIN_SERVICE: Final = "apache.rocketmq.v2.Admin"
@@ -60,41 +43,6 @@ _MESSAGING: Final = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 _ADMIN: Final = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[Any, Any]]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RocketmqParts:
-    """What the two services work on. All of it is used on the event loop only.
-
-    `search` is (topic, queue id, epoch ms) -> queue offset; `offsets` must tell delivery of the offsets that
-    it sets (its `moved`); `next_message_id` makes the id of a message that was sent without one. `registry`
-    and `commands` are shared with the native group service, `waits` with whoever wakes the receivers.
-    """
-
-    store: MessageStore
-    groups: SubscriptionGroups
-    delivery: Delivery
-    timers: Timers
-    transactions: Transactions
-    settings: ConsumerSettings
-    appender: Appender
-    coalescer: Coalescer
-    group_commit: GroupCommit
-    puller: QueuePuller
-    long_polls: LongPolls
-    waits: ReceiveWaits
-    offsets: OffsetKeeper
-    search: Callable[[str, int, int], int]
-    registry: ClientRegistry
-    commands: ClientCommands
-    traffic: Traffic
-    turns: Turns
-    broker: str
-    advertised: Address
-    version: str
-    clock_ms: Callable[[], int]
-    next_message_id: Callable[[], str]
-    set_log_level: Callable[[LogLevel], None]
 
 
 class RocketmqService:
@@ -119,13 +67,13 @@ class RocketmqService:
                 clock_ms,
             )
         )
-        self.sender = _sender(parts)
-        self.receiver = _receiver(parts, self._order)
-        self.acknowledger = _acknowledger(parts)
-        self.ender = _ender(parts)
-        self.puller = _puller(parts)
-        self.views = _views(parts)
-        self.admin = _admin(parts, self.views, self.sender.send)
+        self.sender = Sender(parts)
+        self.receiver = Receiver(parts, self._order)
+        self.acknowledger = Acknowledger(parts)
+        self.ender = Ender(parts)
+        self.puller = Puller(parts)
+        self.views = GroupViews(parts)
+        self.admin = Admin(parts, self.views, self.sender.send)
 
     def _group_for_use(self, name: str, topics: Iterable[str]) -> SubscriptionGroup:
         return self._order.for_use(name, topics, self._parts.clock_ms())
@@ -237,114 +185,3 @@ def _reply_type(method: MethodDescriptor) -> Callable[..., Any]:
     if "status" not in method.output_type.fields_by_name:  # ChangeLogLevel
         return lambda status: reply_type(remark=status.message)
     return reply_type
-
-
-def _sender(parts: RocketmqParts) -> Sender:
-    return Sender(
-        SendParts(
-            store=parts.store,
-            appender=parts.appender,
-            coalescer=parts.coalescer,
-            group_commit=parts.group_commit,
-            timers=parts.timers,
-            transactions=parts.transactions,
-            clients=parts.registry,
-            traffic=parts.traffic,
-            broker=parts.broker,
-            delivery_delay_max_ms=parts.settings.delivery_delay_max_ms,
-            clock_ms=parts.clock_ms,
-        )
-    )
-
-
-def _receiver(parts: RocketmqParts, order: GroupOrder) -> Receiver:
-    return Receiver(
-        ReceiveParts(
-            store=parts.store,
-            delivery=parts.delivery,
-            groups=parts.groups,
-            order=order,
-            waits=parts.waits,
-            clients=parts.registry,
-            traffic=parts.traffic,
-            settings=parts.settings,
-            clock_ms=parts.clock_ms,
-        )
-    )
-
-
-def _acknowledger(parts: RocketmqParts) -> Acknowledger:
-    return Acknowledger(
-        AckParts(
-            store=parts.store,
-            delivery=parts.delivery,
-            waits=parts.waits,
-            group_commit=parts.group_commit,
-            settings=parts.settings,
-            clock_ms=parts.clock_ms,
-        )
-    )
-
-
-def _ender(parts: RocketmqParts) -> Ender:
-    return Ender(
-        EndParts(
-            store=parts.store,
-            appender=parts.appender,
-            group_commit=parts.group_commit,
-            timers=parts.timers,
-            transactions=parts.transactions,
-            broker=parts.broker,
-            clock_ms=parts.clock_ms,
-        )
-    )
-
-
-def _puller(parts: RocketmqParts) -> Puller:
-    return Puller(
-        PullParts(
-            store=parts.store,
-            puller=parts.puller,
-            long_polls=parts.long_polls,
-            offsets=parts.offsets,
-            groups=parts.groups,
-            traffic=parts.traffic,
-            settings=parts.settings,
-            search=parts.search,
-            clock_ms=parts.clock_ms,
-        )
-    )
-
-
-def _views(parts: RocketmqParts) -> GroupViews:
-    return GroupViews(
-        GroupViewParts(
-            store=parts.store,
-            delivery=parts.delivery,
-            registry=parts.registry,
-            offsets=parts.offsets,
-            turns=parts.turns,
-            clock_ms=parts.clock_ms,
-            delayed=parts.timers.pending_of,
-        )
-    )
-
-
-def _admin(parts: RocketmqParts, views: GroupViews, send: Any) -> Admin:
-    return Admin(
-        AdminParts(
-            store=parts.store,
-            registry=parts.registry,
-            commands=parts.commands,
-            views=views,
-            traffic=parts.traffic,
-            turns=parts.turns,
-            send=send,
-            next_message_id=parts.next_message_id,
-            set_log_level=parts.set_log_level,
-            held_by=parts.delivery.held_by,
-            broker=parts.broker,
-            advertised=str(parts.advertised),
-            version=parts.version,
-        )
-    )

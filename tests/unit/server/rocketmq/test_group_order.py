@@ -17,7 +17,7 @@ UNORDERED = ConsumerSettings(new_group_start="begin", fifo_group_orderly=False)
 
 
 def order_of(parts: Parts) -> GroupOrder:
-    return parts.receiver._parts.order
+    return parts.receiver._order
 
 
 async def send_steps(parts: Parts, count: int) -> None:

@@ -1,0 +1,62 @@
+"""What the handlers of RocketMQ's protocol work on: one set of parts for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.fetch.long_poll import LongPolls
+from broker.fetch.offsets import OffsetKeeper
+from broker.fetch.pull import Puller as QueuePuller
+from broker.groups.consumer_settings import ConsumerSettings
+from broker.groups.delivery.delivery import Delivery
+from broker.groups.receive_waits import ReceiveWaits
+from broker.groups.timers.timers import Timers
+from broker.groups.transactions.transactions import Transactions
+from broker.produce.append import Appender
+from broker.produce.coalesce import Coalescer
+from broker.produce.group_commit import GroupCommit
+from broker.server.monitoring.traffic import Traffic
+from broker.server.rocketmq.clients import ClientRegistry
+from broker.server.rocketmq.commands import ClientCommands
+from broker.server.turns import Turns
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.logging import LogLevel
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.topics.subscription_groups import SubscriptionGroups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RocketmqParts:
+    """All of it is used on the event loop only.
+
+    `search` is (topic, queue id, epoch ms) -> queue offset; `offsets` must tell delivery of the offsets that
+    it sets (its `moved`); `next_message_id` makes the id of a message that was sent without one; `broker` is
+    the name that recall handles have. `registry` and `commands` are shared with the native group service,
+    `waits` with whoever wakes the receivers.
+    """
+
+    store: MessageStore
+    groups: SubscriptionGroups
+    delivery: Delivery
+    timers: Timers
+    transactions: Transactions
+    settings: ConsumerSettings
+    appender: Appender
+    coalescer: Coalescer
+    group_commit: GroupCommit
+    puller: QueuePuller
+    long_polls: LongPolls
+    waits: ReceiveWaits
+    offsets: OffsetKeeper
+    search: Callable[[str, int, int], int]
+    registry: ClientRegistry
+    commands: ClientCommands
+    traffic: Traffic
+    turns: Turns
+    broker: str
+    advertised: Address
+    version: str
+    clock_ms: Callable[[], int]
+    next_message_id: Callable[[], str]
+    set_log_level: Callable[[LogLevel], None]
