@@ -10,7 +10,7 @@
 - `maintenance`  what runs beside requests: retention, flushes, snapshots, the trees
 - `server`       the doors: `native` and `rocketmq` (gRPC), `monitoring` (metrics)
 - `cluster`      registration at nameservers
-- `daemon`       settings, and `app`, which alone puts everything together
+- `daemon`       settings, `app` (start and stop), and `broker_services`, which alone puts everything together
 - `tools`        command line for a stopped store
 
 Imports point from the bottom of `daemon` towards `produce` and `fetch`; the contract in pyproject.toml has

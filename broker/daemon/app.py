@@ -1,4 +1,4 @@
-"""The composition root: the one place that makes the broker's parts and wires them together.
+"""The daemon's life; `broker_services` is the composition root, which makes all parts and wires them.
 
 Order of life: listen (nothing is served yet) - open and recover the store - serve - drain - close the store.
 """
@@ -19,12 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from broker.cluster.registration import Registrations
-from broker.cluster.self_route import SelfRouteService
-from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.daemon.broker_services import BrokerServices
 from broker.daemon.recovery_log import log_recovery
-from broker.daemon.rocketmq_services import RocketmqServices
 from broker.daemon.services import (
-    RoutedTopics,
     StoreServices,
     clock_ms,
     failures_that_end,
@@ -33,10 +30,8 @@ from broker.daemon.services import (
 from broker.daemon.settings import BrokerSettings
 from broker.groups.consumer_state import ConsumerState
 from broker.maintenance.consumer_tasks import log_copy_failures
-from broker.produce.append import batch_size_limit
 from broker.server.monitoring.metrics import BrokerCollector
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.admin_service import AdminService
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop, run_daemon
@@ -49,13 +44,6 @@ from trovemq_daemon.tls import identity_for, log_identity
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
-from trovemq_proto.v1 import (
-    admin_pb2_grpc,
-    query_pb2_grpc,
-    route_pb2_grpc,
-    search_pb2_grpc,
-    store_pb2_grpc,
-)
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
@@ -128,36 +116,40 @@ class BrokerApp:
         self, model: ConsumerState, store: MessageStore, advertised: Address, listening: Listening, stop: Stop
     ) -> None:
         settings = self._settings
-        traffic = Traffic(self._rpc_metrics.observe)
-        services = StoreServices(store, settings, traffic, model, self._grpc.replies)
-        rocketmq = RocketmqServices(services, settings, advertised, self._version)
-        view = LocalBroker(self._description(store, advertised), RoutedTopics(store))
-        route = SelfRouteService(view)
-        registrations = Registrations(
-            settings.nameserver_addresses, view, settings.registration_settings(), random.random
+        services = BrokerServices(
+            store,
+            model,
+            settings,
+            advertised,
+            self._version,
+            traffic=Traffic(self._rpc_metrics.observe),
+            replies=self._grpc.replies,
         )
-        self._add_services(services, view, route)
-        rocketmq.add_to(self._grpc.server)
+        parts = services.parts
+        registrations = Registrations(
+            settings.nameserver_addresses, services.view, settings.registration_settings(), random.random
+        )
+        services.add_to(self._grpc.server)
+        self._registry.register(BrokerCollector(parts.statistics))
         self._readiness.add("nameservers", registrations.problem)
-        self._readiness.add("store", lambda: _store_problem(services))
-        self._readiness.add_warning("retention", lambda: _retention_warning(services))
+        self._readiness.add("store", lambda: _store_problem(parts))
+        self._readiness.add_warning("retention", lambda: _retention_warning(parts))
         try:
             async with asyncio.TaskGroup() as group:
-                commit = group.create_task(services.group_commit.run(), name="group-commit")
-                background = {**services.background(settings), **rocketmq.background()}
-                others = [group.create_task(work, name=name) for name, work in background.items()]
+                commit = group.create_task(parts.group_commit.run(), name="group-commit")
+                others = [group.create_task(work, name=name) for name, work in services.background().items()]
                 await self._start(registrations, listening)
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)
-                await self._drain(services, rocketmq, registrations, route)
+                await self._drain(services, registrations)
                 await commit
                 for task in others:
                     task.cancel()
         finally:
             self._problem = "stopped"
-            await self._grpc.stop(LAST_REPLIES_S if services.group_commit.failure is not None else 0)
-            await services.settle()
-            services.group_commit.close()
+            await self._grpc.stop(LAST_REPLIES_S if parts.group_commit.failure is not None else 0)
+            await parts.settle()
+            parts.group_commit.close()
 
     async def _start(self, registrations: Registrations, listening: Listening) -> None:
         await self._grpc.start()
@@ -175,58 +167,13 @@ class BrokerApp:
             name=self._settings.name,
         )
 
-    async def _drain(
-        self,
-        services: StoreServices,
-        rocketmq: RocketmqServices,
-        registrations: Registrations,
-        route: SelfRouteService,
-    ) -> None:
+    async def _drain(self, services: BrokerServices, registrations: Registrations) -> None:
         self._problem = "stopping"
         timeout_s = self._settings.drain_time_max_ms / 1000
         await self._grpc.set_serving(False)
         await registrations.stop()
         await services.drain(timeout_s)
-        await rocketmq.drain(timeout_s)
-        route.close()
         await self._grpc.stop(min(timeout_s, CALLS_END_S))
-
-    def _add_services(self, services: StoreServices, view: LocalBroker, route: SelfRouteService) -> None:
-        server = self._grpc.server
-        store, statistics = services.store, services.statistics
-        services.messages.add_to(server)
-        services.transactions.add_to(server)
-        admin = AdminService(
-            store,
-            services.topic_changes,
-            services.offsets,
-            services.long_polls,
-            services.traffic,
-            turns=services.turns,
-            topic_hold=services.retention.topic_hold,
-            broker_info=lambda: broker_info(view),
-            counters=statistics.counter_steps,
-        )
-        query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
-        search_pb2_grpc.add_SearchServiceServicer_to_server(services.searches, server)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-        route_pb2_grpc.add_RouteServiceServicer_to_server(route, server)
-        store_pb2_grpc.add_StoreServiceServicer_to_server(services.store_service, server)
-        self._registry.register(BrokerCollector(statistics))
-
-    def _description(self, store: MessageStore, advertised: Address) -> BrokerDescription:
-        settings = store.settings
-        return BrokerDescription(
-            cluster=settings.cluster,
-            name=settings.broker,
-            address=str(advertised),
-            store_host_ipv6=settings.store_host.startswith("["),
-            append_property_crc=settings.append_property_crc,
-            body_size_max=settings.body_size_max,
-            batch_size_max=batch_size_limit(settings),
-            flush_mode=settings.flush_mode,
-            version=self._version,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -357,7 +357,7 @@ class FuzzedBroker:
             "receives that wait": len(services.receive_waits),
             "queries": services.queries.running,
             "streams": len(services.messages.streams),
-            "telemetry streams": len(self.calls.rocketmq.service.telemetry),
+            "telemetry streams": len(self.calls.all.rocketmq.telemetry),
             "appends that wait": services.group_commit.waiting,
         }
         assert not any(left.values()), left

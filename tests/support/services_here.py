@@ -23,13 +23,10 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.cluster.self_route import SelfRouteService
-from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
-from broker.daemon.rocketmq_services import RocketmqServices
-from broker.daemon.services import RoutedTopics, StoreServices, open_consumer_state
+from broker.daemon.broker_services import BrokerServices as AllServices
+from broker.daemon.services import open_consumer_state
 from broker.daemon.settings import BrokerSettings
 from broker.server.monitoring.traffic import Traffic
-from broker.server.native.admin_service import AdminService
 from nameserver.routes import RouteLimits
 from nameserver.service import RegistrationService, Registry, RouteService
 from tests.support.engine import NOW_MS
@@ -40,19 +37,15 @@ from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
 from trovemq_proto.v1 import (
     admin_pb2,
-    admin_pb2_grpc,
     biography_pb2,
     common_pb2,
     group_pb2,
     message_pb2,
     query_pb2,
-    query_pb2_grpc,
     route_pb2,
     route_pb2_grpc,
     search_pb2,
-    search_pb2_grpc,
     store_pb2,
-    store_pb2_grpc,
     transaction_pb2,
 )
 from trovemq_store.engine.message_store import MessageStore
@@ -295,51 +288,16 @@ class BrokerServices(Calls):
         self.settings = settings
         self.store = MessageStore.open(files, settings.store_settings(ADVERTISED), clock_ms(), process_id=42)
         self.model = open_consumer_state(self.store, settings)
-        self.services = StoreServices(self.store, settings, Traffic(), self.model)
-        self.rocketmq = RocketmqServices(self.services, settings, ADVERTISED, "1.2.3")
-        self._add()
-
-    def _add(self) -> None:
+        self.all = AllServices(self.store, self.model, settings, ADVERTISED, "1.2.3", traffic=Traffic())
+        self.services = self.all.parts
         server: Any = self
-        services, store = self.services, self.store
-        description = BrokerDescription(
-            cluster="c",
-            name=store.settings.broker,
-            address=str(ADVERTISED),
-            store_host_ipv6=False,
-            append_property_crc=store.settings.append_property_crc,
-            body_size_max=store.settings.body_size_max,
-            batch_size_max=store.settings.batch_size_max,
-            flush_mode=store.settings.flush_mode,
-            version="1.2.3",
-        )
-        view = LocalBroker(description, RoutedTopics(store))
-        admin = AdminService(
-            store,
-            services.topic_changes,
-            services.offsets,
-            services.long_polls,
-            services.traffic,
-            turns=services.turns,
-            topic_hold=services.retention.topic_hold,
-            broker_info=lambda: broker_info(view),
-            counters=services.statistics.counter_steps,
-        )
-        services.messages.add_to(server)
-        services.transactions.add_to(server)
-        query_pb2_grpc.add_QueryServiceServicer_to_server(services.queries, server)
-        search_pb2_grpc.add_SearchServiceServicer_to_server(services.searches, server)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-        route_pb2_grpc.add_RouteServiceServicer_to_server(SelfRouteService(view), server)
-        store_pb2_grpc.add_StoreServiceServicer_to_server(services.store_service, server)
-        self.rocketmq.add_to(server)
+        self.all.add_to(server)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """For the time of the block its background work runs. What ends a task of it is raised."""
         tasks = {"group-commit": asyncio.create_task(self.services.group_commit.run())}
-        background = {**self.services.background(self.settings), **self.rocketmq.background()}
-        tasks |= {name: asyncio.create_task(work) for name, work in background.items()}
+        tasks |= {name: asyncio.create_task(work) for name, work in self.all.background().items()}
         try:
             yield
             for name, task in tasks.items():
@@ -366,11 +324,11 @@ class NameserverServices(Calls):
 def in_process() -> Iterator[None]:
     """Clock, threads and loggers of the daemons' modules, for services that live in the test's process."""
     with ExitStack() as stack:
-        for module in ("broker.daemon.services", "broker.daemon.rocketmq_services"):
+        for module in ("broker.daemon.services", "broker.daemon.broker_services"):
             stack.enter_context(patch(f"{module}.clock_ms", clock_ms))
         stack.enter_context(patch("broker.produce.group_commit.ThreadPoolExecutor", InlineExecutor))
         stack.enter_context(patch("broker.server.pace.time", SimpleNamespace(monotonic=_loop_time)))
-        stack.enter_context(patch("broker.daemon.rocketmq_services.set_log_level", lambda _level: None))
+        stack.enter_context(patch("broker.daemon.broker_services.set_log_level", lambda _level: None))
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         yield
 

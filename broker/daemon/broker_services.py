@@ -1,0 +1,200 @@
+"""Every service of one broker, wired on the parts of its open store."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import grpc
+
+from broker.cluster.self_route import SelfRouteService
+from broker.cluster.view import BrokerDescription, LocalBroker, broker_info
+from broker.daemon.services import RoutedTopics, StoreServices, clock_ms, unique_keys
+from broker.daemon.settings import BrokerSettings
+from broker.groups.consumer_state import ConsumerState
+from broker.maintenance import consumer_tasks
+from broker.produce.append import batch_size_limit
+from broker.server.monitoring.traffic import Traffic
+from broker.server.native.admin_service import AdminService
+from broker.server.native.group_service import GroupService, GroupServiceParts
+from broker.server.native.track_service import TrackParts, TrackService
+from broker.server.rocketmq.commands import ClientCommands
+from broker.server.rocketmq.parts import RocketmqParts
+from broker.server.rocketmq.service import RocketmqService
+from trovemq_daemon.addresses import Address
+from trovemq_daemon.logging import set_log_level
+from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_proto.v1 import (
+    admin_pb2_grpc,
+    biography_pb2_grpc,
+    group_pb2_grpc,
+    query_pb2_grpc,
+    route_pb2_grpc,
+    search_pb2_grpc,
+    store_pb2_grpc,
+)
+from trovemq_store.engine.message_store import MessageStore
+
+EXPIRE_INTERVAL_S: Final = 1.0
+EXPIRE_BROKEN_INTERVAL_S: Final = 0.1
+NONCE_BYTES: Final = 16
+
+
+class BrokerServices:
+    """Every service of one broker, on the parts of its open store. The daemon adds them to its server, runs
+    `background` beside them and ends with `drain`."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        model: ConsumerState,
+        settings: BrokerSettings,
+        advertised: Address,
+        version: str,
+        *,
+        traffic: Traffic,
+        replies: ReplyBudget | None = None,
+    ) -> None:
+        self.parts = services = StoreServices(store, settings, traffic, model, replies)
+        self._settings = settings
+        self._model = model
+        self.view = LocalBroker(_description(store, advertised, version), RoutedTopics(store))
+        self._route = SelfRouteService(self.view)
+        self.registry = services.clients
+        self.registry.add_gone_listener(self._model.delivery.release_client)
+        self._commands = ClientCommands(self.registry, lambda: secrets.token_hex(NONCE_BYTES))
+        self.rocketmq = RocketmqService(self._rocketmq_parts(advertised, version))
+        self._admin = self._admin_service()
+        self._groups = GroupService(
+            GroupServiceParts(
+                store=services.store,
+                model=self._model,
+                changes=services.group_changes,
+                offsets=services.offsets,
+                registry=self.registry,
+                commands=self._commands,
+                durable=services.group_commit.durable,
+                turns=services.turns,
+                clock_ms=clock_ms,
+            )
+        )
+        self._tracks = TrackService(
+            TrackParts(
+                store=services.store,
+                model=self._model,
+                registry=self.registry,
+                durable=services.group_commit.durable,
+                one_more=services.queries.one_more,
+                turns=services.turns,
+                clock_ms=clock_ms,
+            )
+        )
+
+    def _rocketmq_parts(self, advertised: Address, version: str) -> RocketmqParts:
+        parts = self.parts
+        return RocketmqParts(
+            store=parts.store,
+            groups=parts.model.groups,
+            delivery=parts.model.delivery,
+            timers=parts.model.timers,
+            transactions=parts.model.transactions,
+            settings=parts.model.settings,
+            appender=parts.appender,
+            coalescer=parts.coalescer,
+            group_commit=parts.group_commit,
+            puller=parts.puller,
+            long_polls=parts.long_polls,
+            waits=parts.receive_waits,
+            offsets=parts.offsets,
+            search=parts.search_offset,
+            registry=parts.clients,
+            commands=self._commands,
+            traffic=parts.traffic,
+            turns=parts.turns,
+            broker=self._settings.name,
+            advertised=advertised,
+            version=version,
+            clock_ms=clock_ms,
+            next_message_id=unique_keys().next,
+            set_log_level=set_log_level,
+        )
+
+    def _admin_service(self) -> AdminService:
+        parts = self.parts
+        return AdminService(
+            parts.store,
+            parts.topic_changes,
+            parts.offsets,
+            parts.long_polls,
+            parts.traffic,
+            turns=parts.turns,
+            topic_hold=parts.retention.topic_hold,
+            broker_info=lambda: broker_info(self.view),
+            counters=parts.statistics.counter_steps,
+        )
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        parts = self.parts
+        parts.messages.add_to(server)
+        parts.transactions.add_to(server)
+        self.rocketmq.add_to(server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(parts.queries, server)
+        search_pb2_grpc.add_SearchServiceServicer_to_server(parts.searches, server)
+        store_pb2_grpc.add_StoreServiceServicer_to_server(parts.store_service, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
+        group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
+        biography_pb2_grpc.add_BiographyServiceServicer_to_server(self._tracks, server)
+        route_pb2_grpc.add_RouteServiceServicer_to_server(self._route, server)
+
+    def background(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What runs beside the requests, by name, until it is cancelled."""
+        return {
+            **self.parts.background(self._settings),
+            "deliveries": consumer_tasks.flush_events_and_renew_leases(self._model, self._is_alive, clock_ms),
+            "redeliveries": self.rocketmq.receiver.watch_redeliveries(),
+            "transactions": consumer_tasks.check_transactions(
+                self._model, self.rocketmq.check_transaction, clock_ms
+            ),
+            "clients": self._expire_clients(),
+        }
+
+    def _is_alive(self, client_id: str) -> bool:
+        return self.registry.is_alive(client_id, self._lease_time())
+
+    async def _expire_clients(self) -> None:
+        expire_at = 0.0
+        while True:
+            await asyncio.sleep(EXPIRE_BROKEN_INTERVAL_S)
+            now = asyncio.get_running_loop().time()
+            if now < expire_at:
+                self.registry.expire_broken(self._lease_time())
+            else:
+                self.registry.expire(self._lease_time())
+                expire_at = now + EXPIRE_INTERVAL_S
+
+    def _lease_time(self) -> int:
+        """The time by which clients are gone: as with leases, a pause of the broker's own does not count."""
+        return self._model.delivery.lease_time.at(clock_ms())
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes no more appends, syncs what is appended, answers what was asked, ends the streams."""
+        await self.parts.drain(timeout_s)
+        await self.rocketmq.end_streams(timeout_s)
+        self._route.close()
+
+
+def _description(store: MessageStore, advertised: Address, version: str) -> BrokerDescription:
+    settings = store.settings
+    return BrokerDescription(
+        cluster=settings.cluster,
+        name=settings.broker,
+        address=str(advertised),
+        store_host_ipv6=settings.store_host.startswith("["),
+        append_property_crc=settings.append_property_crc,
+        body_size_max=settings.body_size_max,
+        batch_size_max=batch_size_limit(settings),
+        flush_mode=settings.flush_mode,
+        version=version,
+    )
