@@ -188,7 +188,7 @@ def open_store(
 ) -> MessageStore:
     """Opens and recovers; blocks. Raises TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, …"""
     started = time.perf_counter()
-    with failures_that_end("the store cannot be opened"), _failures_of(settings.store_path):
+    with _failures_of(settings.store_path), failures_that_end("the store cannot be opened"):
         store_settings = with_sizes_of_store(settings.store_path, store_settings, written)
         files = RealFileSystem(settings.store_path)
         store = MessageStore.open(files, store_settings, clock_ms(), process_id=os.getpid())
@@ -213,10 +213,11 @@ def _failures_of(store: Path) -> Iterator[None]:
     """Says which store could not be opened, and what to do where this process may not write to it."""
     try:
         yield
-    except (StorageError, TroveError) as error:
-        cause = error if isinstance(error, StorageError) else error.__cause__
-        locked = isinstance(error, TroveError) and error.spec is errors.STORE_LOCKED
-        if locked or not isinstance(cause, StorageError):
+    except TroveError as error:
+        cause = error.__cause__
+        while isinstance(cause, TroveError):
+            cause = cause.__cause__
+        if error.spec not in (errors.STORE_FAILED, errors.DISK_FULL) or not isinstance(cause, StorageError):
             raise
         what = f"the store {store} cannot be opened: {cause}"
         if cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -224,7 +225,7 @@ def _failures_of(store: Path) -> Iterator[None]:
                 "; a broker writes to its store: let it, or give it another one (broker.tools verify, dump "
                 "and export read a store that nobody may write to)"
             )
-        raise TroveError(errors.DISK_FULL if cause.disk_full else errors.STORE_FAILED, what) from error
+        raise TroveError(error.spec, what) from error
 
 
 def close_store(store: MessageStore, model: ConsumerState | None) -> None:
