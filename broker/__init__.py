@@ -1,11 +1,11 @@
-"""The broker daemon. A message goes produce -> store -> fetch or query -> groups -> server.
+"""The broker daemon. A message goes produce -> store -> fetch, query or groups -> server.
 
 - `produce`      checks, batches and appends what clients send, and answers when it is durable
 - (`trovemq_store`, a library of its own: the log, its indexes, recovery)
 - `fetch`        pull by queue offset, long polls, committed offsets
 - `query`        messages by key, id, time, condition
 - `groups`       consumer groups: delivery, timers, transactions, and their recoverable state
-- `track`        what became of a message
+- `track`        what became of a message, and which delayed messages wait
 - `admin`        changes of topics and groups, durable before they are answered
 - `maintenance`  what runs beside requests: retention, flushes, snapshots, the trees
 - `server`       the doors: `native` and `rocketmq` (gRPC), `monitoring` (metrics)

@@ -24,10 +24,10 @@ from broker.groups.timers.calendar import WAITS, Mask, Rows, slot_of
 from broker.groups.timers.delivering import deliver
 from broker.groups.timers.ended import EndedOffsets
 from broker.groups.timers.lookups import (
-    DelayedMessages,
+    DelayedMessage,
     PendingTimer,
-    delayed_messages,
     pending_of_topic,
+    waiting_message,
     waiting_until,
 )
 from broker.groups.timers.sources import WHEEL_SOURCE, queue_of, source_of
@@ -46,7 +46,6 @@ from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOP
 from trovemq_store.engine.deduplication import withdraw
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
-from trovemq_store.engine.steps import Steps
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.fault_points import fault_point
@@ -228,12 +227,11 @@ class Timers:
         """What waits for that real topic, in no order."""
         return pending_of_topic(self._table, topic)
 
-    def find(self, topic: str, key: str) -> Steps[DelayedMessages]:
-        """What waits for that real topic and has the key as its unique key or among its keys.
-
-        TroveError TOPIC_NOT_FOUND, INDEX_DISABLED, REQUEST_ILLEGAL.
-        """
-        return delayed_messages(self._store, self._table, topic, key)
+    def waiting_message(
+        self, topic: str, waiting_topic: str, record: memoryview, queue_offset: int
+    ) -> DelayedMessage | None:
+        """The record of the wheel topic or a schedule queue, if it waits, and for that real topic."""
+        return waiting_message(self._table, topic, waiting_topic, record, queue_offset)
 
     def status_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """When the message whose record lies there (in the wheel topic or a schedule queue) is delivered

@@ -12,10 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from broker.groups.transactions.records import GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID, HalfMessage
-from broker.query.key_query import KeyQuery, KeyType
-from broker.query.query_by_key import query_pages
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message, decode_message
+from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.records.layout import (
     PROPERTY_REAL_TOPIC,
     SYS_FLAG_TRANSACTION_COMMIT,
@@ -23,6 +21,7 @@ from trovemq_proto.records.layout import (
 )
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from, queue_ids
+from trovemq_store.engine.unique_key_lookup import records_with_unique_key
 
 
 def find_ended(store: MessageStore, halves: Sequence[HalfMessage], *, checks_max: int) -> list[HalfMessage]:
@@ -45,14 +44,12 @@ def _was_given_up(store: MessageStore, half: HalfMessage) -> bool:
 
 
 def _found(store: MessageStore, half: HalfMessage, topic: str) -> Iterator[Message]:
-    begin = 0 if half.is_copy else half.prepared_ms
-    query = KeyQuery(topic, half.transaction_id, KeyType.UNIQUE, begin=begin)
     try:
         queue_ids(store, topic)
     except TroveError:
         return  # there is no such topic, or none any more
-    for page in query_pages(store, query, messages_max=1 << 30, work_max=1 << 60):
-        yield from map(decode_message, page.records)
+    begin = 0 if half.is_copy else half.physical_offset
+    yield from map(decode_stored, records_with_unique_key(store, topic, half.transaction_id, begin))
 
 
 def _committed_by_reading(store: MessageStore, halves: Iterable[HalfMessage]) -> set[int]:

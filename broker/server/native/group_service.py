@@ -33,6 +33,7 @@ from broker.server.rocketmq.commands import TIMEOUT_MS, ClientCommands
 from broker.server.rocketmq.group_order import fifo_topics
 from broker.server.rocketmq.messages import message_of
 from broker.server.turns import Turns
+from broker.track.delayed import delayed_messages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message, decode_stored
@@ -303,7 +304,9 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     async def FindDelayed(  # noqa: N802
         self, request: group_pb2.FindDelayedRequest, _context: Context
     ) -> group_pb2.FindDelayedReply:
-        found = await self._parts.turns.run(self._parts.model.timers.find(request.topic, request.key))
+        timers = self._parts.model.timers
+        steps = delayed_messages(self._store, timers, request.topic, request.key)
+        found = await self._parts.turns.run(steps)
         return group_pb2.FindDelayedReply(
             entries=[
                 group_pb2.FindDelayedReply.Entry(

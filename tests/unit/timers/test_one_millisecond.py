@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.groups.consumer_settings import ConsumerSettings
-from broker.groups.timers.lookups import FOUND_MAX
+from broker.track.delayed import FOUND_MAX, delayed_messages
 from tests.support.engine import NOW_MS
 from tests.support.trials import SOAK
 from tests.unit.timers.engine import ROOMY, Broker
@@ -41,7 +41,7 @@ def test_50_000_timers_of_one_millisecond_are_delivered_in_turns() -> None:
 
 def test_a_look_up_of_timers_of_one_millisecond_goes_in_steps() -> None:
     broker = broker_with_timers()
-    steps = broker.timers.find("orders", "k")
+    steps = delayed_messages(broker.store, broker.timers, "orders", "k")
     count = 0
     while True:
         try:

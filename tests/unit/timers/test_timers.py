@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.timers import lookups
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, delayed_record
 from broker.groups.timers.wheel_records import wheel_out_ms
+from broker.track import delayed
+from broker.track.delayed import DelayedMessages, delayed_messages
 from tests.support.engine import NOW_MS, SMALL, flush, own_properties, read_queue
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from trovemq_proto import errors
@@ -308,6 +309,10 @@ def test_records_of_delay_levels_are_due_at_their_units_time() -> None:
 
 
 # --- looking up -------------------------------------------------------------------------------------------
+def find(broker: Broker, topic: str, key: str) -> DelayedMessages:
+    return finished(delayed_messages(broker.store, broker.timers, topic, key))
+
+
 def test_what_waits_is_found_by_topic_unique_key_and_keys() -> None:
     broker = Broker(topics=("orders", "other"))
     broker.schedule(b"a", NOW_MS + 100, unique_key="A", properties={"KEYS": "k1 shared"})
@@ -315,7 +320,7 @@ def test_what_waits_is_found_by_topic_unique_key_and_keys() -> None:
     broker.schedule(b"c", NOW_MS + 100, unique_key="A", topic="other", properties={"KEYS": "shared"})
 
     def found(topic: str, key: str) -> list[tuple[int, bytes]]:
-        answer = finished(broker.timers.find(topic, key))
+        answer = find(broker, topic, key)
         assert answer.complete
         return [(one.deliver_ms - NOW_MS, decode_message(one.record).body) for one in answer.messages]
 
@@ -342,22 +347,20 @@ def test_a_level_s_message_is_found_by_its_key() -> None:
         level = properties | {"DELAY": str(queue_id + 1)}
         broker.writer.append([NewRecord(SCHEDULE_TOPIC, queue_id, b"level", level, NOW_MS)], NOW_MS)
     broker.dispatch()
-    assert [one.deliver_ms - NOW_MS for one in finished(broker.timers.find("orders", "k")).messages] == [
+    assert [one.deliver_ms - NOW_MS for one in find(broker, "orders", "k").messages] == [
         5_000,
         10_000,
     ]
     broker.deliver(NOW_MS + 5_000)
-    assert [one.deliver_ms - NOW_MS for one in finished(broker.timers.find("orders", "A")).messages] == [
-        10_000
-    ]
+    assert [one.deliver_ms - NOW_MS for one in find(broker, "orders", "A").messages] == [10_000]
 
 
 def test_an_answer_that_is_not_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "FOUND_MAX", 2)
+    monkeypatch.setattr(delayed, "FOUND_MAX", 2)
     broker = Broker()
     for number in range(3):
         broker.schedule(b"%d" % number, NOW_MS + 100 - number, properties={"KEYS": "k"})
-    answer = finished(broker.timers.find("orders", "k"))
+    answer = find(broker, "orders", "k")
     assert [one.deliver_ms - NOW_MS for one in answer.messages] == [98, 99]
     assert not answer.complete
 

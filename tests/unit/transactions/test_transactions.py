@@ -19,6 +19,7 @@ from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, o
 from tests.support.golden import load_manifest, settings_of, unpack
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.records.layout import COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.event_log import EventLog
@@ -262,6 +263,19 @@ def test_killed_between_commit_record_and_op_record(settings: StoreSettings) -> 
     assert refused(broker.transactions.end, "A1", "orders", True, NOW_MS).spec is errors.TRANSACTION_ILLEGAL
     assert broker.bodies() == [b"paid"]
     assert broker.op_bodies() == [b"1,"]
+
+
+def test_a_commit_whose_body_cannot_be_inflated_stopped_the_start() -> None:
+    """Killed before its op record, with a body that only claims to be compressed."""
+    broker = Broker()
+    half = replace(message("A1"), sys_flag=SYS_FLAG_COMPRESSED | COMPRESSION_ZLIB)
+    broker.transactions.prepare(half, NOW_MS)
+    broker.transactions._name = lambda *_: None  # type: ignore[method-assign]  # the process dies before
+    broker.transactions.end("A1", "orders", True, NOW_MS)
+    broker.kill()
+    broker.open()
+    assert broker.transactions.open_count == 0
+    assert broker.op_bodies() == [b"0,"]
 
 
 @pytest.mark.parametrize("settings", [SMALL, NO_INDEX], ids=["index", "no index"])

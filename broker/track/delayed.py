@@ -1,0 +1,59 @@
+"""Which delayed messages wait for a topic and have a key.
+
+The key index has a waiting record under the system topic in which it lies; the record says which topic it is
+for, and the timers know whether it still waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.groups.timers.lookups import DelayedMessage
+from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers
+from broker.query.key_query import KeyQuery
+from broker.query.query_by_key import query_pages
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.queues import queue_ids
+from trovemq_store.engine.steps import Steps
+
+FOUND_MAX: Final = 1_000
+CANDIDATES_STEP: Final = 8
+CANDIDATES_MAX: Final = 10_000
+"""Records of one system topic that have the key, whatever their real topic, waiting or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessages:
+    """Soonest first; complete is False where there may be more."""
+
+    messages: list[DelayedMessage]
+    complete: bool
+
+
+def delayed_messages(store: MessageStore, timers: Timers, topic: str, key: str) -> Steps[DelayedMessages]:
+    """What waits for that real topic and has the key as its unique key or among its keys.
+
+    TroveError TOPIC_NOT_FOUND, INDEX_DISABLED, REQUEST_ILLEGAL.
+    """
+    queue_ids(store, topic)
+    found: list[DelayedMessage] = []
+    complete = True
+    for waiting_topic in (WHEEL_TOPIC, SCHEDULE_TOPIC):
+        if not store.consume_queues.queues(waiting_topic):
+            continue
+        for page in query_pages(store, KeyQuery(waiting_topic, key), messages_max=CANDIDATES_MAX):
+            for number, (record, queue_offset) in enumerate(
+                zip(page.records, page.queue_offsets, strict=True), 1
+            ):
+                if number % CANDIDATES_STEP == 0:
+                    yield  # each is looked for among all that wait for its time
+                message = timers.waiting_message(topic, waiting_topic, record, queue_offset)
+                if message is not None:
+                    found.append(message)
+            if page.last or len(found) >= FOUND_MAX:
+                complete = complete and page.complete
+                break
+            yield
+    found.sort(key=lambda message: message.deliver_ms)
+    return DelayedMessages(found[:FOUND_MAX], complete and len(found) <= FOUND_MAX)

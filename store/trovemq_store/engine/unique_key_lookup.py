@@ -1,0 +1,54 @@
+"""All records of a topic with one unique key, exactly: for what the broker itself has to know of the log.
+
+The key index has 31 bits of a hash: each record that it names is compared. What the index does not cover yet,
+and all of it where the disk does not give the index, is read from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trovemq_proto.errors import TroveError
+from trovemq_proto.records import PROPERTY_UNIQ_KEY, index_hash, parse_properties
+from trovemq_proto.records.fields import read_fields
+from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.files.files import StorageError
+
+
+def records_with_unique_key(
+    store: MessageStore, topic: str, unique_key: str, begin: int
+) -> Iterator[memoryview]:
+    """Visible, undamaged records from the physical offset `begin` on, in log order. Needs a key index."""
+    key_hash = index_hash(topic, unique_key)
+    for physical_offset in _candidates(store, key_hash, max(begin, store.min_offset)):
+        try:
+            record = store.record_at(physical_offset)
+        except TroveError:
+            continue  # damaged: counted there
+        if record is not None and _answers(record, topic, unique_key):
+            yield record
+
+
+def _candidates(store: MessageStore, key_hash: int, begin: int) -> list[int]:
+    """Physical offsets of records that may have a key of that hash, each once."""
+    assert store.key_index is not None, "without a key index the queues are read"
+    indexed_end = max(begin, store.key_index.position)
+    try:
+        found = set(store.key_index.candidates(key_hash, begin, indexed_end))
+    except StorageError:
+        found, indexed_end = set(), begin
+    for physical_offset, records, _ in store.scan(indexed_end, store.visible_offset):
+        entries = records.index_entries(tags=False)
+        hits = entries.record_index[entries.hashes == key_hash]
+        found.update((physical_offset + records.positions[np.unique(hits)]).tolist())
+    return sorted(found)
+
+
+def _answers(record: memoryview, topic: str, unique_key: str) -> bool:
+    fields = read_fields(record, 0, len(record))
+    assert fields is not None, "the store gives records that are well formed"
+    if record[fields.topic_position : fields.topic_position + fields.topic_size] != topic.encode():
+        return False
+    return parse_properties(bytes(record[fields.property_position :])).get(PROPERTY_UNIQ_KEY) == unique_key
