@@ -15,6 +15,8 @@ from trovemq_store.engine.opening import LOCK_PATH
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 1_800_000_000_000
 
 

@@ -24,6 +24,8 @@ from trovemq_proto.records import decode_message, decode_offset_msg_id
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 1_800_000_000_000
 
 

@@ -388,6 +388,7 @@ def test_a_reset_forgets_what_is_packed() -> None:
         engine.ack(got[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("machine", [DeliveryMachine, PriorityMachine])
 def test_the_engine_is_as_its_model_while_nearly_everything_is_packed(

@@ -24,6 +24,8 @@ from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = replace(SMALL_SYNC, commit_log_file_size=6_144, index_item_count=16, index_slot_count=8)
 OPENING = {errors.STORE_FAILED, errors.DISK_FULL, errors.CREATE_MAPPED_FILE_FAILED}
 APPENDING = {*OPENING, errors.UNKNOWN_ERROR}

@@ -21,6 +21,8 @@ from trovemq_store.check.verify import verify
 from trovemq_store.engine.opening import ABORT_PATH
 from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
 
+pytestmark = pytest.mark.slow
+
 
 def audited(root: Path) -> Report:
     return audit(OneProcess(NoProgress()), AuditArguments(str(root)))

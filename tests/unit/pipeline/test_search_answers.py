@@ -27,6 +27,8 @@ from trovemq_spark.jobs.archive import ArchiveArguments, run_here
 from trovemq_spark.jobs.search import SearchArguments, run
 from trovemq_spark.search.in_store import StorePart
 
+pytestmark = pytest.mark.slow
+
 
 def search(**wanted: Any) -> Report:
     return run(None, SearchArguments(**wanted), NoProgress())

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 PROTO_FOLDERS = {
     Path("proto/trovemq_proto/v1"): ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py"),
@@ -22,6 +24,7 @@ def generated_names(folder: Path) -> dict[str, Path]:
     return {path.name: path for pattern in ("*_pb2*.py", "*_pb2.pyi") for path in folder.glob(pattern)}
 
 
+@pytest.mark.slow
 def test_the_protocol_code_is_what_the_proto_files_give(tmp_path: Path) -> None:
     """By `make proto` itself, into another folder: the command stands in one place only."""
     done = run("make", "proto", f"PROTO_OUT={tmp_path}", f"RPC_OUT={tmp_path}")

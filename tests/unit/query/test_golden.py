@@ -57,6 +57,7 @@ def _answers(message: dict[str, Any], asked: dict[str, Any]) -> bool:
     return asked["mode"] == "key" and asked["key"] in (message["keys"] or "").split(" ")
 
 
+@pytest.mark.slow
 def test_key_queries_equal_a_scan(golden: Golden) -> None:
     store, manifest = golden
     topics = _by_topic(manifest)

@@ -23,6 +23,8 @@ from trovemq_store.engine.opening import ABORT_PATH
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.real import RealFileSystem
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: object) -> tuple[int, list[dict[str, Any]], str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
