@@ -124,6 +124,10 @@ quick: setup ## The fast tests, under a minute
 soak: setup ## Every trial of durability and all flights, about 40 minutes; writes docs/soak.md
 	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit
 
+.PHONY: soak-rpc
+soak-rpc: setup ## The gRPC transport's part of soak, two minutes; writes docs/soak-rpc.md
+	@SOAK=1 SOAK_NAME=soak-rpc $(PYTEST) --timeout 3600 tests/unit/rpc
+
 .PHONY: test-pipeline-long
 test-pipeline-long: setup ## The proofs of the Spark pipeline in full: every kill, the whole flights data
 	@PIPELINE_LONG=1 $(PYTEST) --timeout 1800 tests/pipeline tests/unit/pipeline $(ARGS)

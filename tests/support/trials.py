@@ -8,6 +8,7 @@ others:
     TRIAL=n       that one alone: what the note of a failure says
     WHOLE=1       the run has every test (`make test` and `make soak` say so): a goal of which less than its
                   part was run is then an error
+    SOAK_NAME=n   the run is `make n` and writes docs/n.md: a soak of some tests alone
 
 Each test counts what it did under a goal of GOALS; the counts stand at the end of pytest's output.
 """
@@ -31,7 +32,8 @@ import pytest
 SOAK: Final = os.environ.get("SOAK") == "1"
 ONLY: Final = int(os.environ["TRIAL"]) if "TRIAL" in os.environ else None
 WHOLE: Final = os.environ.get("WHOLE") == "1"
-RESULT_PATH: Final = Path("docs/soak.md")
+NAME: Final = os.environ.get("SOAK_NAME", "soak")
+RESULT_PATH: Final = Path(f"docs/{NAME}.md")
 _PROPERTY: Final = "trials"
 _SKIPPED: Final = "skipped"
 
@@ -74,6 +76,10 @@ GOALS: Final = (
     Goal("unique", "kills of a daemon that deduplicates", 3, 100),
     Goal("leaving", "short jobs", 60, 1_000),
     Goal("leaving", "members that leave", 10, 100),
+    Goal("rpc", "mutated inputs to a connection", 1_500, 100_000),
+    Goal("rpc", "cancels by real clients", 6_000, 100_000),
+    Goal("rpc", "random streams between two cores, by seed", 180, 6_000),
+    Goal("rpc", "random calls between channel and server, by seed", 30, 900),
     Goal("planted", "planted bugs found", 12, 12),
     Goal("R22", "old faults found again", 12, 12),
 )
@@ -212,7 +218,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for row in (("goal", "what", "of", "passed", "seconds"), *rows):
         identifier, what, wanted, done, seconds = row
         terminalreporter.write_line(f"{identifier:8} {wanted:>10} {done:>18} {seconds:>8}  {what}")
-    if SOAK and WHOLE:
+    if SOAK and (WHOLE or NAME != "soak"):
         RESULT_PATH.write_text(_page(rows), encoding="utf-8")
 
 
@@ -221,9 +227,9 @@ def _page(rows: list[tuple[str, str, str, str, str]]) -> str:
     commit = _git("rev-parse", "--short", "HEAD") + (" with changes" if _git("status", "--porcelain") else "")
     linux, python = platform.release().partition("-")[0], platform.python_version()
     lines = [
-        "# The last soak",
+        "# The last soak" + (" of the gRPC transport" if NAME == "soak-rpc" else ""),
         "",
-        f"`make soak` on {datetime.now(UTC):%Y-%m-%d}, commit {commit}, {os.cpu_count()} cores"
+        f"`make {NAME}` on {datetime.now(UTC):%Y-%m-%d}, commit {commit}, {os.cpu_count()} cores"
         f" ({platform.machine()}, Linux {linux}, Python {python}).",
         "",
         f"Failed tests: {len(TALLY.failed)}.",

@@ -1,7 +1,6 @@
 """The model of calls: a channel and a server in memory; random calls, cancels, deadlines, faults by seed."""
 
 import asyncio
-import os
 from collections import Counter
 from random import Random
 from typing import Any
@@ -9,12 +8,13 @@ from typing import Any
 import pytest
 
 import trovemq_rpc as rpc
+from tests.support.trials import SOAK, Trials
 from tests.unit.rpc.memory_rpc import TARGET, run, serving
 from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_rpc.testing.pipe import Faults
 
-SEEDS = 300 if os.environ.get("SOAK") else 10
-CANCELS = 100_000 if os.environ.get("SOAK") else 6_000
+SEEDS = 300 if SOAK else 10
+CANCELS = 100_000 if SOAK else 6_000
 CUT = Faults(piece_size_max=1 << 14, delay_s_max=0.02)
 CUT_AND_LOST = Faults(piece_size_max=1 << 14, delay_s_max=0.02, stall_chance=0.01, loss_chance=0.0005)
 LOST = {"UNAVAILABLE"}
@@ -96,7 +96,7 @@ async def conversation(loop: MemoryLoop, allowed: set[str], options: list[tuple[
 @pytest.mark.parametrize(
     "faults", [Faults(delay_s_max=0.02), CUT, CUT_AND_LOST], ids=["whole", "cut", "cut and lost"]
 )
-def test_every_answer_is_whole_and_in_order_or_an_error_with_a_reason(faults: Faults) -> None:
+def test_every_answer_is_whole_and_in_order_or_an_error_with_a_reason(faults: Faults, trials: Trials) -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(SEEDS):
         allowed = LOST if faults.loss_chance else set()
@@ -108,9 +108,10 @@ def test_every_answer_is_whole_and_in_order_or_an_error_with_a_reason(faults: Fa
             raise
     assert outcomes["answered"] > outcomes.total() / 3
     assert outcomes["cancelled"]
+    trials.count("rpc", "random calls between channel and server, by seed", SEEDS)
 
 
-def test_random_cancels_of_real_clients_end_without_a_goaway() -> None:
+def test_random_cancels_of_real_clients_end_without_a_goaway(trials: Trials) -> None:
     """Cancels at any time: before, while and after the answer comes. One connection serves them all."""
 
     async def program(loop: MemoryLoop) -> None:
@@ -130,3 +131,4 @@ def test_random_cancels_of_real_clients_end_without_a_goaway() -> None:
             assert server.metrics.calls_active == 0
 
     run(program, faults=Faults(piece_size_max=1 << 12, delay_s_max=0.01))
+    trials.count("rpc", "cancels by real clients", CANCELS)

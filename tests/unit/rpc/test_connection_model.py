@@ -2,15 +2,14 @@
 the end.
 """
 
-import os
-
 import pytest
 
+from tests.support.trials import SOAK, Trials
 from tests.unit.rpc.connection_pair import Pair
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.testing.pipe import Faults
 
-SEEDS = 2_000 if os.environ.get("SOAK") else 60
+SEEDS = 2_000 if SOAK else 60
 SMALL = Limits(
     stream_window=20_000, connection_window=100_000, frame_size_max=16_384, concurrent_streams_max=5
 )
@@ -26,7 +25,7 @@ ACTIONS = {
 @pytest.mark.parametrize(
     "limits", [(USUAL, USUAL), (SMALL, SMALL), (SMALL, USUAL)], ids=["usual", "small", "mixed"]
 )
-def test_random_calls_lose_double_and_reorder_nothing(limits: tuple[Limits, Limits]) -> None:
+def test_random_calls_lose_double_and_reorder_nothing(limits: tuple[Limits, Limits], trials: Trials) -> None:
     for seed in range(SEEDS):
         pair = Pair(seed, *limits, Faults(piece_size_max=1 << 17))
         actions = pair.random.choices(list(ACTIONS), list(ACTIONS.values()), k=300)
@@ -37,3 +36,4 @@ def test_random_calls_lose_double_and_reorder_nothing(limits: tuple[Limits, Limi
             pair.check()
         except AssertionError as e:
             raise AssertionError(f"seed {seed}: {e}") from e
+    trials.count("rpc", "random streams between two cores, by seed", SEEDS)

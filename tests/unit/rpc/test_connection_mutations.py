@@ -2,9 +2,9 @@
 protocol.
 """
 
-import os
 from random import Random
 
+from tests.support.trials import SOAK, Trials
 from tests.unit.rpc.connection_pair import RESPONSE, Pair
 from trovemq_rpc.http2 import events as ev
 from trovemq_rpc.http2 import frames
@@ -14,7 +14,7 @@ from trovemq_rpc.http2.errors import ConnectionFault
 from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.testing.pipe import Faults
 
-INPUTS = 100_000 if os.environ.get("SOAK") else 1_500
+INPUTS = 100_000 if SOAK else 1_500
 PER_RECORDING = 100
 LIMITS = Limits(stream_window=1 << 16, connection_window=1 << 17)
 ANSWER, TRAILERS = Connection.encode(RESPONSE), Connection.encode([(b"grpc-status", b"0")])
@@ -135,7 +135,7 @@ def check(random: Random, client: bool, wire: bytes) -> str:
     return owner.fault.code.name
 
 
-def test_mutated_inputs_raise_nothing_but_the_protocols_own() -> None:
+def test_mutated_inputs_raise_nothing_but_the_protocols_own(trials: Trials) -> None:
     outcomes: dict[str, int] = {}
     for number in range(INPUTS):
         if number % PER_RECORDING == 0:
@@ -154,3 +154,4 @@ def test_mutated_inputs_raise_nothing_but_the_protocols_own() -> None:
         ErrorCode.COMPRESSION_ERROR.name,
     }
     assert expected <= outcomes.keys(), outcomes
+    trials.count("rpc", "mutated inputs to a connection", INPUTS)
