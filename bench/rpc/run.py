@@ -2,6 +2,7 @@
 
     calls     unary calls and streams, plain and over TLS, each transport by its own channel
     grpc_go   what a call costs the servers when grpc-go calls
+    hostile   what hostile peers cost the others
     idle      what connections cost that nobody calls on
 
 Ratios are of the same run, and where a machine is shared with others the processor times say more
@@ -10,11 +11,13 @@ than the clock.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from bench.report import Report
 from bench.rpc.calls import measure_calls
 from bench.rpc.grpc_go import measure_server_cpu
+from bench.rpc.hostile import measure_hostile
 from bench.rpc.idle import measure_idle
 from bench.rpc.processes import Certificate
 
@@ -34,4 +37,5 @@ async def measure_rpc(report: Report, directory: Path, *, quick: bool) -> None:
     certificate = Certificate.write(directory)
     await measure_calls(report, certificate, rounds)
     await measure_server_cpu(report, directory, rounds)
+    await asyncio.to_thread(measure_hostile, report, rounds=1 if quick else 3)  # a loop of its own
     await measure_idle(report, certificate, quick=quick)

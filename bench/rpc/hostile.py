@@ -1,0 +1,209 @@
+"""What a hostile peer costs the others: their p99, over that beside a busy loop of the same processor time.
+
+Server, hostile connections and one honest channel share a thread and a network in memory, so that a figure
+is processor time and nothing else. Before each honest call every hostile connection writes its next chunk;
+one that was ended connects again. The same calls are then made beside a busy loop that burns as much a call.
+Where the hostile peers' work came in lumps, the others would wait longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count, cycle, islice
+from statistics import mean, median, quantiles
+from typing import Any
+
+import trovemq_rpc as rpc
+from bench.report import Report
+from trovemq_rpc.http2 import frames
+from trovemq_rpc.http2.connection import Connection
+from trovemq_rpc.http2.constants import PREFACE, ErrorCode
+from trovemq_rpc.testing.loop import MemoryLoop
+
+ADDRESS = ("127.0.0.1", 50_051)
+CALLS = 200
+CALLS_WARM = 20
+ROUNDS = 3
+CONNECTIONS = 2
+CHUNK_SIZE = 4_096
+P99_RATIO_MAX = 1.3
+
+OPENING = PREFACE + frames.settings(()) + frames.SETTINGS_ACK
+HEAD = Connection.encode(
+    [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/t.T/Echo"),
+        (b":authority", b"a"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+    ]
+)
+BOMB = HEAD + b"\x40\x01a" + b"\x7f\xd1\x1e" + b"v" * 4_048 + b"\xbe" * 3_000
+GIANT = b"\0" + (130 << 20).to_bytes(4, "big") + bytes(1_000)
+OPTIONS: list[tuple[str, Any]] = [("grpc.max_receive_message_length", 140 << 20)]
+
+
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return frames.frame_header(len(payload), kind, flags, stream_id) + payload
+
+
+def _each_stream(make: Callable[[int], bytes]) -> bytes:
+    """As many streams as a chunk of a connection holds, again and again up to 64 chunks."""
+    wire = bytearray()
+    for stream_id in count(1, 2):
+        wire += make(stream_id)
+        if len(wire) > 64 * CHUNK_SIZE:
+            return bytes(wire)
+    raise AssertionError
+
+
+def _repeated(part: bytes, before: bytes = b"") -> bytes:
+    return before + part * (64 * CHUNK_SIZE // len(part))
+
+
+WIRES: dict[str, Callable[[], bytes]] = {
+    "rapid reset": lambda: _each_stream(
+        lambda i: _frame(1, 5, i, HEAD) + frames.rst_stream(i, ErrorCode.CANCEL)
+    ),
+    "continuations": lambda: _repeated(_frame(9, 0, 1, b"\0\1a\1b" * 200), _frame(1, 0, 1, HEAD)),
+    "header bombs": lambda: _each_stream(lambda i: _frame(1, 5, i, BOMB)),
+    "churn of the header table": lambda: _each_stream(
+        lambda i: _frame(1, 5, i, HEAD + b"".join(b"\x40\3%03d\3abc" % ((i + n) % 1000) for n in range(40)))
+    ),
+    "pings": lambda: _repeated(frames.ping(bytes(8))),
+    "settings": lambda: _repeated(frames.settings([(4, 65_535)])),
+    "resets of streams that are gone": lambda: _repeated(frames.rst_stream(1, 8), _frame(1, 5, 1, HEAD)),
+    "priorities": lambda: _repeated(_frame(2, 0, 1001, bytes(5))),
+    "empty data": lambda: _repeated(_frame(0, 0, 1), _frame(1, 4, 1, HEAD)),
+    "windows of zero": lambda: (
+        frames.settings([(4, 0)])
+        + _each_stream(lambda i: _frame(1, 4, i, HEAD) + _frame(0, 1, i, b"\0\0\0\0\1x"))
+    ),
+    "windows that overflow": lambda: _repeated(frames.window_update(0, 0x7FFFFFFF)),
+    "streams whose answers nobody reads": lambda: _each_stream(
+        lambda i: _frame(1, 4, i, HEAD) + _frame(0, 1, i, b"\0\0\0\3\xe8" + bytes(1_000))
+    ),
+    "giants that are announced": lambda: _each_stream(
+        lambda i: _frame(1, 4, i, HEAD) + _frame(0, 0, i, GIANT)
+    ),
+    "garbage": lambda: _repeated(b"\xff" * 64),
+}
+
+
+class _Hostile(asyncio.Protocol):
+    """A connection that writes its wire in chunks and looks at nothing that comes."""
+
+    transport: asyncio.Transport | None = None
+
+    def __init__(self, wire: bytes) -> None:
+        chunks = [wire[at : at + CHUNK_SIZE] for at in range(0, len(wire), CHUNK_SIZE)]
+        self._chunks = cycle(chunks)
+        self._first = OPENING
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+
+    def write(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(self._first + next(self._chunks))
+            self._first = b""
+
+
+async def _echo(request: bytes, _context: Any) -> bytes:
+    return request
+
+
+def _run(program: Callable[[MemoryLoop, Any], Awaitable[list[float]]]) -> list[float]:
+    loop = MemoryLoop(0, None, end_s=1e9)
+
+    async def whole() -> list[float]:
+        server = rpc.server(options=OPTIONS)
+        handlers = {"Echo": rpc.unary_unary_rpc_method_handler(_echo)}
+        server.add_registered_method_handlers("t.T", handlers)
+        await server.start()
+        listener = await loop.create_server(lambda: server.accept(None), *ADDRESS)
+        async with rpc.insecure_channel(f"{ADDRESS[0]}:{ADDRESS[1]}") as channel:
+            times = await program(loop, channel.unary_unary("/t.T/Echo"))
+        listener.close()
+        await server.stop(None)
+        return times
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(whole())
+
+
+async def _calls(echo: Any, before: Callable[[], Awaitable[None]]) -> list[float]:
+    """Processor seconds from each call to its answer."""
+    times = []
+    for _ in range(CALLS_WARM + CALLS):
+        await before()
+        begun = time.thread_time()
+        await echo(b"x" * 1_024)
+        times.append(time.thread_time() - begun)
+    return list(islice(times, CALLS_WARM, None))
+
+
+def beside_hostile(wire: bytes) -> list[float]:
+    async def program(loop: MemoryLoop, echo: Any) -> list[float]:
+        peers: list[_Hostile] = []
+
+        async def before() -> None:
+            peers[:] = [peer for peer in peers if peer.transport is not None]
+            while len(peers) < CONNECTIONS:
+                _, peer = await loop.create_connection(lambda: _Hostile(wire), *ADDRESS)
+                peers.append(peer)
+            for peer in peers:
+                peer.write()
+
+        return await _calls(echo, before)
+
+    return _run(program)
+
+
+def beside_busy(burnt_s: float) -> list[float]:
+    def burn() -> None:
+        end = time.thread_time() + burnt_s
+        while time.thread_time() < end:
+            pass
+
+    async def program(loop: MemoryLoop, echo: Any) -> list[float]:
+        async def before() -> None:
+            if burnt_s > 0:
+                loop.call_soon(burn)
+
+        return await _calls(echo, before)
+
+    return _run(program)
+
+
+def p99(times: list[float]) -> float:
+    return quantiles(times, n=100)[98]
+
+
+def measure_hostile(report: Report, *, rounds: int = ROUNDS) -> None:
+    for name, make in WIRES.items():
+        wire = make()
+        ratios, added = [], []
+        for _ in range(rounds):
+            quiet = mean(beside_busy(0))
+            hostile = beside_hostile(wire)
+            burnt_s = max(0.0, mean(hostile) - quiet)
+            ratios.append(p99(hostile) / p99(beside_busy(burnt_s)))
+            added.append(burnt_s * 1e6)
+        report.add(f"hostile, {name}: processor that they cost an honest call", median(added), "us")
+        title = f"hostile, {name}: others' p99 / beside a busy loop of as much"
+        report.add(title, median(ratios), "x", at_most=P99_RATIO_MAX)
+
+
+if __name__ == "__main__":
+    from bench.report import print_table
+
+    figures = Report("hostile")
+    measure_hostile(figures)
+    print_table([figures])
