@@ -34,24 +34,26 @@ class MessageReader:
     are copied once.
     """
 
-    __slots__ = ("_buffer", "_compressed", "_filled", "_prefix", "size_max")
+    __slots__ = ("_buffer", "_compressed", "_length", "_prefix", "size_max")
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
         self._prefix = b""  # a part of a prefix
-        self._buffer: bytearray | None = None  # a part of a message, already as long as the message
-        self._filled = 0
+        self._buffer: bytearray | None = (
+            None  # what came of a message: an announced length alone costs nothing
+        )
+        self._length = 0  # of that message
         self._compressed = 0
 
     @property
     def announced(self) -> int:
         """The length of the message that is being received, 0 between messages."""
-        return len(self._buffer) if self._buffer is not None else 0
+        return self._length if self._buffer is not None else 0
 
     @property
     def missing(self) -> int:
         """How many bytes of it are still to come."""
-        return len(self._buffer) - self._filled if self._buffer is not None else 0
+        return self._length - len(self._buffer) if self._buffer is not None else 0
 
     @property
     def at_boundary(self) -> bool:
@@ -65,7 +67,7 @@ class MessageReader:
         while at < size:
             if self._buffer is not None:
                 at += self._fill(data[at:])
-                if self._filled == len(self._buffer):
+                if len(self._buffer) == self._length:
                     messages.append((self._compressed, self._buffer))
                     self._buffer = None
                 continue
@@ -86,8 +88,8 @@ class MessageReader:
                 at += length
             else:
                 self._compressed = compressed
-                self._buffer = bytearray(length)
-                self._filled = 0
+                self._buffer = bytearray()
+                self._length = length
         return messages
 
     def _check(self, compressed: int, length: int) -> None:
@@ -98,7 +100,6 @@ class MessageReader:
 
     def _fill(self, data: memoryview) -> int:
         assert self._buffer is not None
-        count = min(len(data), len(self._buffer) - self._filled)
-        self._buffer[self._filled : self._filled + count] = data[:count]
-        self._filled += count
+        count = min(len(data), self._length - len(self._buffer))
+        self._buffer += data[:count]
         return count

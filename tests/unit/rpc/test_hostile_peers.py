@@ -129,3 +129,26 @@ def test_a_peer_that_is_lost_in_the_middle_of_calls_leaves_nothing_behind() -> N
             await others_are_served(loop)
 
     run(program)
+
+
+def test_messages_that_are_only_announced_cost_no_memory() -> None:
+    """Their whole length was allocated at once: 300 streams of 4 MiB each held more than 1 GiB."""
+    announced = b"\0" + (4 << 20).to_bytes(4, "big")
+
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop):
+            transport, _ = await hostile(loop)
+            tracemalloc.start()
+            try:
+                transport.write(OPENING)
+                for number in range(300):
+                    head = frames.frame_header(len(CALL), 1, 4, 2 * number + 1) + CALL
+                    transport.write(head + frames.frame_header(5, 0, 0, 2 * number + 1) + announced)
+                await asyncio.sleep(1)
+                held, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert peak < 8 << 20, (held, peak)
+            await others_are_served(loop)
+
+    run(program)
