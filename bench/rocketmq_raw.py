@@ -99,7 +99,7 @@ async def in_turns(ours: Call, other: Call, seconds: float, in_flight: int) -> d
 
 
 def channel(address: str, number: int = 0) -> grpc.aio.Channel:
-    """`number` tells connections apart that gRPC would share."""
+    """`number` distinguishes connections that gRPC would share."""
     return grpc.aio.insecure_channel(address, options=[("trovemq.number", number)])
 
 

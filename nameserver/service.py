@@ -75,7 +75,7 @@ class Registry:
 
 
 class RouteService(route_pb2_grpc.RouteServiceServicer):
-    """What clients ask. Topics that nobody has give an empty answer: that is no error here."""
+    """What clients ask. Topics that nobody has give an empty answer: that is not an error here."""
 
     def __init__(self, registry: Registry, *, name: Callable[[], str], version: str) -> None:
         self._registry = registry
@@ -172,7 +172,7 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
 
     def _register(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:
         if not heartbeat.HasField("broker"):
-            # Also what a broker hears that expired while its stream stood still; it then registers anew.
+            # Also what a broker hears that expired while its stream stood still; it then registers again.
             raise TroveError(errors.BROKER_NOT_FOUND, "the stream's first message must describe the broker")
         broker = broker_from_wire(heartbeat.broker)
         registry = self._registry

@@ -61,9 +61,9 @@ def parse_host(text: str) -> str:
         try:
             return str(ipaddress.ip_address(host))
         except ValueError:
-            raise SettingsError(f"{text!r} is no IP address") from None
+            raise SettingsError(f"{text!r} is not an IP address") from None
     if not _HOST_NAME.fullmatch(host):
-        raise SettingsError(f"{text!r} is no host name and no IP address")
+        raise SettingsError(f"{text!r} is not a host name and no IP address")
     return host
 
 
@@ -71,7 +71,7 @@ def parse_address(text: str) -> Address:
     """HOST:PORT or [IPV6]:PORT. Raises SettingsError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or text.rstrip().endswith("]"):
-        raise SettingsError(f"{text!r} is no HOST:PORT")
+        raise SettingsError(f"{text!r} is not HOST:PORT")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise SettingsError(f"{text!r} is ambiguous: write an IPv6 address in brackets, [::1]:8081")
     if not (port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
@@ -80,7 +80,8 @@ def parse_address(text: str) -> Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Several HOST:PORT, separated by commas or (as RocketMQ does) semicolons; empty text is no address."""
+    """Several HOST:PORT, separated by commas or (as RocketMQ does) semicolons; empty text is not an
+    address."""
     parts = (part.strip() for part in re.split("[,;]", text))
     return tuple(dict.fromkeys(parse_address(part) for part in parts if part))
 

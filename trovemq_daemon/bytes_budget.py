@@ -7,7 +7,7 @@ for the rest. It knows no event loop: who has to wait is called back.
 Invariants
 - `used` is the sum of all claims. It exceeds `total` only by what was forced, or grew by `resize`.
 - Large ones together have at most three quarters of the total: the rest is for small ones.
-- Who has no claim gets one, however large, as soon as the total has room: a peer's own limit never keeps it
+- Who has no claim gets one, however large, as soon as the total has space: a peer's own limit never keeps it
   from its only message.
 - Those who wait get their turn in the order of their coming, but nobody waits for another peer's own limit.
 """
@@ -35,7 +35,7 @@ Granted = Callable[[Claim], None]
 
 
 class Waiting:
-    """Somebody for whom there is no room yet."""
+    """Somebody for whom there is no space yet."""
 
     __slots__ = ("granted", "peer", "size")
 
@@ -75,23 +75,23 @@ class BytesBudget:
         return len(self._by_peer)
 
     def can_ever_fit(self, size: int) -> bool:
-        """False: not even an empty budget has room for it."""
+        """False: not even an empty budget has space for it."""
         return size <= (self.total if self._is_small(size) else self.large_max)
 
     def take(self, peer: str, size: int) -> Claim | None:
-        """A claim; None where there is no room, or others wait for it."""
+        """A claim; None where there is no space, or others wait for it."""
         if not self._fits(peer, size) or self._stands_behind_others(peer, size):
             return None
         return self.force(peer, size)
 
     def force(self, peer: str, size: int) -> Claim:
-        """A claim, room or not: for bytes that are there already."""
+        """A claim, space or not: for bytes that are there already."""
         claim = Claim(peer, 0)
         self._add(claim, size)
         return claim
 
     def wait(self, peer: str, size: int, granted: Granted) -> Waiting:
-        """`granted` is called with the claim when there is room; `cancel` ends that."""
+        """`granted` is called with the claim when there is space; `cancel` ends that."""
         assert self.can_ever_fit(size), f"{size} bytes never fit into {self.total}"
         waiting = Waiting(peer, size, granted)
         self._waiting[waiting] = None
@@ -100,12 +100,12 @@ class BytesBudget:
         return waiting
 
     def cancel(self, waiting: Waiting) -> None:
-        """It waits no more. Others may have waited behind it."""
+        """It waits no more. Others may have waited after it."""
         if self._waiting.pop(waiting, waiting) is None:
             self._grant()
 
     def resize(self, claim: Claim, size: int) -> None:
-        """The claim has another size, room or not."""
+        """The claim has another size, space or not."""
         grows = size > claim.size
         self._add(claim, size)
         if not grows:
@@ -131,7 +131,7 @@ class BytesBudget:
         return self.used + size <= self.total
 
     def _stands_behind_others(self, peer: str, size: int) -> bool:
-        """Whether somebody waits who would get the room if it became free."""
+        """Whether somebody waits who would get the space if it became free."""
         small = self._is_small(size)
         return any(
             one.peer == peer or (self._is_small(one.size) == small and not self._is_full(one))
@@ -158,7 +158,7 @@ class BytesBudget:
         self.used_max = max(self.used_max, self.used)
 
     def _grant(self) -> None:
-        """Gives the room that there is to those who wait for it, the first one first."""
+        """Gives the space that there is to those who wait for it, the first one first."""
         stuck: set[bool] = set()
         for one in list(self._waiting):
             small = self._is_small(one.size)

@@ -127,13 +127,13 @@ def _bounded_reader(read: Any) -> Any:
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Turns TroveError into its gRPC status with details, anything else into UNKNOWN_ERROR and a log line.
-    Replies are made when there is room for them (reply_budget.py)."""
+    Replies are made when there is space for them (reply_budget.py)."""
 
     def __init__(self, metrics: RpcMetrics, replies: ReplyBudget | None = None) -> None:
         self._metrics = metrics
         self._replies = replies or ReplyBudget(ReplyLimits())
         self._large: set[str] = set()
-        """Methods that have given a large reply: the next one waits for room first."""
+        """Methods that have given a large reply: the next one waits for space first."""
 
     async def intercept_service(
         self,

@@ -6,7 +6,7 @@ how much of malloc's memory is free, and where that has grown since the last tim
 back. What is in use does not count: it would not be missed when it is freed later. Where malloc does not
 tell, before glibc 2.33, the process's size counts instead.
 
-malloc has an arena for each of several threads, and gives back the free end of the first one alone: up to
+malloc has an arena for each of several threads, and returns the free end of the first one alone: up to
 62 MiB of each other one stayed. So the process has one. Other allocators have no such calls, and nothing
 happens.
 """
@@ -54,7 +54,7 @@ if _MALLINFO is not None:
 
 
 class TrimPolicy:
-    """When to ask. It takes what is free, in bytes; what was given back once counts as free, too."""
+    """When to ask. It takes what is free, in bytes; what was returned once counts as free, too."""
 
     def __init__(self) -> None:
         self._least: int | None = None
@@ -67,7 +67,7 @@ class TrimPolicy:
         return size - self._least >= GROWN_MIN
 
     def trimmed(self, size: int) -> None:
-        """This was given back. Only what comes on top of it is looked at again."""
+        """This was returned. Only what comes on top of it is looked at again."""
         self._least = size
         self.count += 1
 

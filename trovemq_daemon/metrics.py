@@ -125,8 +125,8 @@ class RpcMetrics(Collector):
             gauge.add_metric(tuple(self._node.values()), value)
             yield gauge
         for name, what, value in (
-            ("trovemq_reply_waits", "Replies that waited for room before they were made.", budget.waits),
-            ("trovemq_reply_refusals", "Calls refused for lack of that room.", replies.refused_count),
+            ("trovemq_reply_waits", "Replies that waited for space before they were made.", budget.waits),
+            ("trovemq_reply_refusals", "Calls refused for lack of that space.", replies.refused_count),
             ("trovemq_reply_unread", "Calls ended because nobody read their reply.", replies.ended_count),
         ):
             counter = CounterMetricFamily(name, what, labels=tuple(self._node))

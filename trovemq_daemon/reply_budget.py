@@ -1,9 +1,9 @@
 """Replies that are ready and not read: how much memory they may take, in total and for each connection.
 
-gRPC takes a reply when the client's window has room for it; until then its bytes lie here. So whoever makes
-large replies first waits until the bytes of earlier ones, of all connections and of this one, leave room, and
-what nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most 64 KiB of them a
-stream.
+gRPC takes a reply when the client's window has space for it; until then its bytes lie here. So whoever makes
+large replies first waits until the bytes of earlier ones, of all connections and of this one, leave space,
+and what nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most 64 KiB of
+them a stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReplyLimits:
     total_max: int = 268_435_456
     connection_max: int = 67_108_864
     room_size: int = 4_194_304  # so much is waited for, before it is known how large the reply is
-    room_wait_max_ms: int = 5_000  # for room; then the call is refused
+    room_wait_max_ms: int = 5_000  # for space; then the call is refused
     unread_time_max_ms: int = 60_000  # of one reply; then its call ends
 
 
@@ -49,7 +49,7 @@ class ReplyBudget:
         return budget.used < budget.total and budget.of_peer(peer) < budget.peer_max
 
     async def wait_for_capacity(self, peer: str) -> None:
-        """Returns when there is room. Raises TroveError LIMIT_EXCEEDED where there is none for too long."""
+        """Returns when there is space. Raises TroveError LIMIT_EXCEEDED where there is none for too long."""
         if self.has_room(peer):
             return
         loop = asyncio.get_running_loop()

@@ -57,7 +57,7 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         match = re.fullmatch(r"([^\s=:]+)\s*[=:]\s*(.*)", stripped)
         if match is None:
-            raise ValueError(f"line {number} is no key=value: {stripped[:80]!r}")
+            raise ValueError(f"line {number} is not a key=value: {stripped[:80]!r}")
         values[match[1]] = match[2]
     return values
 
@@ -79,7 +79,7 @@ def read_assignments(texts: Sequence[str]) -> list[Assignment]:
         text for text, (name, equals, _) in zip(texts, split, strict=True) if not equals or not name.strip()
     ]
     if wrong:
-        raise SettingsError([f"--set {text!r} is no NAME=VALUE" for text in wrong])
+        raise SettingsError([f"--set {text!r} is not NAME=VALUE" for text in wrong])
     return [Assignment(name.strip(), value, f"--set {name.strip()}") for name, _, value in split]
 
 

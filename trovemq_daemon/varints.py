@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(the number, 0..2**64-1, the position behind it). IndexError: cut; ValueError: over 10 bytes."""
+    """(the number, 0..2**64-1, the position after it). IndexError: cut; ValueError: over 10 bytes."""
     value = data[position]
     position += 1
     if value < 0x80:

@@ -27,7 +27,7 @@ HEAP = "512m"
 START_S_MAX = 60.0
 STOP_S_MAX = 20.0
 BROWSE_PAGE_SIZE = 1_000_000
-"""Messages that a browse may see; 400 by default, so that it would not find what lies behind them."""
+"""Messages that a browse may see; 400 by default, so that it would not find what lies after them."""
 
 CONFIGURATION = """\
 <beans xmlns="http://www.springframework.org/schema/beans"

@@ -33,13 +33,13 @@ single sends, each acknowledged from disk. It offers no look-up by id over STOMP
 
 
 async def measure_trees(report: Report, directory: Path, *, quick: bool, messages: int | None = None) -> None:
-    """messages: of the large store, fewer where the disk has no room for them."""
+    """messages: of the large store, fewer where the disk has no space for them."""
     messages = messages or MESSAGES // (10 if quick else 1)
     free = os.statvfs(directory)
     room = free.f_bavail * free.f_frsize // 2 // BYTES_A_MESSAGE
     if room < messages:
         report.notes.append(
-            f"the large store has {room:,} messages instead of {messages:,}: the disk has no room"
+            f"the large store has {room:,} messages instead of {messages:,}: the disk has no space"
         )
         messages = room
     filled = await asyncio.to_thread(measure_engine, report, directory / "large", messages)

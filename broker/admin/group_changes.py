@@ -4,7 +4,7 @@ Invariants
 - One change at a time; the file is written in a thread, the table changes on the loop when that is over.
 - A caller that goes away leaves no change half made: the thread is waited for.
 - A deleted group's offsets, its messages in flight and its retry topics are gone with it, so that a group
-  that is made again under its name begins anew. Its dead letters stay.
+  that is made again under its name starts over. Its dead letters stay.
 """
 
 from __future__ import annotations

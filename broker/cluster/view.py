@@ -29,7 +29,7 @@ class BrokerDescription:
 
 
 class TopicSummary(Protocol):
-    """What a route tells of a topic (`trovemq_store.topics.topics.TopicConfig` is one)."""
+    """What a route says of a topic (`trovemq_store.topics.topics.TopicConfig` is one)."""
 
     @property
     def name(self) -> str: ...

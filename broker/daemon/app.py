@@ -229,7 +229,7 @@ def _failures_of(store: Path) -> Iterator[None]:
 
 
 def close_store(store: MessageStore, model: ConsumerState | None) -> None:
-    """Hands over what is owed, flushes and closes; blocks.
+    """Hands over what is pending, flushes and closes; blocks.
 
     Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers.
     """

@@ -239,14 +239,14 @@ class NodeSettings:
     )
     unsynced_bytes_max: int = setting(
         _FLUSH.unsynced_bytes_max,
-        "Appended bytes that may wait for their sync; beyond it sends wait for room.",
+        "Appended bytes that may wait for their sync; beyond it sends wait for space.",
         unit="bytes",
         minimum=65_536,
         maximum=64 * GIB,
     )
     append_wait_max_ms: int = setting(
         _FLUSH.append_wait_max_ms,
-        "A send that found no room for this long is refused as OS_PAGE_CACHE_BUSY.",
+        "A send that found no space for this long is refused as OS_PAGE_CACHE_BUSY.",
         unit="ms",
         minimum=1,
         maximum=600_000,

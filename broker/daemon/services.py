@@ -247,7 +247,7 @@ class StoreServices:
 
 
 def open_consumer_state(store: MessageStore, settings: BrokerSettings) -> ConsumerState:
-    """Blocks while it reads what is owed. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
+    """Blocks while it reads what is pending. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
     with failures_that_end("the store cannot be opened"):
         return ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
 

@@ -1,4 +1,4 @@
-"""Every setting of the broker, under our name and RocketMQ's. Parts of it go on as `StoreSettings` (the
+"""Every setting of the broker, under our name and RocketMQ's. Parts of it continue as `StoreSettings` (the
 engine's) and `ConsumerSettings` (delivery, timers, transactions).
 
 Sizes in bytes, times in milliseconds. How they are read: `trovemq_daemon.settings`. RocketMQ's names are
@@ -454,7 +454,7 @@ class BrokerSettings(RetentionSettings):
 
     @property
     def _waiting_calls_max(self) -> int:
-        """Calls that are open only to wait; they must leave room for all others."""
+        """Calls that are open only to wait; they must leave space for all others."""
         return self.receive_polls_max + self.long_polls_max + STREAMS_PER_CLIENT * self.clients_max
 
     def grpc_limits(self) -> GrpcLimits:

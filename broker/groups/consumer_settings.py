@@ -24,7 +24,7 @@ class ConsumerSettings:
     """A group that is made by its first use over a FIFO topic is orderly."""
     new_group_start: NewGroupStart = "rocketmq"
     """Where a group begins to read a queue: rocketmq = at 0 while the whole queue is recent, else at the last
-    message; begin = at the first message; end = behind the last one."""
+    message; begin = at the first message; end = after the last one."""
     recent_bytes_max: int = 1 << 30
     """`rocketmq`: a queue is recent while its first message lies at most so far behind the log's end
     (RocketMQ: accessMessageInMemoryMaxRatio, 40 % of the memory)."""

@@ -1,4 +1,4 @@
-"""What is owed to consumers and producers: deliveries, timers and transactions of one open store.
+"""What is pending for consumers and producers: deliveries, timers and transactions of one open store.
 
 All three are states made from the log: from the internal events and from RocketMQ's own system topics. This
 module opens them together, saves them together, and hands them over at a clean stop.
@@ -8,8 +8,9 @@ module opens them together, saves them together, and hands them over at a clean 
 Invariants
 - A snapshot is made with no event pending, and saved only when the log is on disk up to its `log_end`.
 - `closed` stands in the file only between a clean stop and the next start. While it does, the system topics
-  and RocketMQ's own files say everything too: whoever opens the store next goes on from there.
-- A store whose log went on after `closed` was used by RocketMQ: its files count then, the snapshot does not.
+  and RocketMQ's own files say everything too: whoever opens the store next continues from there.
+- A store whose log continued after `closed` was used by RocketMQ: its files count then, the snapshot does
+  not.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class ConsumerState:
         self._snapshot_wanted = False
         self.saved_log_end = 0
         """Where the log ended when the saved snapshot was made: a start needs nothing below but what is
-        owed."""
+        pending."""
         self.snapshot_failures = 0
         """Since the start: snapshots that could not be saved; each is tried again."""
         self.settings: Final = settings
@@ -202,7 +203,7 @@ class ConsumerState:
 
     # --- retention ----------------------------------------------------------------------------------
     def lowest_live_record(self) -> int | None:
-        """Lowest physical offset of a record that is still owed to somebody."""
+        """Lowest physical offset of a record that is still pending for somebody."""
         lowest = [
             self.delivery.lowest_live_record(),
             self.timers.lowest_live_record(),
@@ -211,13 +212,13 @@ class ConsumerState:
         return min((offset for offset in lowest if offset is not None), default=None)
 
     def live_records_before(self, physical_offset: int) -> Iterator[int]:
-        """The physical offsets of the records below that are owed to somebody; one may come twice."""
+        """The physical offsets of the records below that are pending for somebody; one may come twice."""
         yield from self.delivery.live_records_before(physical_offset)
         yield from self.timers.live_records_before(physical_offset)
         yield from self.transactions.live_records_before(physical_offset)
 
     def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
-        """Appends again what is owed of the records below; how many. Once that is on disk, these may go.
+        """Appends again what is pending of the records below; how many. Once that is on disk, these may go.
 
         TroveError as an append.
         """
@@ -235,8 +236,8 @@ class ConsumerState:
         work.run()
 
     def export_to_rocketmq(self, now_ms: int) -> None:
-        """At a clean stop, before the store is closed: writes what is owed so that RocketMQ, or the next
-        start, goes on from it. Blocks. TroveError, StorageError: the next start then replays the log."""
+        """At a clean stop, before the store is closed: writes what is pending so that RocketMQ, or the next
+        start, continues from it. Blocks. TroveError, StorageError: the next start then replays the log."""
         self.on_append = _nothing  # what is appended here is synced here; the event loop has ended its part
         self.delivery.export_to_rocketmq(now_ms, self._files)
         fault_point("export_to_rocketmq.after_deliveries")

@@ -67,8 +67,8 @@ def queue_backlog(store: MessageStore, state: QueueState, now_ms: int) -> GroupB
     held, order = state.held.first(), state.order
     if order is not None and order.waiting_from < state.next_offset:
         begin = max(order.waiting_from, queue.min_offset)
-        passed_over = state.next_offset - begin - len(state.open)  # at most, until a receive has counted
-        ready += max(0, passed_over) if order.waiting_count is None else order.waiting_count
+        was_skipped = state.next_offset - begin - len(state.open)  # at most, until a receive has counted
+        ready += max(0, was_skipped) if order.waiting_count is None else order.waiting_count
     first = max(begin if held is None else held, queue.min_offset)
     oldest = store.store_timestamp_at(queue.unit(first)[0]) if first < queue.max_offset else None
     return GroupBacklog(in_flight, ready, oldest)

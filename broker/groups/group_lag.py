@@ -53,7 +53,7 @@ class Position:
     committed: int | None
     next_offset: int
     in_flight: int = 0  # nobody else gets them now
-    held: int = 0  # below next_offset: not delivered yet, or given back
+    held: int = 0  # below next_offset: not delivered yet, or returned
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ topic, every message counts as not acknowledged: one may come yet.
 |----------------------------------------------------------------|----------------------------------------|
 | of such a topic, from that message of its queue on              | when the disk forces it                |
 | of such a topic, before it                                      | at once                                |
-| of the broker's own topics and of retry topics                  | at once: what is owed is carried         |
+| of the broker's own topics and of retry topics                 | at once: pending messages are carried  |
 | of any other topic                                              | by its age                             |
 
 Segments go from the front only, and a queue's records lie in the log in their order. So two positions say it
@@ -204,5 +204,5 @@ def _lowest_by_age(store: MessageStore, held_topics: Iterable[str]) -> int:
 
 
 def is_own_topic(name: str) -> bool:
-    """Whether nobody but the broker reads it, and what is owed of it is carried."""
+    """Whether nobody but the broker reads it, and what is pending of it is carried."""
     return name in _OWN_TOPICS or name.startswith((SYSTEM_PREFIX, RETRY_PREFIX))

@@ -4,7 +4,7 @@ A wake-up says "look again", not "this is yours": whoever is woken tries to rece
 it got something, and waits on where it got nothing. So one new message costs one or two attempts a group,
 however many wait.
 
-Who looks passes over what its filter does not take, for the whole group. So new messages wake only those
+Who looks skips what its filter does not take, for the whole group. So new messages wake only those
 whose filters take some of them: while a group's filter is changed member by member, those with the old one
 sleep on, and what the new one takes is there for members who have it.
 
@@ -32,7 +32,7 @@ from trovemq_store.topics.names import RETRY_PREFIX
 
 WAITERS_MAX: Final = 65_536
 FILTERS_MAX: Final = 64
-"""Different ones of one pair that are told apart; where there are more, new messages wake one waiter."""
+"""Different ones of one pair that are distinguished; where there are more, new messages wake one waiter."""
 OTHERS_MAX: Final = 8
 """Filters of others that one look is told of."""
 

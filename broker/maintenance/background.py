@@ -25,7 +25,7 @@ CATCH_UP_BYTES: Final = 1 << 20  # of the log, in one step on the loop
 CATCH_UP_PAUSE_S: Final = 0.002  # between steps: requests go first
 LAG_POLL_S: Final = 0.5
 SEGMENT_PAUSE_S: Final = 0.05
-ROOM_POLL_S: Final = 1.0  # new messages are taken again so soon after there is room
+ROOM_POLL_S: Final = 1.0  # new messages are taken again so soon after there is space
 QUIET_FLUSHES: Final = 10  # after the last change: the store syncs its index only in one flush of so many
 
 
@@ -94,7 +94,7 @@ async def keep_reserve(
 
 
 def _log_full_disk(store: MessageStore, told: bool) -> bool:
-    """One line when new messages begin to be refused for want of room, and one when they are taken again."""
+    """One line when new messages begin to be refused for want of space, and one when they are taken again."""
     full = store.reserve.is_full()
     if full and not told:
         why = store.reserve.failure or "no new segment can be made"

@@ -5,10 +5,10 @@ What may block runs in a thread; the engine is only touched on the event loop, b
 Invariants
 - Nothing that retention keeps goes, unless clean_forcibly_enable says so; then it is told loudly, and up to
   which store time that reached is on disk before anything of it is taken from the readers.
-- A segment goes only when everything that was owed of it lies further on in the log, and that is on disk. The
-  exception: the disk forces it and there is no room for that; each such message is counted.
-- Nothing that another request was handed in the meantime is forgotten: what is owed is carried once more in
-  the same step of the loop that takes the segments from the readers.
+- A segment goes only when everything that was pending of it lies further on in the log, and that is on
+  disk. The exception: the disk forces it and there is no space for that; each such message is counted.
+- Nothing that another request was handed in the meantime is forgotten: what is pending is carried once
+  more in the same step of the loop that takes the segments from the readers.
 - At more than the warning level new messages are refused; the broker's own records are not.
 - What a topic keeps until it is acknowledged goes only where the disk forces it, or by its own age; each such
   message that the disk takes is counted, and told by topic and group.
@@ -49,11 +49,11 @@ from trovemq_store.log.retention import Decision, DiskUse, RetentionPolicy, deci
 from trovemq_store.log.segment_age import closed_segments
 
 POLL_S: Final = 2.0
-"""A full disk is looked at so often, to take messages again soon after there is room."""
+"""A full disk is looked at so often, to take messages again soon after there is space."""
 CARRY_STEP_BYTES: Final = 256 << 10
-"""Of the log, whose owed records are carried in one step of the loop."""
+"""Of the log, whose pending records are carried in one step of the loop."""
 CARRIED_PERCENT_MAX: Final = 90
-"""Of what is freed. Where more is owed, and the disk is full, to carry it would free nothing."""
+"""Of what is freed. Where more is pending, and the disk is full, to carry it would free nothing."""
 DROPPED_LINES_MAX: Final = 100
 """Of one run, for messages that were dropped; the rest is only counted."""
 
@@ -62,7 +62,7 @@ Hold = Callable[[TroveError | None], None]
 
 @dataclass(slots=True)
 class RetentionCounters:
-    """Since the start, but for the last four. Dropped: owed to somebody and gone for the disk's sake."""
+    """Since the start, but for the last four. Dropped: pending for somebody and gone for the disk's sake."""
 
     removed_segments: int = 0
     removed_bytes: int = 0
@@ -141,7 +141,7 @@ class RetentionTask:
         return disk
 
     def _warn_of_filling(self, disk: DiskUse) -> None:
-        """Once each time: nothing goes for the disk's sake, so somebody must make room."""
+        """Once each time: nothing goes for the disk's sake, so somebody must make space."""
         filling = disk.above(self._policy.forcible_percent) > 0
         if filling and not self.counters.disk_filling and not self._policy.forcible_enable:
             get_logger().warning(
@@ -243,7 +243,7 @@ class RetentionTask:
         )
 
     async def _look_in_steps(self, now_ms: int) -> HeldLog:
-        """Requests go on between the topics. What goes is looked at once more, in one step, before it
+        """Requests continue between the topics. What goes is looked at once more, in one step, before it
         does."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
@@ -276,12 +276,12 @@ class RetentionTask:
                 )
         return held
 
-    # --- what is owed -------------------------------------------------------------------------------
+    # --- what is pending -------------------------------------------------------------------------------
     async def _carry(self, decision: Decision) -> tuple[int, bool]:
-        """Appends again what is owed of these segments, in steps; on disk when it returns.
+        """Appends again what is pending of these segments, in steps; on disk when it returns.
 
-        Returns where the log may begin then, and True; or, where the disk is full and there is no room for
-        that, where it may begin without, and False if something is owed of that segment nevertheless.
+        Returns where the log may begin then, and True; or, where the disk is full and there is no space for
+        that, where it may begin without, and False if something is pending of that segment nevertheless.
         """
         freed = decision.end - self._store.min_offset
         if decision.pressed and self._live_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
@@ -296,7 +296,8 @@ class RetentionTask:
         return decision.end, True
 
     def _least(self, end: int) -> tuple[int, bool]:
-        """The segments before the first owed record; where there is none, the oldest with what is owed."""
+        """The segments before the first pending record; where there is none, the oldest with what is
+        pending."""
         size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
         outstanding = min(self._model.live_records_before(end), default=end)
         if outstanding >= begin + size:

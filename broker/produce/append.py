@@ -103,7 +103,7 @@ class Appender:
         self._refusal = error
 
     def hold(self, error: TroveError | None) -> None:
-        """New messages are refused with this error until it is None; the broker's own records go on."""
+        """New messages are refused with this error until it is None; the broker's own records continue."""
         self._held = error
 
     def check_running(self) -> None:

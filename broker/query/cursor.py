@@ -1,8 +1,8 @@
-"""Where a query by key or a search goes on: an opaque text for the caller.
+"""Where a query by key or a search continues: an opaque text for the caller.
 
 `1.<fingerprint of the query>.<physical offset>[.<index file>.<item>]`: newest first, the records below that
 offset are still to be answered; oldest first, those at or above it. Of a query by key the item is where the
-index's chain goes on (a short cut, checked when used).
+index's chain continues (a short cut, checked when used).
 """
 
 from __future__ import annotations

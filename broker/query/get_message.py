@@ -98,7 +98,7 @@ def _check_identifier(identifier: str) -> None:
     if not identifier or len(identifier) > ID_SIZE_MAX or any(c <= " " for c in identifier):
         raise TroveError(
             errors.MESSAGE_ID_ILLEGAL,
-            f"{identifier[:80]!r} is no identifier: it has {len(identifier)} characters (1..{ID_SIZE_MAX}), "
+            f"{identifier[:80]!r} is not an identifier: {len(identifier)} characters (1..{ID_SIZE_MAX}), "
             "or a space or control character",
         )
 

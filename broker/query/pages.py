@@ -1,5 +1,5 @@
-"""Pages of bounded work: an answer by key or by conditions is given page by page, each going on where the one
-before stopped, until it is complete, long enough, or took its share of work."""
+"""Pages of bounded work: an answer by key or by conditions is given page by page, each continuing where
+the one before stopped, until it is complete, long enough, or took its share of work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trovemq_store.engine.message_store import MessageStore
 # Work is counted in steps along a chain, or entries of a tree: about a microsecond each.
 WORK_MAX: Final = 5_000
 REQUEST_WORK_MAX: Final = 400 * WORK_MAX
-"""Of all pages of one answer: then it is incomplete, and its cursor goes on."""
+"""Of all pages of one answer: then it is incomplete, and its cursor continues."""
 WORK_OF_SCANNED_RECORD: Final = 2
 _SCANNED_BYTES_OF_WORK: Final = 64
 
@@ -38,7 +38,7 @@ class Work:
 class AnswerPage:
     """One page. Record i has queue_offsets[i] and physical_offsets[i]; records are views of the log.
 
-    complete: nothing more answers; otherwise `cursor` goes on, also from a page that is empty because its
+    complete: nothing more answers; otherwise `cursor` continues, also from a page that is empty because its
     share of work was done.
     """
 

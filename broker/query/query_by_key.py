@@ -2,7 +2,7 @@
 
 RocketMQ answers from the hashes alone and counts before it checks; so foreign records show up and true ones
 are crowded out. Here every candidate is looked at in the log before it counts. An answer is made in
-pages of bounded work: each goes on below the physical offset where the one before stopped.
+pages of bounded work: each continues below the physical offset where the one before stopped.
 
 The log below the page's start is covered in three parts, from the newest:
   [index position, start)     not indexed yet: scanned from the log
@@ -188,7 +188,7 @@ class _PageSearch:
                 return
 
     def _has_work(self) -> bool:
-        """Whether the page may go on."""
+        """Whether the page may continue."""
         if self.found.work.left <= 0:
             self.stopped = True
         return not self.stopped
@@ -206,7 +206,7 @@ class _PageSearch:
                 return
 
     def _examine(self, physical_offset: int) -> None:
-        """Takes the record if it answers the query and the page has room; else passes over it or stops."""
+        """Takes the record if it answers the query and the page has space; else skips it or stops."""
         if physical_offset >= self.before:
             return  # the same record once more: it has two keys of this hash, or was indexed twice
         if self.found.look_at(physical_offset):

@@ -1,4 +1,4 @@
-"""How fast background work may go on the event loop and on the disk: requests come first."""
+"""How fast background work may continue the event loop and on the disk: requests come first."""
 
 from __future__ import annotations
 

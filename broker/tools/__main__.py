@@ -1,6 +1,6 @@
 """`python -m broker.tools verify|dump|export|repair|restore`: for a store whose broker is stopped or killed.
 
-Nothing is ever written to the store, but by `repair`, which makes consume queues and key index anew from the
+Nothing is ever written to the store, but by `repair`, which makes consume queues and key index again from the
 log, and by `restore`, which makes a store from a backup. Standard output carries the answer, one JSON object
 a line (`verify`, `repair`, `restore` without --json: for people); warnings and errors go to standard error.
 """
@@ -149,7 +149,7 @@ def repair_command(
     set_: Assignments = None,
     as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
 ) -> None:
-    """Makes consume queues and key index anew from the log; the log is only read, damaged records stay."""
+    """Makes consume queues and key index again from the log; the log is only read, damaged records stay."""
     opened = _open(store, set_)
     with _failures_exit():
         done = repair(opened.view, store)
@@ -242,7 +242,7 @@ def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
     for damage in scan.damages:
         path, offset = view.log_place(damage.physical_offset)
         size = damage.end - damage.physical_offset
-        _warn(f"warning: {path} at {offset}: {size} bytes are {damage.state.value}, passed over")
+        _warn(f"warning: {path} at {offset}: {size} bytes are {damage.state.value}, skipped")
     for physical_offset, problem in scan.unreadable:
         path, offset = view.log_place(physical_offset)
         _warn(f"warning: {path} at {offset}: {problem}")

@@ -85,7 +85,7 @@ class _Queue:
 
 
 def messages(view: StoreView, scan: LogScan) -> Iterator[Message]:
-    """Every message that stands in a queue, by physical offset. Damage is passed over and noted in `scan`."""
+    """Every message that stands in a queue, by physical offset. Damage is skipped and noted in `scan`."""
     for run in view.runs(scan):
         for index in unit_indexes(run).tolist():
             if (message := view.message(run, index, scan)) is not None:
@@ -153,7 +153,7 @@ def _collect(queues: dict[tuple[str, int], _Queue], run: DispatchBatch) -> None:
 
 
 def _queue_keys(view: StoreView, queues: Mapping[tuple[str, int], _Queue]) -> list[tuple[str, int]]:
-    """Queues of the log, and those whose messages are gone but whose offsets go on."""
+    """Queues of the log, and those whose messages are gone but whose offsets continue."""
     kept = {(queue.topic, queue.queue_id) for queue in view.queues if _goes_on(view, queue)}
     return sorted(kept | queues.keys())
 

@@ -2,8 +2,8 @@
 
 The first of these that is true:
 - nobody can get the message: it waits for its time, is recalled, in an open or ended transaction, or gone;
-- the group owes it: in flight, given back, held, ready;
-- the group has settled it: acknowledged, dead, passed over, …; where a retry copy of it lies in the group's
+- the group owes it: in flight, returned, held, ready;
+- the group has settled it: acknowledged, dead, skipped, …; where a retry copy of it lies in the group's
   retry topic, the status is about that copy;
 - it is new to the group: its filter will not take it, a message group is locked, others are ahead of it.
 """
@@ -33,7 +33,7 @@ class Reason(StrEnum):
     CONSUMED = "consumed"  # below the group's offset, and no event says when
     DEAD = "dead"
     FILTERED_OUT = "filtered-out"
-    SKIPPED = "skipped"  # the group began behind it, or was reset to behind it
+    SKIPPED = "skipped"  # the group began after it, or was reset to after it
     DROPPED = "dropped"
     IN_FLIGHT = "in-flight"
     GIVEN_BACK = "given-back"
@@ -193,7 +193,7 @@ class ConsumptionDiagnosis:
         base = replace(base, attempt=lease.attempt, client_id=lease.client_id, until_ms=lease.until_ms)
         if lease.over:
             return self._ready(case, base, standing, lease.attempt)
-        if last is not None and last.given_back and last.lease == lease.number:
+        if last is not None and last.returned and last.lease == lease.number:
             return replace(base, reason=Reason.GIVEN_BACK)
         detail = "its client renews that while it lives" if lease.renewed else ""
         return replace(base, reason=Reason.IN_FLIGHT, detail=detail)
@@ -292,7 +292,7 @@ def _waits_for_all(copy: Copy) -> bool:
 
 
 def _newest(case: _Case, behind: int, role: CopyRole) -> Copy | None:
-    """The group's newest retry or waiting retry behind that physical offset."""
+    """The group's newest retry or waiting retry after that physical offset."""
     for copy in reversed(case.tracked.copies):
         is_retry = copy.role is CopyRole.RETRY or copy.real_topic.startswith(RETRY_PREFIX)
         if is_retry and (copy.role, copy.group) == (role, case.group) and copy.physical_offset > behind:

@@ -1,13 +1,13 @@
 """What groups did with one message: the events of rmq_sys_trovemq_delivery that speak of its places.
 
-An event stands in the log behind the record that it speaks of, so the events are read from there on; how many
+An event stands in the log after the record that it speaks of, so the events are read from there on; how many
 records and bytes of them one answer reads is bounded, and an answer that stopped before the end says so.
 
 Of one group at one place:
 - an event RECEIVED, HELD, ADVANCED, … that lies beyond the place, and none before it that names it, means
   that the group passed it over: its filter did not take it, or the record could not be read;
 - of a queue that is received by priority, only PASSED of the message's priority means that;
-- STARTED or RESET beyond it means that the group's offset was set behind it.
+- STARTED or RESET beyond it means that the group's offset was set after it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def scan_events(
     records_max: int = RECORDS_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Generator[None, None, Scan]:
-    """The events behind that physical offset, then those that are `pending`; yields between two records.
+    """The events after that physical offset, then those that are `pending`; yields between two records.
     `priorities`: of places in queues that are received by priority."""
     scan = Scan()
     finder = _Finder(list(places), priorities, scan)

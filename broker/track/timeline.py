@@ -73,8 +73,8 @@ class LastEvent:
     lease: int = 0
     until_ms: int = 0
     renewed: bool = False
-    given_back: bool = False
-    is_out: bool = False  # delivered, and neither settled nor given back since
+    returned: bool = False
+    is_out: bool = False  # delivered, and neither settled nor returned since
 
 
 _STORED_AS: Final = {
@@ -184,7 +184,7 @@ class GroupEvents:
         kind = TrackEventKind.STARTED if event.kind is EventKind.STARTED else TrackEventKind.RESET
         fresh = LastEvent(kind, event.time_ms) if behind else LastEvent()
         if behind or kind is TrackEventKind.RESET:
-            where = "behind the message" if behind else "to the message or before it"
+            where = "after the message" if behind else "to the message or before it"
             self._say(place, event, kind, detail=f"the group's offset was set to {event.offset}, {where}")
         self.last_events[event.group, place] = fresh
 
@@ -229,8 +229,8 @@ class GroupEvents:
         if event.lease == last.lease:
             kind = TrackEventKind.RENEWED if event.renewed else TrackEventKind.RELEASED
             detail = "" if event.renewed else "its client is gone, or held it for too long"
-        last.given_back = kind is TrackEventKind.GIVEN_BACK
-        last.is_out = not last.given_back
+        last.returned = kind is TrackEventKind.GIVEN_BACK
+        last.is_out = not last.returned
         last.lease, last.until_ms, last.renewed = event.lease, event.until, event.renewed
         last.attempt = event.attempt
         client_id = event.client_id or last.client_id
@@ -247,7 +247,7 @@ class GroupEvents:
         )
 
     def _renew(self, place: Place, event: Event) -> bool:
-        """True where the renewal before was this group's too: one entry tells of both."""
+        """True where the renewal before was this group's too: one entry says of both."""
         last = self.timeline[-1] if self.timeline else None
         if last is None or last.kind is not TrackEventKind.RENEWED or last.group != event.group:
             return False
@@ -263,7 +263,7 @@ class GroupEvents:
             if last.is_out:
                 self._say_expired(place, event.group, last, event.time_ms)
         elif event.kind is EventKind.RETRIED:
-            kind, detail = TrackEventKind.RETRIED, "the broker stopped: it goes on as a retry message"
+            kind, detail = TrackEventKind.RETRIED, "the broker stopped: it continues as a retry message"
         elif not event.lease:
             kind, detail = (
                 TrackEventKind.DROPPED,

@@ -38,7 +38,7 @@ EXIT_CODES: Final = {
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why and what to do."""
+    """The demo cannot continue; the text says why and what to do."""
 
 
 class Daemon:

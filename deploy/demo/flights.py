@@ -29,7 +29,7 @@ QUEUE_COUNT: Final = 8
 FLIGHT_COUNT: Final = 336_776
 UNIQUE_KEY_PREFIX: Final = "flight-"
 
-# What the file holds, so that a full store is recognised without reading the file; a test counts it anew.
+# What the file holds, so that a full store is recognised without reading the file; a test counts it again.
 QUEUE_LENGTHS: Final = (45_654, 44_452, 39_431, 40_048, 41_578, 39_845, 41_024, 44_744)
 
 _MISSING: Final = "NA"

@@ -2,8 +2,8 @@
 
 A row's unique key is its number in the file, so the store itself says what is there: the load reads the
 unique keys of the topic and sends every other row, in the file's order. It may be ended at any moment and
-goes on at the next start without a duplicate or a gap, whatever part of the last batches had reached the log.
-The client sends nothing again that may have been stored: a batch in doubt ends the load.
+continues at the next start without a duplicate or a gap, whatever part of the last batches had reached the
+log. The client sends nothing again that may have been stored: a batch in doubt ends the load.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ ENVIRONMENT_PREFIX: Final = "TROVEMQ_DEMO_"
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """Addresses are HOST:PORT, sizes bytes, counts entries. `set` goes on to the broker as it is."""
+    """Addresses are HOST:PORT, sizes bytes, counts entries. `set` continues to the broker as it is."""
 
     store: Path = Path("data")
     listen: str = "127.0.0.1:8081"

@@ -33,7 +33,7 @@ def _check_place(text: str) -> None:
     try:
         Place(text)
     except ValueError as error:
-        raise TroveError(errors.OPTION_ILLEGAL, f"{text} is no place that can be used: {error}") from error
+        raise TroveError(errors.OPTION_ILLEGAL, f"{text} is not a place that can be used: {error}") from error
 
 
 def _check_outside(out: str, store: str) -> None:

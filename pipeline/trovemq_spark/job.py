@@ -1,4 +1,4 @@
-"""What every job is given and gives back. A job is a function
+"""What every job is given and returns. A job is a function
 
     run(session, arguments, progress) -> Report
 
@@ -58,7 +58,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     finding_count: int = 0
     notes: list[str] = field(default_factory=list)
-    """What the reader should know and is no fault: an open segment, rows that were left out by request."""
+    """What the reader should know and is not a fault: an open segment, rows that were left out by request."""
 
     def found(self, finding: Finding) -> None:
         """Counts it, and lists it while there are few."""

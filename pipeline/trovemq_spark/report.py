@@ -41,7 +41,7 @@ _LINE_MAX: Final = 2000
 
 _ADVICE: Final = {
     # The words of the table of errors are for those who run or ask a broker.
-    errors.DISK_FULL.symbol: "Free space, then run the job again: it goes on where it stopped.",
+    errors.DISK_FULL.symbol: "Free space, then run the job again: it continues where it stopped.",
     errors.STORE_FAILED.symbol: "Check the path, its owner and its disk; jobs only read a store.",
     errors.STORE_SETTINGS_MISMATCH.symbol: "Set the sizes as the message says.",
     errors.ARCHIVE_ILLEGAL.symbol: "An archive is what `trovemq-pipeline archive` wrote; a damaged one can "
@@ -122,7 +122,7 @@ def _spec(symbol: str) -> ErrorSpec:
 
 
 def _disk_full(text: str) -> TroveError:
-    what = f"the disk has no room: {_first_line(text)}. Nothing half-written is left visible"
+    what = f"the disk has no space: {_first_line(text)}. Nothing half-written is left visible"
     return TroveError(errors.DISK_FULL, what)
 
 

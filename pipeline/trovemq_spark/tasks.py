@@ -54,7 +54,7 @@ def raise_failure(outcomes: Iterable[object]) -> None:
 
 
 class Runner(ABC):
-    """Tells the progress of each step: `what` names it; "" goes on with the step before."""
+    """Tells the progress of each step: `what` names it; "" continues with the step before."""
 
     core_count: int
     """Tasks that run at the same time."""

@@ -116,7 +116,7 @@ BATCH_SIZE_EXCEEDED = _add(
 )  # fmt: skip
 MESSAGE_ID_ILLEGAL = _add(
     "MESSAGE_ID_ILLEGAL", 110, "INVALID_ARGUMENT", False,
-    "The text is no message identifier.",
+    "The text is not a message identifier.",
     "Give an offsetMsgId (32 or 56 hex digits), a unique key, or TOPIC QUEUE OFFSET.",
 )  # fmt: skip
 CURSOR_ILLEGAL = _add(
@@ -311,7 +311,7 @@ TRANSACTION_NOT_FOUND = _add(
 MESSAGES_REMOVED_EARLY = _add(
     "MESSAGES_REMOVED_EARLY", 212, "DATA_LOSS", False,
     "Messages were removed before their time, to free the disk: the answer may lack some of them.",
-    "Ask for times after the one that the message names; turn clean_forcibly_enable off, or give the store room.",
+    "Ask for times after the one that the message names; turn clean_forcibly_enable off, or give the store space.",
 )  # fmt: skip
 
 # --- 3xx: the store's state -------------------------------------------------------------------------
@@ -327,7 +327,7 @@ CREATE_MAPPED_FILE_FAILED = _add(
 )  # fmt: skip
 DISK_FULL = _add(
     "DISK_FULL", 302, "RESOURCE_EXHAUSTED", True,
-    "The broker's disk has no room for the write; nothing was written. Reads go on.",
+    "The broker's disk has no space for the write; nothing was written. Reads continue.",
     "Free space on the broker's disk, then send again.",
 )  # fmt: skip
 FLUSH_DISK_TIMEOUT = _add(
@@ -367,7 +367,7 @@ PERMISSION_MISSING = _add(
 )  # fmt: skip
 ARCHIVE_ILLEGAL = _add(
     "ARCHIVE_ILLEGAL", 310, "FAILED_PRECONDITION", False,
-    "The directory is no archive of ours, its manifest is damaged, or a newer version wrote it.",
+    "The directory is not an archive of ours, its manifest is damaged, or a newer version wrote it.",
     "Name the directory that `trovemq-pipeline archive` wrote; a damaged one can be archived again.",
 )  # fmt: skip
 JOB_RUNNING = _add(
@@ -378,7 +378,7 @@ JOB_RUNNING = _add(
 DATA_LOST = _add(
     "DATA_LOST", 312, "DATA_LOSS", False,
     "Messages that were to be read are gone: retention took them, or segments are missing.",
-    "Start at a later offset, read a backup or an archive, or set failOnDataLoss=false to go on without.",
+    "Start at a later offset, read a backup or an archive, or set failOnDataLoss=false to continue without.",
 )  # fmt: skip
 
 # --- 4xx: the cluster -------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ NOT_IMPLEMENTED = _add(
 TRANSACTION_TIMED_OUT = _add(
     "TRANSACTION_TIMED_OUT", 506, "DEADLINE_EXCEEDED", False,
     "The atomic transaction was not ended within its time; nothing of it was stored.",
-    "Begin it anew, with a longer time-out if it needs one (atomic_timeout_max_ms is the longest).",
+    "Begin it again, with a longer time-out if it needs one (atomic_timeout_max_ms is the longest).",
 )  # fmt: skip
 
 ERRORS: Final[tuple[ErrorSpec, ...]] = tuple(_table.by_symbol.values())

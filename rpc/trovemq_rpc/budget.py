@@ -63,7 +63,7 @@ class BytesBudget:
     def give(self, holder: Holder, size: int) -> None:
         self.held -= size
         holder.held -= size
-        assert self.held >= 0, "more given back than taken"
+        assert self.held >= 0, "more returned than taken"
         if self._small or self._large:
             self._admit_waiting()
         if self._waiting:
@@ -78,7 +78,7 @@ class BytesBudget:
     # --- admission --------------------------------------------------------------------------------------
     def admit(self, holder: Holder, size: int, admitted: Callable[[], bool]) -> None:
         """Calls `admitted` now or later, with `size` bytes taken; where it returns False they are
-        given back.
+        returned.
         """
         queue = self._large if size > SMALL_MESSAGE_MAX else self._small
         if not queue and self._fits(holder, size):

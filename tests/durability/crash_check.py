@@ -172,7 +172,7 @@ class Recovered:
             assert queue is not None
             assert queue.max_offset == expected[-1].queue_offset + 1
 
-    # --- what is owed to consumers and producers ----------------------------------------------------
+    # --- what is pending for consumers and producers ----------------------------------------------------
     def check_consumers(self) -> None:
         """Lets the recovered broker do all that it owes."""
         for topic in set(TOPICS) - self.promises.topics:

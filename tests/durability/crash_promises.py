@@ -14,7 +14,7 @@ Place = tuple[str, str, int]
 
 @dataclass
 class Plain:
-    """A message that the group `workers` is owed. `acked` counts once `ack_end` is on disk; None: nobody
+    """A message that the group `workers` is pending. `acked` counts once `ack_end` is on disk; None: nobody
     knows.
 
     `copied`: it was appended again; a crash may then bring both (`repeats`).
@@ -55,7 +55,7 @@ class Half:
 class Promises:
     """`durable_end`: a finished group commit covers the log up to there. Positions are of the log.
 
-    `copying`: what is owed is just being appended again. Until the events of that are on disk too, it is
+    `copying`: what is pending is just being appended again. Until the events of that are on disk too, it is
     there twice.
     """
 
@@ -71,7 +71,7 @@ class Promises:
     halves: dict[bytes, Half] = field(default_factory=dict)
 
     def copy_open(self) -> None:
-        """What is owed is appended again now; until that has ended it may be there twice."""
+        """What is pending is appended again now; until that has ended it may be there twice."""
         self.copying = True
         for plain in self.plain.values():
             plain.copied |= plain.received

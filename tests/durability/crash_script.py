@@ -199,7 +199,8 @@ class Script:
         )
 
     def expire(self) -> None:
-        """As the broker's retention does it: what is owed is appended again and synced before a file goes."""
+        """As the broker's retention does it: what is pending is appended again and synced before a file
+        goes."""
         store, promises = self.store, self.promises
         closed = [s for s in store.closed_segments() if s.end <= self.model.saved_log_end]
         if not closed:

@@ -2,7 +2,7 @@
 
 The script goes through everything the engine does to its files: sends, rolls, spare segments, syncs,
 deletions, offsets, retention, clean stops, crashes with torn tails and lost projections, and what consumers,
-timers and transactions add (consumer_script.py). A step that is refused for want of room is
+timers and transactions add (consumer_script.py). A step that is refused for want of space is
 tried again; any other failure stops the engine as the daemon stops it.
 """
 
@@ -130,7 +130,7 @@ class EngineScript:
 
     # --- running steps ------------------------------------------------------------------------------
     def attempt(self, step: Callable[[], None]) -> None:
-        """The step, again where it was refused for now. StoppedError where the engine cannot go on."""
+        """The step, again where it was refused for now. StoppedError where the engine cannot continue."""
         for _ in range(TRIES_MAX):
             try:
                 step()
@@ -348,7 +348,7 @@ class EngineScript:
         self.ledger.deleted = []
 
     def expire(self) -> None:
-        """The oldest closed segments go, what is owed of them first appended again."""
+        """The oldest closed segments go, what is pending of them first appended again."""
         store, model = self.store, self.model
         segments = [s for s in store.closed_segments() if s.end <= model.saved_log_end][:2]
         if not segments:
@@ -368,7 +368,7 @@ class EngineScript:
                 return
             except StorageError:
                 self.in_work = False
-        raise AssertionError("a removal goes on where it stopped")
+        raise AssertionError("a removal continues where it stopped")
 
     def note_expired(self, end: int) -> None:
         """What was delivered or copied below is nobody's any more: it goes as every message does."""

@@ -24,7 +24,7 @@ ASYNC_FLUSH_SHARE: Final = 0.05
 @dataclass(frozen=True, slots=True)
 class Reply:
     """When the log is on disk up to `end`, the line is written, `count` more messages are acknowledged, and
-    that producer may go on."""
+    that producer may continue."""
 
     end: int
     line: tuple[object, ...]

@@ -2,7 +2,8 @@
 
 `Work` does what a broker does: sends, group commits, deliveries, delayed messages, transactions, retention,
 snapshots, a scrub, a clean stop and a second start. A step that fails is given up with a documented error,
-and the next one goes on, as a broker does; after a failed sync nothing goes on. `check` opens what is left.
+and the next one continues, as a broker does; after a failed sync nothing continues. `check` opens what is
+left.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ The ledger is a text file with one JSON array a line; a line counts once it is w
 An id is LIFE.NUMBER.KIND; the kind is plain, delayed or half. Its id alone makes a message's content.
 
 What holds after a kill: everything that has an ack. After a power cut: that too with sync flush; with async
-flush what lies below the last sync, and of what lies behind it a beginning without gaps.
+flush what lies below the last sync, and of what lies after it a beginning without gaps.
 """
 
 from __future__ import annotations

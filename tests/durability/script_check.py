@@ -115,9 +115,9 @@ def check_look_ups(store: MessageStore, messages: list[tuple[int, Message]]) -> 
             assert pages[-1].complete
 
 
-# --- what is owed -------------------------------------------------------------------------------------
+# --- what is pending -------------------------------------------------------------------------------------
 def check_consumers(script: EngineScript, ledger: Ledger, transactions: set[str]) -> None:
-    """Hours later everything owed is handed out, and nothing that was settled for good."""
+    """Hours later everything pending is handed out, and nothing that was settled for good."""
     script.tick(HOUR_MS)
     begin = {at for at, _ in scan(script.store)}
     given_up = settle_transactions(script, ledger)
@@ -204,4 +204,4 @@ def check_deliveries(script: EngineScript, ledger: Ledger, received: Counter[byt
             and number < ledger.durable.sent
             and (sent.physical_offset >= begin or sent.body in ledger.in_flight)
         ):
-            assert received[sent.body] + dead[sent.body] >= 1, f"what is owed is handed out: {sent}"
+            assert received[sent.body] + dead[sent.body] >= 1, f"what is pending is handed out: {sent}"

@@ -110,7 +110,7 @@ def test_parts_of_a_large_request_are_counted_where_they_are() -> None:
     assert _refused(packed, query_pb2.QueueOffsetsRequest.DESCRIPTOR, 2 + 99)
 
 
-def test_what_is_no_message_is_left_to_protobuf() -> None:
+def test_what_is_not_a_message_is_left_to_protobuf() -> None:
     descriptor = service_pb2.SendMessageRequest.DESCRIPTOR
     for data in (b"\x0a\xff", b"\x0b", b"\x0a", b"\xff" * 20, b"\x08"):
         assert not _refused(data * (SIZE_ALWAYS_FINE + 1), descriptor, 1 << 30)

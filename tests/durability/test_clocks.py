@@ -236,7 +236,7 @@ class Run:
         assert len(names) >= 2, "several were made"
 
     def drain(self) -> None:
-        """The clock stands right long enough: everything that is owed has come."""
+        """The clock stands right long enough: everything that is pending has come."""
         self.now_ms = max(self.now_ms, self.store.last_store_timestamp, *self.times) + QUIET_MS
         self.deliver()
         assert set(self.arrived) == set(self.timers), "every timer is delivered"
@@ -329,8 +329,8 @@ def check_ages(run: Run) -> None:
 
 
 def test_a_clock_ten_years_ahead_lets_retention_remove_what_is_old_by_it() -> None:
-    """As RocketMQ's: age is what the clock says, so everything closed is old. What is owed is carried first,
-    the last segment stays, and no more than deleteFileBatchMax segments go in one run (10 s)."""
+    """As RocketMQ's: age is what the clock says, so everything closed is old. What is pending is carried
+    first, the last segment stays, and no more than deleteFileBatchMax segments go in one run (10 s)."""
     policy = RetentionPolicy(hours=frozenset(range(24)))
     closed = [ClosedSegment(at * 100, at * 100 + 100, NOW_MS) for at in range(50)]
     disk = DiskUse(1_000, 900)

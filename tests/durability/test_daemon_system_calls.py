@@ -2,8 +2,8 @@
 
 After a failed fdatasync or fsync nothing is acknowledged any more, the process ends with its exit code, and
 the next start has everything that was acknowledged. After any other failed call the answer is an error or
-none is needed, the daemon goes on, and no descriptor is left open. So it is after a sync for which there was
-no room, of a file that is only being made: nothing that was acknowledged is in it, and it is given up. A
+none is needed, the daemon continues, and no descriptor is left open. So it is after a sync for which there
+was no space, of a file that is only being made: nothing that was acknowledged is in it, and it is given up. A
 commit of the trees syncs, and does not tell which of its calls has failed: its EIO is a failed sync.
 
 Messages are sent until the failing call was reached: strace writes down which one it was, and of which file.
@@ -169,7 +169,7 @@ def check_all(address: str, acknowledged: list[bytes]) -> None:
 
 @dataclass
 class Life:
-    """A store whose daemon goes on after some failed calls, and ends by others."""
+    """A store whose daemon continues after some failed calls, and ends by others."""
 
     store: Path
     acknowledged: list[bytes] = field(default_factory=list)

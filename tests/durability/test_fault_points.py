@@ -1,9 +1,9 @@
 """R4: the engine killed, failed and held at every one of its named fault points.
 
 killed: the files as another process finds them, or as a power cut leaves them, are recovered and asked for
-everything that was promised by then. failed: the call next to the point fails; the engine goes on or stops,
+everything that was promised by then. failed: the call next to the point fails; the engine continues or stops,
 as its documentation says, and the same is asked. held: while a thread's work stands still, the event loop's
-side goes on beside it.
+side continues beside it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEMORY_POINTS: Final = tuple(name for name in POINTS if name.partition(".")[0] n
 REFUSING_ROOMS: Final = ("topics", "groups", "offsets", "deletions")
 APPENDING_ROOMS: Final = ("events", "timers", "transactions", "delivery", "atomic")
 TREE_ROOMS: Final = ("trees", "atomic", "deduplication")
-"""Of these rooms many passes of a point are killed: they differ by what a step or a run holds."""
+"""Of these packages many passes of a point are killed: they differ by what a step or a run holds."""
 TREE_KILLS_MAX: Final = 1_000 if SOAK else 4
 TOGETHER: Final = 1 if SOAK else 8
 """So many points fail in one run of the script: points that lie far apart in the table."""
@@ -168,7 +168,7 @@ def failure(name: str, source: random.Random) -> Exception:
     room, _, place = name.partition(".")
     number = source.choice([errno.EIO, errno.ENOSPC])
     if room in REFUSING_ROOMS or (room in APPENDING_ROOMS and place.startswith("before_")):
-        return TroveError(errors.DISK_FULL, f"no room at {name}")
+        return TroveError(errors.DISK_FULL, f"no space at {name}")
     return StorageError("write", name, number, "at a fault point")
 
 
@@ -192,8 +192,9 @@ def moments(names: Sequence[str], rehearsal: Passes, source: random.Random) -> d
 
 def fail_each_once(waiting: dict[str, int], source: random.Random) -> None:
     """One run, which ends where a failure stops the engine; the points that did fail wait no more. Between
-    two failures the script goes on for a while, and a start that failed comes to its end: what is tried again
-    does not fail again. The pass of a point may then be a later one, or in the next run an earlier one."""
+    two failures the script continues for a while, and a start that failed comes to its end: what is tried
+    again does not fail again. The pass of a point may then be a later one, or in the next run an earlier
+    one."""
     script = ConsumerScript(MemoryFileSystem(), SEED)
     passes = Passes(script)
     failed_at, start_failed = -PASSES_BETWEEN, False
@@ -221,7 +222,7 @@ def fail_each_once(waiting: dict[str, int], source: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_held_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
-    """In a thread's work the loop goes on beside it; elsewhere a copy of the files is opened meanwhile."""
+    """In a thread's work the loop continues beside it; elsewhere a copy of the files is opened meanwhile."""
     groups = held_together(rehearsal)
     for number in trials.numbers(len(groups), usual=len(groups), part=part, parts=PARTS):
         with trials.one(number) as source:
@@ -230,7 +231,7 @@ def test_held_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> No
 
 
 def held_together(rehearsal: Passes) -> list[list[str]]:
-    """One of a thread's work, where the script goes on in another way, with some at which it does not."""
+    """One of a thread's work, where the script continues in another way, with some at which it does not."""
     in_work = [name for name in MEMORY_POINTS if name in rehearsal.in_work]
     others = [name for name in MEMORY_POINTS if name not in rehearsal.in_work]
     if SOAK:
@@ -291,7 +292,7 @@ def test_a_start_killed_while_it_made_the_queues_again_kept_their_numbers() -> N
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("point", ["json.before_backup", "json.before_content", "json.after_content"])
 def test_a_topic_whose_deletion_was_refused_kept_its_messages(point: str, nth: int) -> None:
-    """One of the deletion's two copies was written, the other found no room; the next start believed it."""
+    """One of the deletion's two copies was written, the other found no space; the next start believed it."""
     files = MemoryFileSystem()
     store = MessageStore.open(files, SETTINGS, NOW_MS)
     store.topics.create("orders", queue_count=1)

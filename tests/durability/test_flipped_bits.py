@@ -4,7 +4,7 @@ The store (tests/support/damage.py) has a file of every kind. A trial flips one 
 store, asks for every message in every way, and asks the scrub where an answer is missing:
 
 - of the log: that record alone is missing, and its damage is named by file and offset;
-- of a queue or index file: behind the marks (trovemq/state.json) it is made anew after a kill; below them,
+- of a queue or index file: after the marks (trovemq/state.json) it is rebuilt after a kill; below them,
   and after a clean stop, it is trusted: where an answer is then missing the scrub names the file, and
   `repair` brings everything back;
 - of the marks and tables: every answer is the same, or the store is refused with a row of the error table.
@@ -198,7 +198,7 @@ def check_projection(one: Case, store: MessageStore, path: str, damaged: dict[st
 
 
 def check_consumers(store: MessageStore) -> None:
-    """Consumers go on, and nobody is ahead of the messages that are there."""
+    """Consumers continue, and nobody is ahead of the messages that are there."""
     try:
         ConsumerState.open(store, store.files, CONSUMERS, NOW_MS + 20_000)
     except TroveError as error:

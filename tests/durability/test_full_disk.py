@@ -2,7 +2,7 @@
 
 While the disk is full, sends are refused with DISK_FULL; everything is read, deliveries are acknowledged,
 consumer offsets are saved, delayed messages are delivered and transactions end; a start works. Once there is
-room, messages are taken again, without a restart. Nothing acknowledged is lost.
+space, messages are taken again, without a restart. Nothing acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 TOTAL, PARTS = 20, 2
 USUAL = (0, 3)
-"""ext4, and it goes on; tmpfs, and it starts while the disk is full."""
+"""ext4, and it continues; tmpfs, and it starts while the disk is full."""
 RESUMES_WITHIN_S = 60.0
 """Some seconds are meant; the machine may be busy."""
 WAIT_S_MAX = 60.0
@@ -39,7 +39,7 @@ SETTINGS = (
     "new_group_start=begin",
 )
 SENDS_MAX = 200
-DISK_FULL = ("disk has no room", "No space left", "of the disk is used")  # what its three causes say
+DISK_FULL = ("disk has no space", "No space left", "of the disk is used")  # what its three causes say
 
 
 class Trial:
@@ -76,7 +76,7 @@ class Trial:
                 refusals.append(refusal)
                 if len(refusals) == 3:
                     break
-        assert len(refusals) == 3, "sends go on"
+        assert len(refusals) == 3, "sends continue"
         assert all(any(reason in refusal for reason in DISK_FULL) for refusal in refusals), refusals
 
 

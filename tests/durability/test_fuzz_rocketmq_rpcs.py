@@ -39,7 +39,7 @@ GROWN_KIB_MAX = 6 << 10
 """What the others may leave in memory, the store's files among it."""
 LEFT_BLOCKS_MAX = 0.5
 """So many blocks of Python's objects a call may leave, beyond what the messages sent between them leave, and
-beyond what is kept with good reason (FuzzedBroker.accounted_blocks()): one object that is never given back is
+beyond what is kept with good reason (FuzzedBroker.accounted_blocks()): one object that is never returned is
 seen. (A stream is one call, and has several inputs.)"""
 LEFT_BLOCKS_MAX_OF = {
     "trovemq.v1.MessageService.Append": 2.0,
@@ -52,7 +52,7 @@ LEFT_AGAIN_MAX = 0.75
 LEFT_AGAIN_MAX_OF = {"trovemq.v1.MessageService.Append": 2.0}
 """The same where the same calls come again and again, and nothing between them. What Append stores stays."""
 SETTLE_S = (1, 61, 61)
-"""So long the broker's own work goes on after a pass, in each attempt."""
+"""So long the broker's own work continues after a pass, in each attempt."""
 SETTLE_S_OF = {
     "trovemq.rocketmq.v2.MessagingService.ReceiveMessage": (241, 241),
     "trovemq.v1.MessageService.Append": (61, 61),
@@ -97,7 +97,7 @@ async def fuzz(
 async def check_growth_again(broker: FuzzedBroker, name: str) -> None:
     """The latest calls are made again, several times: each time they leave nothing behind. Where one pass
     leaves something for good reason (a table grows, a lease begins), another one does not; an object that is
-    never given back is left by every pass, in each of some attempts."""
+    never returned is left by every pass, in each of some attempts."""
     calls = list(broker.latest_of(name))[-AGAIN:]
     gc.freeze()  # what is there already is not looked through each time
     try:
@@ -154,7 +154,7 @@ def test_no_request_breaks_a_service_of_rocketmq(name: str, trials: Trials) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ReceiveMessage", "QueryRoute"])
-def test_one_object_a_call_that_is_never_given_back_is_seen(method: str) -> None:
+def test_one_object_a_call_that_is_never_returned_is_seen(method: str) -> None:
     """Among groups and queue states, which a receive makes and which stay for good."""
     name, left = f"trovemq.rocketmq.v2.MessagingService.{method}", []
     call = BrokerServices.call

@@ -1,4 +1,4 @@
-"""Stores that RocketMQ wrote, cut behind every record and in the middle of every record, and recovered.
+"""Stores that RocketMQ wrote, cut after every record and in the middle of every record, and recovered.
 
 The log ends there, as after a power cut; consume queues, index and checkpoint stay as they were, ahead of it.
 The result is the prefix: its queues unit by unit, its keys, and no message of what was cut.

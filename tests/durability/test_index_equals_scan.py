@@ -2,7 +2,7 @@
 
 Each trial is a store of 5,000 messages: keys of which 32 have one hash, topics whose names have one hash
 (so that `topic#key` has too), few slots, so that every chain is mixed, and index files that roll. The store
-goes on after a kill, a power cut or retention; then every kind of look-up is compared with the plain list.
+continues after a kill, a power cut or retention; then every kind of look-up is compared with the plain list.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_an_engine_killed_again_and_again_has_everything_acknowledged(
             engine.live(life_of(directory, number, KILLS, steps=40), None)
             engine.live(life_of(directory, number, KILLS + 1, steps=1), None)
         trials.count("R1", "kills of a process that has the engine alone", KILLS)
-        assert acknowledged >= ACKNOWLEDGED_MIN * KILLS, "too little was going on"
+        assert acknowledged >= ACKNOWLEDGED_MIN * KILLS, "too little was continuing"
 
 
 async def look_up(broker: BrokerProcess, ledger: Path, source: random.Random) -> None:

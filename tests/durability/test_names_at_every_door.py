@@ -108,7 +108,7 @@ async def try_all(root: Path) -> int:
         groups = [*broker.model.groups.names(), *(group for group, _ in broker.store.offsets.pairs())]
         assert {"orders", "Orders", "ORDERS"} <= set(topics) & set(groups)
         for name in (*topics, *groups):
-            assert NAME.fullmatch(name), f"{name!r} is no name"
+            assert NAME.fullmatch(name), f"{name!r} is not a name"
         nameserver = NameserverServices()
         with faults_seen(nameserver):
             for method in sorted(nameserver.methods):

@@ -56,7 +56,7 @@ BUGS = (
         "proto/trovemq_proto/records/check.py",
         "    elsewhere = physical_offset is not None and ",
         "    elsewhere = False and ",
-        (f"{AFTER_A_CRASH}test_a_record_of_an_older_generation_behind_the_end_is_no_message",),
+        (f"{AFTER_A_CRASH}test_a_record_of_an_older_generation_after_the_end_is_not_a_message",),
     ),
     Planted(
         "no CRC is compared",
@@ -80,12 +80,12 @@ BUGS = (
         (f"{AFTER_A_CRASH}test_the_saved_state_names_nothing_of_the_index_that_was_not_synced",),
     ),
     Planted(
-        "events behind the snapshot are not replayed",
+        "events after the snapshot are not replayed",
         "broker/groups/consumer_state.py",
         "        self._replay(state.event_offset)",
         "        pass",
         (
-            f"{ENGINE}test_consumer_state_opening.py::test_after_a_kill_the_events_behind_the_snapshot_are_replayed",
+            f"{ENGINE}test_consumer_state_opening.py::test_after_a_kill_the_events_after_the_snapshot_are_replayed",
         ),
     ),
     Planted(
@@ -100,7 +100,7 @@ BUGS = (
         "broker/groups/consumer_state.py",
         "        self.events.flush(now_ms)\n        return count\n",
         "        return count\n",
-        (f"{RETENTION}test_what_is_owed_is_delivered_once_after_its_segment_went[after-cut_off]",),
+        (f"{RETENTION}test_what_is_pending_is_delivered_once_after_its_segment_went[after-cut_off]",),
     ),
     Planted(
         "a timer comes early",
@@ -129,7 +129,7 @@ BUGS = (
         "broker/groups/consumer_state.py",
         "        count += self.timers.reappend_live_records_before(physical_offset, now_ms)\n",
         "",
-        (f"{RETENTION}test_what_is_owed_is_delivered_once_after_its_segment_went[after-killed]",),
+        (f"{RETENTION}test_what_is_pending_is_delivered_once_after_its_segment_went[after-killed]",),
     ),
     Planted(
         "consumer offsets are stored beyond the synced log",
@@ -178,7 +178,7 @@ BUGS = (
         "store/trovemq_store/index/consume_queues.py",
         "        together = len({id(queue) for queue, _, _ in runs}) == len(runs)\n",
         "        together = False\n",
-        ("tests/unit/atomic/test_atomic_commits.py::test_a_consume_queue_without_room_shows_no_half_of_it",),
+        ("tests/unit/atomic/test_atomic_commits.py::test_a_consume_queue_without_space_shows_no_half_of_it",),
     ),
     Planted(
         "a transaction that is not whole is not cut",

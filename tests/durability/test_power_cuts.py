@@ -1,6 +1,6 @@
 """R3: a file system that loses power under load. What a broker acknowledged as on disk is there afterwards.
 
-The store lies on an ext4 of its own, in a file behind a loop device. The file system's own shutdown ioctl
+The store lies on an ext4 of its own, in a file after a loop device. The file system's own shutdown ioctl
 drops everything that it has not brought to its device, as a power cut does; then it is mounted again.
 """
 
@@ -170,7 +170,7 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged_as_on_disk(
                 engine, disk, tmp_path / f"{number}.ledger", number, source, flush_mode=flush_mode
             )
         trials.count("R3", WHAT, CUTS)
-        assert acknowledged >= ACKNOWLEDGED_MIN * CUTS, "too little was going on"
+        assert acknowledged >= ACKNOWLEDGED_MIN * CUTS, "too little was continuing"
 
 
 def test_a_daemon_that_loses_power_has_everything_it_acknowledged(trials: Trials, tmp_path: Path) -> None:

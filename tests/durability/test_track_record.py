@@ -32,7 +32,7 @@ FAULTS = (
         "            offset = self._end",
         (
             f"{DAMAGE}test_a_damaged_record_and_lost_queues_leave_other_messages_offsets",
-            f"{DAMAGE}test_what_was_damaged_is_reported_and_readers_pass_over_the_blanks",
+            f"{DAMAGE}test_what_was_damaged_is_reported_and_readers_skip_the_blanks",
         ),
     ),
     Planted(
@@ -180,9 +180,7 @@ FAULTS = (
         "store/trovemq_store/check/repair.py",
         "        if sizes != {self._view.settings.consume_queue_file_size}:",
         "        if False:",
-        (
-            "tests/unit/tools/test_repair.py::test_a_queue_whose_file_was_cut_behind_expired_units_is_made_again",
-        ),
+        ("tests/unit/tools/test_repair.py::test_a_queue_whose_file_was_cut_behind_expired_units_is_rebuilt",),
     ),
     Planted(
         "A delayed message that was due before 1970 was acknowledged and never delivered",
@@ -193,34 +191,38 @@ FAULTS = (
         {"TRIAL": "18"},
     ),
     Planted(
-        "Queues whose records had all expired began at 0 again: a start that made them anew was killed",
+        "Queues whose records had all expired began at 0 again: a start that made them again was killed",
         "store/trovemq_store/engine/opening.py",
         "            trusted = max(saved.consume_queue_position, self._log.min_offset)",
         "            trusted = saved.consume_queue_position",
         (f"{AFTER_A_CRASH}test_a_queue_of_expired_records_continues_its_offsets_when_rebuilt",),
     ),
     Planted(
-        "A file system that says at a sync that it has no room (a network one, a quota): the next sync was "
+        "A file system that says at a sync that it has no space (a network one, a quota): the next sync was "
         "believed, and a power cut could take units of the queues",
         "store/trovemq_store/files/guarded.py",
         "        if error.sync_failed and self.sync_failure is None:",
         "        if error.sync_failed and not error.disk_full and self.sync_failure is None:",
-        (f"{ENGINE}test_full_disk.py::test_a_queue_sync_that_failed_for_room_was_believed_when_tried_again",),
+        (
+            f"{ENGINE}test_full_disk.py::test_a_queue_sync_that_failed_for_space_was_believed_when_tried_again",
+        ),
     ),
     Planted(
-        "A store whose last segment was gone went on without it, and gave its offsets to other messages",
+        "A store whose last segment was gone continued without it, and gave its offsets to other messages",
         "store/trovemq_store/engine/opening.py",
         "        if saved is not None and saved.log_end > segments.capacity_end:",
         "        if False:",
         (f"{DAMAGE}test_a_store_whose_last_segment_is_gone_does_not_reuse_its_offsets",),
     ),
     Planted(
-        "On a disk with little room left the broker took all of it, again and again, for an index file that "
+        "On a disk with little space left the broker took all of it, again and again, for an index file that "
         "it never got: sends were refused",
         "store/trovemq_store/files/real.py",
         "                        _check_room(descriptor, size)\n",
         "",
-        ("tests/unit/storage/test_files.py::test_a_preallocation_without_room_took_all_the_room_there_was",),
+        (
+            "tests/unit/storage/test_files.py::test_a_preallocation_without_space_took_all_the_space_there_was",
+        ),
     ),
     Planted(
         "A broker that could make no index file tried it some hundred times a second",
@@ -287,7 +289,7 @@ FAULTS = (
         ),
     ),
     Planted(
-        "A damaged unit of a queue that points behind the log made every receive of its group fail",
+        "A damaged unit of a queue that points after the log made every receive of its group fail",
         "broker/groups/delivery/records.py",
         " or not 0 <= begin <= len(data) - size",
         "",
@@ -305,11 +307,11 @@ FAULTS = (
         ),
     ),
     Planted(
-        "Messages of a group overtook one that was given back while its poll was still arriving",
+        "Messages of a group overtook one that was returned while its poll was still arriving",
         "clients/python/trovemq/_rocketmq/inbox.py",
         "        if not done and message.poll in self._polls:",
         "        if False:",
-        ("tests/unit/sdk/test_inbox.py::test_what_a_poll_brought_late_overtook_what_was_given_back",),
+        ("tests/unit/sdk/test_inbox.py::test_what_a_poll_brought_late_overtook_what_was_returned",),
     ),
     Planted(
         "A flipped bit in an index file's count hid the keys of the whole file, and no scrub said where",
@@ -339,7 +341,7 @@ FAULTS = (
         ),
     ),
     Planted(
-        "A topic was deleted and made again just before a kill: a group never got its first messages",
+        "A topic was deleted and recreated just before a kill: a group never got its first messages",
         "broker/groups/delivery/delivery.py",
         "        if forgotten:\n            self._flush_events(now_ms)\n",
         "",
@@ -350,7 +352,7 @@ FAULTS = (
     Planted(
         "After a kill a transaction acknowledged what waited for its priority, and it was delivered again",
         "broker/groups/delivery/delivery.py",
-        "                or passed_over(self.context, state, offset)  # a crash has lost the lease\n",
+        "                or was_skipped(self.context, state, offset)  # a crash has lost the lease\n",
         "",
         (
             "tests/unit/delivery/test_priority_order.py::test_a_handle_whose_lease_a_crash_lost_acknowledges_nothing_waiting",
@@ -362,11 +364,11 @@ FAULTS = (
         "order.next_from(other), until)",
         "order.cursors[other], until)",
         (
-            "tests/unit/track/test_message_track.py::test_by_priority_what_is_ahead_is_told_after_a_start_without_trees",
+            "tests/unit/track/test_message_track.py::test_by_priority_what_is_ahead_is_reported_after_a_start_without_trees",
         ),
     ),
     Planted(
-        "After a power cut a lost message at a segment's end stayed as damage, with later ones behind it",
+        "After a power cut a lost message at a segment's end stayed as damage, with later ones after it",
         "store/trovemq_store/log/tail.py",
         "    if not any(head) or any(magic and whole",
         "    if not any(head) or any(False and whole",

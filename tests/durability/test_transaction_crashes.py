@@ -117,7 +117,7 @@ def crash_everywhere(number: int, source: random.Random) -> int:
     files.before = before
     live(atomic, source, 30)
     files.before = lambda operation, path: None
-    assert sum(sent.durable for sent in atomic.sent) >= 5, "too little was going on"
+    assert sum(sent.durable for sent in atomic.sent) >= 5, "too little was continuing"
     check(files.after_power_cut(), atomic)
     assert checked > 60
     return checked

@@ -142,7 +142,7 @@ class TreeScript(EngineScript):
         self.work(lambda: void(trees.sweep(64) or trees.sweep_ids(self.now_ms, 64)))
 
     def spoil_trees(self) -> None:
-        """As a later version would leave them: the next start puts them aside."""
+        """As a later version would leave them: the next start quarantines them."""
         trees = self.files.open_trees(DIRECTORY, TREE_NAMES)
         trees.commit([TreeChange(META, [(FORMAT_KEY, NUMBER.pack(99))])])
         trees.close()

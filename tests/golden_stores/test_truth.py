@@ -80,7 +80,7 @@ def test_a_scan_finds_exactly_these_messages(golden: Golden) -> None:
     assert found == golden.messages
 
 
-def test_nothing_is_found_inside_a_record_or_behind_the_end(golden: Golden) -> None:
+def test_nothing_is_found_inside_a_record_or_after_the_end(golden: Golden) -> None:
     starts = {message["commitLogOffset"] for message in golden.messages}
     places = np.random.default_rng(7).integers(0, golden.store.end_offset + 5_000, 2_000).tolist()
     for place in places + [start + 1 for start in sorted(starts)] + [golden.store.end_offset, -1]:
@@ -112,7 +112,7 @@ def test_every_message_by_its_queue_offset(golden: Golden) -> None:
         assert golden.message_at(int(unit["physical_offset"])) == expected
 
 
-def test_next_offsets_go_on_where_the_queues_end(golden: Golden) -> None:
+def test_next_offsets_continue_where_the_queues_end(golden: Golden) -> None:
     for queue in golden.manifest["queues"]:
         next_offset = golden.store.consume_queues.next_offset(queue["topic"], queue["queueId"])
         assert next_offset == queue["maxOffset"]

@@ -121,7 +121,7 @@ async def test_a_signal_drains_and_the_next_start_is_clean(tmp_path: Path, numbe
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_refuses_appends_and_reads_go_on(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_appends_and_reads_continue(tmp_path: Path) -> None:
     """The limit of file sizes stands for the disk: no further segment can be made."""
     with running_broker(tmp_path, "flush_mode=async") as broker:
         async with Stubs(broker.address) as stubs:
@@ -143,7 +143,7 @@ async def test_a_full_disk_refuses_appends_and_reads_go_on(tmp_path: Path) -> No
             status, _ = await asyncio.to_thread(broker.get, "/healthz")
             assert status == 200
             resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
-            reply = await send_when_there_is_room(stubs, _send(b"room again"))
+            reply = await send_when_there_is_room(stubs, _send(b"space again"))
             assert reply.first_queue_offset == count
         assert await asyncio.to_thread(broker.stop) == 0
 
@@ -221,7 +221,7 @@ async def test_a_second_signal_ends_at_once_and_counts_as_a_crash(tmp_path: Path
         async with Stubs(broker.address) as stubs:
             await create_topic(stubs)
             await stubs.messages.Send(_send(b"kept"))
-            os.kill(broker.process.pid, signal.SIGSTOP)  # both signals are there when it goes on
+            os.kill(broker.process.pid, signal.SIGSTOP)  # both signals are there when it continues
             broker.send_signal(signal.SIGINT)
             broker.send_signal(signal.SIGTERM)
             os.kill(broker.process.pid, signal.SIGCONT)

@@ -172,7 +172,7 @@ async def test_no_segment_can_be_had(
             assert (reply.status, reply.error.symbol) == (status, symbol)
             assert (await broker.counters())["log_end_offset"] == end, "nothing was written"
             assert (await refused(broker.stubs.messages.Send(send_request(bytes(16_000))))).symbol == symbol
-            assert len(await bodies(broker)) == count, "reads go on"
+            assert len(await bodies(broker)) == count, "reads continue"
             assert (await broker.get("/healthz"))[0] == 200
         again = await sender.send(sent_record(bytes(16_000)))
         assert (again.status, again.first_queue_offset) == (common_pb2.PUT_OK, count), "no offset was used up"

@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest_asyncio.fixture
 async def stubs(broker: BrokerProcess) -> AsyncIterator[Stubs]:
-    """A connection; the topic is made anew for each test."""
+    """A connection; the topic is recreated for each test."""
     async with Stubs(broker.address) as connected:
         await connected.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=2))
         yield connected
@@ -88,7 +88,7 @@ async def test_a_message_by_any_identifier(stubs: Stubs) -> None:
 
 
 @pytest.mark.asyncio
-async def test_key_queries_are_exact_newest_first_and_go_on_by_cursor(stubs: Stubs) -> None:
+async def test_key_queries_are_exact_newest_first_and_continue_by_cursor(stubs: Stubs) -> None:
     for number in range(10):
         await send(stubs, b"%d" % number, queue_id=number % 2, key="Aa" if number % 3 else "BB", tag="t")
     expected = [b"%d" % number for number in range(9, -1, -1) if number % 3]

@@ -31,7 +31,7 @@ def broker(
 
 @pytest_asyncio.fixture
 async def stubs(broker: BrokerProcess) -> AsyncIterator[Stubs]:
-    """A connection; the topic is made anew for each test, and so begins at offset 0 again."""
+    """A connection; the topic is recreated for each test, and so begins at offset 0 again."""
     async with Stubs(broker.address) as connected:
         await connected.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=4))
         yield connected
@@ -141,7 +141,7 @@ async def test_a_bad_frame_is_refused_alone(stubs: Stubs) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_frame_that_is_no_protobuf_is_refused_alone(stubs: Stubs) -> None:
+async def test_a_frame_that_is_not_a_protobuf_is_refused_alone(stubs: Stubs) -> None:
     call = stubs.channel.stream_stream("/trovemq.v1.MessageService/Append")()
     whole = frame(7, b"x" * 50).SerializeToString()
     for data in (b"\xff", whole[:-9], whole, b"\x08"):
@@ -320,7 +320,7 @@ async def test_a_long_poll_ends_with_nothing_at_its_time(stubs: Stubs) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_waiting_pull_with_tags_passes_over_other_messages(stubs: Stubs) -> None:
+async def test_a_waiting_pull_with_tags_skips_other_messages(stubs: Stubs) -> None:
     pull = asyncio.ensure_future(
         stubs.messages.Pull(message_pb2.FetchRequest(topic="orders", wait_ms=60_000, tags=["BB"]))
     )

@@ -1,4 +1,4 @@
-"""A broker in trouble goes on with what it has left: no index file, a disk really full, a foreign lock."""
+"""A broker in trouble continues with what it has left: no index file, a disk really full, a foreign lock."""
 
 from __future__ import annotations
 
@@ -160,23 +160,23 @@ async def test_a_file_system_that_is_really_full(tmp_path: Path, flush_mode: str
             sent = await send_until_full(stubs)
             assert len(sent) > 10
             fill(disk / "filler")
-            sent += await send_until_full(stubs)  # a segment made ahead of the filler may have room
+            sent += await send_until_full(stubs)  # a segment made ahead of the filler may have space
             assert await send_until_full(stubs) == []
-            assert [body async for body in pull_all(stubs)] == sent, "reads go on"
-            assert await query(stubs) == sent[::-1], "queries go on"
+            assert [body async for body in pull_all(stubs)] == sent, "reads continue"
+            assert await query(stubs) == sent[::-1], "queries continue"
             await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="later"))  # small files too
             assert broker.process.poll() is None
             assert (await asyncio.to_thread(broker.get, "/healthz"))[0] == 200
             (disk / "filler").unlink()
             subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
-            reply = await send_when_there_is_room(stubs, send_request(b"room again"))
+            reply = await send_when_there_is_room(stubs, send_request(b"space again"))
             assert reply.first_queue_offset == len(sent), "no refused append used up an offset"
-            assert [body async for body in pull_all(stubs)] == [*sent, b"room again"]
+            assert [body async for body in pull_all(stubs)] == [*sent, b"space again"]
         assert await asyncio.to_thread(broker.stop) == 0
         with running_broker(disk, *settings) as again:
             async with Stubs(again.address) as stubs:
-                assert [body async for body in pull_all(stubs)] == [*sent, b"room again"]
-                assert await query(stubs) == [b"room again", *sent[::-1]]
+                assert [body async for body in pull_all(stubs)] == [*sent, b"space again"]
+                assert await query(stubs) == [b"space again", *sent[::-1]]
 
 
 async def send_until_full(stubs: Stubs) -> list[bytes]:

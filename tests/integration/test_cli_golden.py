@@ -58,7 +58,7 @@ class CommandLine:
 
 @dataclass(frozen=True)
 class Served:
-    """One golden store behind a broker, and the truth about it."""
+    """One golden store after a broker, and the truth about it."""
 
     name: str
     manifest: Manifest
@@ -181,7 +181,7 @@ def digests(store: Path) -> dict[str, tuple[int, str]]:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["clean", "killed"])
 def test_the_offline_tools_agree_with_the_running_broker(tmp_path: Path, kill: bool) -> None:
-    """A store of RocketMQ's with messages of ours behind them, stopped cleanly or killed."""
+    """A store of RocketMQ's with messages of ours after them, stopped cleanly or killed."""
     manifest = load_manifest("crashed")
     store = unpack("crashed", tmp_path)
     with BrokerProcess(store=store, name="broker-a", **manifest["brokerConfig"]) as broker:
@@ -208,7 +208,7 @@ def test_the_offline_tools_agree_with_the_running_broker(tmp_path: Path, kill: b
     assert verified.returncode == 0, verified.stdout
 
 
-def test_a_reader_that_stops_reading_is_no_fault_of_a_tool(tmp_path: Path) -> None:
+def test_a_reader_that_stops_reading_is_not_a_fault_of_a_tool(tmp_path: Path) -> None:
     """`… export | head -1`"""
     store = unpack("rollover", tmp_path)
     command = [sys.executable, "-m", "broker.tools", "export", "--store", str(store)]

@@ -100,7 +100,9 @@ async def test_of_sends_on_two_connections_at_once_one_is_stored(
     assert sorted(await stored_ids(client, topic)) == sorted(f"id-{number}" for number in range(40))
 
 
-async def test_unary_sends_that_share_an_append_are_told_apart(client: Client, broker: BrokerProcess) -> None:
+async def test_unary_sends_that_share_an_append_are_distinguished(
+    client: Client, broker: BrokerProcess
+) -> None:
     from tests.support.broker_process import Stubs
     from trovemq_proto.v1 import message_pb2
 
@@ -174,7 +176,7 @@ async def test_ids_stored_before_the_option_count_when_it_is_switched_on(client:
     assert not (await client.send("later", b"3", unique_key="a")).duplicate
 
 
-async def test_a_topic_that_is_made_again_knows_nothing(client: Client) -> None:
+async def test_a_topic_that_is_recreated_knows_nothing(client: Client) -> None:
     topic = await make(client, "remade")
     await client.send(topic, b"1", unique_key="a")
     await client.admin.delete_topic(topic)

@@ -73,7 +73,7 @@ async def test_messages_are_numbered_in_each_way_of_sending(client: Client) -> N
     assert next_sequence == 84
 
 
-async def test_a_producer_goes_on_where_an_earlier_one_of_its_id_stopped(client: Client) -> None:
+async def test_a_producer_continues_where_an_earlier_one_of_its_id_stopped(client: Client) -> None:
     topic = await make(client, "continued")
     for _ in range(3):
         async with client.producer(topic, producer_id="loader-1") as producer:
@@ -93,7 +93,7 @@ async def test_of_two_running_producers_of_one_id_one_is_refused(client: Client)
     assert len(await stored(client, topic)) == 2
 
 
-async def test_gaps_and_replays_are_told_apart(client: Client) -> None:
+async def test_gaps_and_replays_are_distinguished(client: Client) -> None:
     topic = await make(client, "told-apart")
 
     async def send(sequence: int) -> bool:
@@ -137,7 +137,7 @@ async def test_receipts_tell_of_gaps_once(client: Client) -> None:
     assert batch[4].sequence_gap == range(11, 12)
 
 
-async def test_a_unary_send_tells_of_gaps_too(client: Client, broker: BrokerProcess) -> None:
+async def test_a_unary_send_says_of_gaps_too(client: Client, broker: BrokerProcess) -> None:
     topic = await make(client, "gaps-unary")
 
     def request(*sequences: int) -> message_pb2.SendRequest:
@@ -168,7 +168,7 @@ async def test_a_unary_send_tells_of_gaps_too(client: Client, broker: BrokerProc
         {"TROVEMQ_SEQUENCE": "0"},
     ],
 )
-async def test_what_is_no_number_is_refused(client: Client, properties: dict[str, str]) -> None:
+async def test_what_is_not_a_number_is_refused(client: Client, properties: dict[str, str]) -> None:
     if "bad" not in {each.topic for each in await client.admin.list_topics()}:
         await make(client, "bad")
     with pytest.raises(TroveError) as caught:

@@ -120,7 +120,7 @@ def bodies(messages: list[Any]) -> list[bytes]:
     return sorted(message.body for message in messages)
 
 
-def test_old_segments_go_and_what_is_owed_comes_once(tmp_path: Path) -> None:
+def test_old_segments_go_and_what_is_pending_comes_once(tmp_path: Path) -> None:
     """With a broker that is stopped and one that is killed, at once: most of the time is waiting."""
     with ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(check_old_segments, tmp_path / str(kill), kill) for kill in (False, True)]
@@ -226,7 +226,7 @@ def test_a_query_was_called_complete_after_the_disk_took_fresh_messages(tmp_path
             found = plain.ask()
             assert (found.complete, found.cursor) == (False, "")
             assert "removed before their time" in found.notes[0]
-            assert plain.ask(begin=int(time.time() * 1000) + 1).complete, "it does not reach behind it"
+            assert plain.ask(begin=int(time.time() * 1000) + 1).complete, "it does not reach after it"
             plain.back_up(backup)
         assert "removed before their time" in json.loads(broker.get("/readyz")[1])["warnings"]["retention"]
         assert broker.stop() == 0

@@ -138,7 +138,7 @@ async def test_one_way(client: Client) -> None:
     assert [message.body async for message in client.pull("oneway")] == [b"a", b"b"]
 
 
-async def test_valid_offsets_are_told(client: Client) -> None:
+async def test_valid_offsets_are_reported(client: Client) -> None:
     await client.admin.create_topic("range", queue_count=1)
     await client.send("range", b"x")
     with pytest.raises(TroveError) as refused:
@@ -148,7 +148,7 @@ async def test_valid_offsets_are_told(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-async def test_sending_and_following_go_on_over_a_restart(kill: bool) -> None:
+async def test_sending_and_following_continue_over_a_restart(kill: bool) -> None:
     with BrokerProcess() as broker:
         async with trovemq.connect(
             broker.address, options=trovemq.ClientOptions(send_attempts_max=100)

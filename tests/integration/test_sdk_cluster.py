@@ -68,7 +68,7 @@ async def test_topics_over_both_brokers(cluster: Cluster) -> None:
         assert len(await client.queue_offsets("spread")) == 4
 
 
-async def test_producers_go_on_when_a_broker_is_killed(cluster: Cluster) -> None:
+async def test_producers_continue_when_a_broker_is_killed(cluster: Cluster) -> None:
     async with cluster.connect() as client:
         await both_brokers(client)
         await client.admin.create_topic("survives", queue_count=2)

@@ -89,7 +89,7 @@ async def test_what_is_refused(client: Client) -> None:
     assert [one.max_offset for one in offsets] == [0]
 
 
-async def test_a_restart_goes_on_in_the_order_and_repeats_nothing(tmp_path: Path) -> None:
+async def test_a_restart_continues_in_the_order_and_repeats_nothing(tmp_path: Path) -> None:
     with BrokerProcess(store=tmp_path, ready_timeout=60) as process:
         async with trovemq.connect(process.address) as client:
             await client.admin.create_topic("urgent", queue_count=1, options={"order": "priority"})

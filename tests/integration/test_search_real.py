@@ -82,7 +82,7 @@ async def test_conditions_are_combined(client: Client, loaded: list[FlightMessag
     }
 
 
-async def test_a_cursor_goes_on_with_its_own_search_alone(
+async def test_a_cursor_continues_with_its_own_search_alone(
     client: Client, loaded: list[FlightMessage]
 ) -> None:
     first = await client.search("flights", tag="UA", max=3)

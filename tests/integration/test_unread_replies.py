@@ -1,4 +1,4 @@
-"""Clients that ask and do not read: what a real broker keeps for them in memory, and gives back."""
+"""Clients that ask and do not read: what a real broker keeps for them in memory, and returns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Hostile and broken clients of the v2 protocol, at a real broker: they harm nobody else.
 
-A healthy producer and consumer go on all the while; every test looks whether they still get on.
+A healthy producer and consumer continue all the while; every test looks whether they still get on.
 """
 
 from __future__ import annotations
@@ -527,7 +527,8 @@ def test_each_status_is_returned_where_the_protocol_says(
     assert v2.Code.Name(status.code) == v2.Code.Name(code), status.message
 
 
-# --- a broker with little room, in async mode ---------------------------------------------------------------
+# --- a broker with little space, in async mode
+# ---------------------------------------------------------------
 def test_polls_that_wait_took_every_call_that_the_server_had(tmp_path: Path) -> None:
     """Nobody else was served; and a clean stop with messages in flight failed in async mode."""
     settings = ("flushDiskType=ASYNC_FLUSH", "grpc_calls_max=20", "receive_polls_max=60", "clients_max=10")

@@ -101,7 +101,7 @@ def test_a_broker_that_is_killed_in_a_run_has_lost_nothing(tmp_path: Path) -> No
             wait_for_lines(ledger, line_count(ledger) + 1)  # what was under way is being sent again
             broker.restart(kill=True)
             summary = finished(running)
-        assert summary["acknowledged"] == summary["sent"] > lines_at_first_kill, "it went on"
+        assert summary["acknowledged"] == summary["sent"] > lines_at_first_kill, "it continued"
         report = check(broker, ledger)
         assert report["faults"] == []
         assert report["ended"]

@@ -1,5 +1,5 @@
 """A clean stop hands the store back to Apache RocketMQ 5.4.0: it starts on it, reads every message as we do,
-and delivers what is owed once (delayed messages, messages in flight, open transactions), and nothing else.
+and delivers what is pending once (delayed messages, messages in flight, open transactions), and nothing else.
 
 One store with all of it, and one run of RocketMQ with its own consumers and producers, is what is looked at.
 """
@@ -59,7 +59,7 @@ BODIES: Final = (b"x", b"hello", "größer 大きい".encode(), bytes(range(256)
 
 
 @dataclass
-class HandedBack:
+class Exported:
     """What was in the store at the stop, and what RocketMQ made of it."""
 
     root: Path
@@ -76,9 +76,9 @@ class HandedBack:
 
 
 @pytest.fixture(scope="module")
-def handed_back(tmp_path_factory: pytest.TempPathFactory) -> HandedBack:
-    directory = tmp_path_factory.mktemp("handed_back")
-    state = HandedBack(directory / "store")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    directory = tmp_path_factory.mktemp("exported")
+    state = Exported(directory / "store")
     store, model = open_model(state.root)
     _messages_of_many_sizes(state, store)
     _messages_in_flight(state, store, model)
@@ -123,7 +123,7 @@ def receive(model: ConsumerState, group: SubscriptionGroup, topic: str, count: i
     return found
 
 
-def _messages_of_many_sizes(state: HandedBack, store: MessageStore) -> None:
+def _messages_of_many_sizes(state: Exported, store: MessageStore) -> None:
     """Single and batched ones; the group audit has consumed all but the last few of each queue."""
     number = 0
     for turn in range(12):
@@ -144,7 +144,7 @@ def _messages_of_many_sizes(state: HandedBack, store: MessageStore) -> None:
         state.audit_places += [(queue.queue_id, offset) for offset in range(position, queue.max_offset)]
 
 
-def _messages_in_flight(state: HandedBack, store: MessageStore, model: ConsumerState) -> None:
+def _messages_in_flight(state: Exported, store: MessageStore, model: ConsumerState) -> None:
     group = model.groups.create(SubscriptionGroup("billing"), now_ms=now_ms())
     state.texts = [f"order {number}" for number in range(12)]
     for number, text in enumerate(state.texts):
@@ -185,7 +185,7 @@ def _transactions(store: MessageStore, model: ConsumerState) -> None:
     sync(store)
 
 
-def _delayed_messages(state: HandedBack, store: MessageStore, model: ConsumerState) -> None:
+def _delayed_messages(state: Exported, store: MessageStore, model: ConsumerState) -> None:
     timers, start = model.timers, now_ms()
     due = start + 24_000
     state.due = {f"waits {number}": due + number * 400 for number in range(8)}
@@ -205,55 +205,55 @@ def _delayed_messages(state: HandedBack, store: MessageStore, model: ConsumerSta
 
 
 # --- what RocketMQ made of it -----------------------------------------------------------------------
-def test_every_message_is_read_back_as_we_wrote_it(handed_back: HandedBack) -> None:
+def test_every_message_is_read_back_as_we_wrote_it(exported: Exported) -> None:
     listed = {*TOPICS, WHEEL_TOPIC, HALF_TOPIC, OP_TOPIC, "%RETRY%billing_orders"}
-    ours = {at: one for at, one in handed_back.messages.items() if one["topic"] in listed}
-    seen = [one for one in handed_back.seen.messages("dump:after") if one["commitLogOffset"] in ours]
+    ours = {at: one for at, one in exported.messages.items() if one["topic"] in listed}
+    seen = [one for one in exported.seen.messages("dump:after") if one["commitLogOffset"] in ours]
     assert_same_messages(seen, ours)
-    assert handed_back.seen.troubles("dump:after") == []
+    assert exported.seen.troubles("dump:after") == []
 
 
-def test_our_key_index_is_used(handed_back: HandedBack) -> None:
-    assert [one["flag"] for one in handed_back.seen.messages("query:sizes:k77")] == [77]
-    assert [one["flag"] for one in handed_back.seen.messages("view:sizes:U00078")] == [78]
+def test_our_key_index_is_used(exported: Exported) -> None:
+    assert [one["flag"] for one in exported.seen.messages("query:sizes:k77")] == [77]
+    assert [one["flag"] for one in exported.seen.messages("view:sizes:U00078")] == [78]
 
 
-def test_a_group_goes_on_at_its_offsets(handed_back: HandedBack) -> None:
-    consumed = handed_back.seen.messages(AUDIT)
+def test_a_group_continues_at_its_offsets(exported: Exported) -> None:
+    consumed = exported.seen.messages(AUDIT)
     places = sorted((one["queueId"], one["queueOffset"]) for one in consumed)
-    assert places == sorted(handed_back.audit_places)
+    assert places == sorted(exported.audit_places)
 
 
-def test_messages_in_flight_come_again_and_acknowledged_ones_do_not(handed_back: HandedBack) -> None:
-    given = handed_back.seen.messages(BILLING)
-    owed = [text for text in handed_back.texts if text not in handed_back.acknowledged]
+def test_messages_in_flight_come_again_and_acknowledged_ones_do_not(exported: Exported) -> None:
+    given = exported.seen.messages(BILLING)
+    owed = [text for text in exported.texts if text not in exported.acknowledged]
     assert Counter(texts_of(given)) == Counter(owed)
     attempts = {text_of(one): one["reconsumeTimes"] for one in given}
-    assert attempts == {text: int(text in handed_back.in_flight) for text in owed}
+    assert attempts == {text: int(text in exported.in_flight) for text in owed}
 
 
-def test_an_orderly_group_goes_on_at_its_first_open_message(handed_back: HandedBack) -> None:
-    assert texts_of(handed_back.seen.messages(LEDGER)) == [f"entry {number}" for number in range(1, 6)]
+def test_an_orderly_group_continues_at_its_first_open_message(exported: Exported) -> None:
+    assert texts_of(exported.seen.messages(LEDGER)) == [f"entry {number}" for number in range(1, 6)]
 
 
-def test_open_transactions_are_asked_about_and_ended_ones_never(handed_back: HandedBack) -> None:
-    assert set(texts_of(handed_back.seen.messages(ANSWER))) == {"deal 1", "deal 3", "deal 5"}
-    committed = bodies(handed_back.found("deals"))
+def test_open_transactions_are_asked_about_and_ended_ones_never(exported: Exported) -> None:
+    assert set(texts_of(exported.seen.messages(ANSWER))) == {"deal 1", "deal 3", "deal 5"}
+    committed = bodies(exported.found("deals"))
     assert committed == encoded(*(b"deal %d" % number for number in (0, 1, 3, 4, 5)))
 
 
-def test_delayed_messages_come_once_recalled_or_delivered_ones_not_again(handed_back: HandedBack) -> None:
-    found = handed_back.found("bills")
-    assert Counter(texts_of(found)) == Counter(["delivered", "delivered too", *handed_back.due])
+def test_delayed_messages_come_once_recalled_or_delivered_ones_not_again(exported: Exported) -> None:
+    found = exported.found("bills")
+    assert Counter(texts_of(found)) == Counter(["delivered", "delivered too", *exported.due])
     for one in found:
-        due_ms = handed_back.due.get(text_of(one), 0)
+        due_ms = exported.due.get(text_of(one), 0)
         assert one["storeTimestamp"] >= due_ms // 1_000 * 1_000 - 1_000, "RocketMQ rounds down to its second"
 
 
-def test_we_take_the_store_back_and_owe_nobody_twice(handed_back: HandedBack) -> None:
-    store, model = open_model(handed_back.root)
+def test_we_take_the_store_back_and_owe_nobody_twice(exported: Exported) -> None:
+    store, model = open_model(exported.root)
     try:
-        assert all_messages(store).items() >= handed_back.messages.items()
+        assert all_messages(store).items() >= exported.messages.items()
         assert model.transactions.open_count == 0
         assert model.timers.pending_count == 1, "the one in a month, and no check point of RocketMQ's pop"
         assert len(list(model.timers.pending("bills"))) == 1
@@ -265,7 +265,7 @@ def test_we_take_the_store_back_and_owe_nobody_twice(handed_back: HandedBack) ->
 
 
 def test_golden_small_through_our_hands(tmp_path: Path) -> None:
-    """Taken over from RocketMQ and handed back: each delayed message once, the open transaction once."""
+    """Imported from RocketMQ and exported: each delayed message once, the open transaction once."""
     manifest = load_manifest("small")
     root = unpack("small", tmp_path)
     store = MessageStore.open(RealFileSystem(root), settings_of(manifest), now_ms())

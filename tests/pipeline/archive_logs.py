@@ -167,7 +167,7 @@ def make_object_store(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 EVENTS: Final = frozenset({"open", "os.link", "os.remove", "os.rename", "os.mkdir", "os.truncate"})
-"""What `sys.addaudithook` tells of the file system, each before it happens."""
+"""What `sys.addaudithook` says of the file system, each before it happens."""
 
 
 class Watcher:
@@ -181,7 +181,7 @@ class Watcher:
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._on and event in EVENTS and str(arguments[0]).startswith(self._directory):
-            self._on = False  # what the check itself does is no event
+            self._on = False  # what the check itself does is not an event
             try:
                 self._check(self.count)
             finally:

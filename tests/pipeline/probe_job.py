@@ -23,7 +23,7 @@ class ProbeArguments:
     out: str
     """Not looked at."""
     deed: Literal["count", "find", "raise", "no-room", "bug", "wait"] = "count"
-    """What every task does: count its rows, raise a TroveError, find no room on its disk,
+    """What every task does: count its rows, raise a TroveError, find no space on its disk,
     meet a bug, or wait for an interrupt."""
     row_count: int = 3
 
@@ -34,7 +34,7 @@ def run(session: SparkSession, arguments: ProbeArguments, progress: Progress) ->
 
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if deed == "raise":
-            raise TroveError(errors.ARCHIVE_ILLEGAL, "the manifest is no JSON", path="x")
+            raise TroveError(errors.ARCHIVE_ILLEGAL, "the manifest is not JSON", path="x")
         if deed == "no-room":
             raise OSError(28, "No space left on device", "part-0.parquet")
         if deed == "bug":

@@ -1,4 +1,4 @@
-"""For tests of the job `stream`: a producer that goes on sending, and drivers that are killed."""
+"""For tests of the job `stream`: a producer that continues sending, and drivers that are killed."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_segments_that_are_gone_stay_archived(log: GrowingLog, tmp_path: Path) -
     assert archive_rows(out) == expected
 
 
-def test_what_was_lost_before_it_was_archived_is_told_once(log: GrowingLog, tmp_path: Path) -> None:
+def test_what_was_lost_before_it_was_archived_is_reported_once(log: GrowingLog, tmp_path: Path) -> None:
     out = tmp_path / "archive"
     log.grow(50)
     archive(log.store, out)
@@ -334,7 +334,7 @@ def test_deleted_topics_are_left_out(log: GrowingLog, tmp_path: Path) -> None:
     assert report.facts["rowsOfDeletedTopics"] == len(rows) - len(expected) > 0
 
 
-def test_wrong_arguments_are_told(log: GrowingLog, tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported(log: GrowingLog, tmp_path: Path) -> None:
     log.grow(1)
     for wrong in ({"mode": "x"}, {"compression": "x"}, {"row_group_rows": 0}, {"segments_per_commit": -1}):
         with pytest.raises(TroveError, match="OPTION_ILLEGAL"):
@@ -427,7 +427,7 @@ def file_size_max(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(log: GrowingLog, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(log: GrowingLog, tmp_path: Path) -> None:
     out = tmp_path / "archive"
     log.grow(30)
     archive(log.store, out)
@@ -440,13 +440,13 @@ def test_a_full_disk_is_told_and_leaves_nothing(log: GrowingLog, tmp_path: Path)
         assert rows[: len(before)] == before
         check_nothing_wrong(rows, set(log_rows(log.store)))
         there = {entry.name for entry in Place(str(out)).entries(FILES)}
-        assert there == {entry.file for entry in Manifest.open(out).files()}, "the room is given back"
+        assert there == {entry.file for entry in Manifest.open(out).files()}, "the space is returned"
     archive(log.store, out)
     check_equal(log.store, out)
 
 
 def test_a_disk_that_runs_full_between_commits(log: GrowingLog, tmp_path: Path) -> None:
-    """With no room at all, and with more and more."""
+    """With no space at all, and with more and more."""
     log.grow(150)
     expected = log_rows(log.store)
     with mounted_disk("tmpfs", tmp_path / "small", 600 << 10) as disk:

@@ -77,7 +77,7 @@ def test_each_fault_alone_is_named(
     assert expected in named(run(spark, AuditArguments(str(root)), NoProgress()))
 
 
-def test_an_unknown_check_and_a_path_that_is_no_store_are_refused(
+def test_an_unknown_check_and_a_path_that_is_not_a_store_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(TroveError, match="did you mean 'queues'"):

@@ -105,7 +105,7 @@ KINDS = ("missing", "empty", "other-files", "a-file")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("job", ["archive", "rebuild", "audit", "search", "trace", "replay"])
-def test_a_path_that_is_no_store(job: str, kind: str, command: Command, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_store(job: str, kind: str, command: Command, tmp_path: Path) -> None:
     place = wrong_place(tmp_path, kind)
     before = files_below(tmp_path)
     more: dict[str, list[object]] = {
@@ -122,7 +122,7 @@ def test_a_path_that_is_no_store(job: str, kind: str, command: Command, tmp_path
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "empty"])
 @pytest.mark.parametrize("job", ["search", "compact", "replay"])
-def test_a_path_that_is_no_archive(job: str, kind: str, command: Command, tmp_path: Path) -> None:
+def test_a_path_that_is_not_an_archive(job: str, kind: str, command: Command, tmp_path: Path) -> None:
     place = wrong_place(tmp_path, kind)
     before = files_below(tmp_path)
     done = command(job, "--archive", place, *(["--set", "dry_run=true"] if job == "replay" else []))
@@ -136,8 +136,8 @@ def test_a_path_that_is_no_archive(job: str, kind: str, command: Command, tmp_pa
     [
         ([], "give one source"),
         (["--store", "STORE", "--archive", "STORE"], "give one source"),
-        (["--store", "STORE", "--server", "nowhere"], "is no HOST:PORT"),
-        (["--set", "source_server=nowhere"], "is no HOST:PORT"),
+        (["--store", "STORE", "--server", "nowhere"], "is not HOST:PORT"),
+        (["--set", "source_server=nowhere"], "is not HOST:PORT"),
     ],
 )
 def test_what_replay_cannot_read_or_reach_was_told_after_spark_had_started(
@@ -158,7 +158,7 @@ def test_an_archive_is_not_made_where_something_else_is(
     before = list(tmp_path.rglob("*"))
     assert command("archive", "--store", log.store, "--out", place).code == 3
     assert list(tmp_path.rglob("*")) == before, "not even a directory is left"
-    # What was refused is no archive afterwards, in which a search would find nothing.
+    # What was refused is not an archive afterwards, in which a search would find nothing.
     assert command("search", "--archive", place, "--set", "key=a").code == 3
 
 
@@ -183,7 +183,7 @@ def test_a_kind_of_storage_that_is_not_known(command: Command) -> None:
 def test_an_address_that_is_none(server: str, command: Command) -> None:
     done = command("search", "--server", server, "--set", "key=a")
     assert done.code == 2
-    assert "is no HOST:PORT" in done.err
+    assert "is not HOST:PORT" in done.err
 
 
 def test_a_message_id_that_is_none(command: Command, log: GrowingLog) -> None:
@@ -217,7 +217,7 @@ def test_an_open_segment_is_read_to_its_last_whole_record(
 ) -> None:
     last = segment_files(log.store)[-1]
     whole = log.end - int(last.name)
-    with last.open("r+b") as file:  # an append that goes on
+    with last.open("r+b") as file:  # an append that continues
         file.seek(whole)
         file.write((400).to_bytes(4, "big") + (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big"))
     done = command("archive", "--store", log.store, "--out", tmp_path / "out")
@@ -268,7 +268,7 @@ def test_damaged_records(mode: str, command: Command, log: GrowingLog, tmp_path:
     assert len([row for row in archive_rows(tmp_path / "out") if row in set(rows)]) == len(rows) - 1
 
 
-def test_a_topic_that_nobody_wrote_is_told(command: Command, log: GrowingLog, tmp_path: Path) -> None:
+def test_a_topic_that_nobody_wrote_is_reported(command: Command, log: GrowingLog, tmp_path: Path) -> None:
     told = "no message of topic oders is there"
     for job in ("archive", "trace"):
         out = ["--out", tmp_path / "out"] if job == "archive" else []
@@ -308,7 +308,7 @@ def test_two_runs_at_once(command: Command, log: GrowingLog, tmp_path: Path) -> 
     assert command("archive", "--store", log.store, "--out", out).code == 0
 
 
-def test_a_run_that_is_stopped_goes_on_where_it_was(
+def test_a_run_that_is_stopped_continues_where_it_was(
     command: Command, log: GrowingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the third segment."""

@@ -55,12 +55,12 @@ def kept(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> _Kept:
     [
         ("count", 0, ""),
         ("find", 1, ""),
-        ("raise", 3, "error: ARCHIVE_ILLEGAL (310): the manifest is no JSON → "),
-        ("no-room", 3, "error: DISK_FULL (302): the disk has no room"),
+        ("raise", 3, "error: ARCHIVE_ILLEGAL (310): the manifest is not JSON → "),
+        ("no-room", 3, "error: DISK_FULL (302): the disk has no space"),
         ("bug", 3, "error: ValueError: a bug"),
     ],
 )
-def test_what_a_task_does_is_told_in_one_line(
+def test_what_a_task_does_is_reported_in_one_line(
     deed: str, code: int, said: str, kept: _Kept, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["probe", "--out", "x", "--set", f"deed={deed}", "--set", "row_count=5"]) == code

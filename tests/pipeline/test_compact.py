@@ -155,8 +155,8 @@ def test_damage_is_kept(log: GrowingLog, tmp_path: Path) -> None:
     assert archive_rows(out) == sorted(glob_rows(out)) == log_rows(log.store)
 
 
-def test_what_is_no_archive_is_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(TroveError, match="is no archive"):
+def test_what_is_not_an_archive_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(TroveError, match="is not an archive"):
         compacted(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

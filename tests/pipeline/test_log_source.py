@@ -280,7 +280,7 @@ def test_segments_outside_of_the_physical_offsets_are_not_read(stores: dict[str,
     found = read({"path": str(stores["rollover"])}, [EqualTo(("physicalOffset",), place)])
     assert offsets(found.rows) == [place]
     assert found.part_count == 1
-    assert found.counts.scanned < 3, "reading begins at the record, and ends behind it"
+    assert found.counts.scanned < 3, "reading begins at the record, and ends after it"
     nothing = read({"path": str(stores["rollover"])}, [GreaterThan(("physicalOffset",), 1 << 62)])
     assert (nothing.rows, nothing.part_count) == ([], 0)
 
@@ -412,7 +412,7 @@ def test_options_that_do_not_fit_the_log_are_refused(
     assert caught.value.symbol == "OPTION_ILLEGAL"
 
 
-def test_a_time_behind_the_log_gives_nothing_by_request(stores: dict[str, Path]) -> None:
+def test_a_time_after_the_log_gives_nothing_by_request(stores: dict[str, Path]) -> None:
     options = {"startingTimestamp": "99999999999999", "startingOffsetsByTimestampStrategy": "latest"}
     assert read({"path": str(stores["small"])} | options).rows == []
 
@@ -546,7 +546,7 @@ def test_damage_through_spark(spark: SparkSession, tmp_path: Path) -> None:
 # --- what is not there ----------------------------------------------------------------------------------
 
 
-def test_missing_segments_are_told_or_passed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_segments_are_reported_or_passed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = unpack("rollover", tmp_path)
     rows = read({"path": str(store)}).rows
     for start in (65536 * 3, 65536 * 4):
@@ -561,7 +561,7 @@ def test_missing_segments_are_told_or_passed(tmp_path: Path, caplog: pytest.LogC
     assert offsets(behind.rows) == [place for place in offsets(rows) if place > 327680]
 
 
-def test_a_segment_removed_while_it_is_read_is_told_or_passed(
+def test_a_segment_removed_while_it_is_read_is_reported_or_passed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = unpack("rollover", tmp_path)
@@ -579,7 +579,7 @@ def test_a_segment_removed_while_it_is_read_is_told_or_passed(
     ]
 
 
-def test_a_path_that_is_no_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_store_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"STORE_FAILED.*there is no commit log in"):
         spark.read.format("trovemq-log").load(str(tmp_path)).count()
     with pytest.raises(Exception, match=r"OPTION_ILLEGAL.*did you mean columns"):

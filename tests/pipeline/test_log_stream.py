@@ -178,7 +178,7 @@ def test_few_rows_wait_for_more_or_for_their_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [(0,), (4096,), (0, 4096)])
-def test_what_retention_took_is_told_or_passed(gone: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_retention_took_is_reported_or_passed(gone: tuple[int, ...], tmp_path: Path) -> None:
     log = LogFiles(tmp_path)
     append_some(log, random.Random(5), 60)
     start = reader_of(tmp_path).initialOffset()
@@ -193,7 +193,7 @@ def test_what_retention_took_is_told_or_passed(gone: tuple[int, ...], tmp_path: 
     assert [row for batch in batches for row in batch] == left
 
 
-def test_an_offset_behind_the_log_is_told(tmp_path: Path) -> None:
+def test_an_offset_after_the_log_is_reported(tmp_path: Path) -> None:
     LogFiles(tmp_path).append("t", b"b")
     reader = reader_of(tmp_path)
     with pytest.raises(TroveError, match="another store"):
@@ -201,7 +201,7 @@ def test_an_offset_behind_the_log_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("foreign", [{"t": {"b": {"0": 5}}}, {"physicalOffset": "7"}, {}])
-def test_the_checkpoint_of_another_source_is_told(foreign: dict[str, Any], tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_source_is_reported(foreign: dict[str, Any], tmp_path: Path) -> None:
     """It was a KeyError."""
     LogFiles(tmp_path).append("t", b"b")
     reader = reader_of(tmp_path)

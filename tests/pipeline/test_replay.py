@@ -305,7 +305,7 @@ def test_tasks_that_may_run_at_once_share_the_rate(rate: float, parallelism: int
     assert partitions == (min(parallelism, queues) if rate else queues)
 
 
-def test_a_target_that_lost_what_it_had_acknowledged_is_told(
+def test_a_target_that_lost_what_it_had_acknowledged_is_reported(
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender_module, "SETTLE_SECONDS", 0.0)
@@ -412,7 +412,7 @@ def test_arguments_that_make_no_replay_are_refused(
     assert caught.value.symbol == "OPTION_ILLEGAL"
 
 
-def test_a_missing_topic_is_told_before_anything_is_sent(
+def test_a_missing_topic_is_reported_before_anything_is_sent(
     spark: SparkSession, broker: BrokerProcess, store: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(TroveError, match="create_topics") as caught:

@@ -171,7 +171,7 @@ def test_a_signal_lets_the_batch_at_hand_finish(
 
 
 @pytest.mark.skipif(not PIPELINE_LONG, reason="drivers of its own: PIPELINE_LONG=1")
-def test_drivers_killed_while_a_producer_goes_on(
+def test_drivers_killed_while_a_producer_continues(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """Kills fall after a step of a batch is seen on disk (which one: by the seed), and a moment more."""
@@ -260,7 +260,7 @@ def test_delta_has_each_row_once_though_a_batch_runs_again(jars: Path, tmp_path:
     assert told["reports"][1]["offsets"] == {"physicalOffset": log.end}
 
 
-def test_a_session_without_delta_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_session_without_delta_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(TroveError, match=f"{errors.OPTION_ILLEGAL.symbol}.*make delta-jars"):
         stream(spark, tmp_path / "table", store=str(tmp_path), format="delta")
     assert not (tmp_path / "table").exists()

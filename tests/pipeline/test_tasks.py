@@ -43,7 +43,7 @@ class _Moments(Counting):
         self.told.append(self.advanced[-1])
 
 
-def test_progress_is_told_while_tasks_end(spark: SparkSession) -> None:
+def test_progress_is_reported_while_tasks_end(spark: SparkSession) -> None:
     progress = _Moments()
     SparkTasks(spark, progress).map("squares", abs, list(range(40)))
     assert progress.told[-1] == 40

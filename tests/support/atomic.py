@@ -140,7 +140,7 @@ class AtomicStore:
         return found
 
     def check_all_or_none(self) -> set[str]:
-        """No half transaction can be seen, by a pull, its id or what is owed. The ids that are there."""
+        """No half transaction can be seen, by a pull, its id or what is pending. The ids that are there."""
         owed = self.owed()
         assert len(owed) == len(set(owed)), "each message comes again once"
         there = set()

@@ -160,7 +160,7 @@ async def refused(call: Any) -> TroveError:
 
 
 async def send_when_there_is_room(stubs: Stubs, request: message_pb2.SendRequest) -> message_pb2.AppendReply:
-    """After a disk was full: the broker looks for room every second."""
+    """After a disk was full: the broker looks for space every second."""
     async with asyncio.timeout(30):
         while True:
             try:

@@ -1,8 +1,8 @@
 """IndexedStoreMachine with damage among its steps, and walks of it by chance.
 
 Damage hits a record of the log, or projections' files, while nobody has the store open. A hit record lies
-below what the store knows as written (behind that, a crash and damage look alike), and its queue goes on
-behind it: of a queue's last messages nobody could tell, without its files, that they were there.
+below what the store knows as written (after that, a crash and damage look alike), and its queue continues
+after it: of a queue's last messages nobody could tell, without its files, that they were there.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class DamagedStoreMachine(IndexedStoreMachine):
         repaired=st.booleans(),
     )
     def damage_projections(self, choice: int, clean: bool, how: str, repaired: bool) -> None:
-        """What is gone is made again by the start; what is there and wrong, and the first of several files,
+        """What is gone is rebuilt by the start; what is there and wrong, and the first of several files,
         by `repair`."""
         files = self.stopped(clean)
         source = random.Random(choice)
@@ -107,7 +107,7 @@ class DamagedStoreMachine(IndexedStoreMachine):
     @rule(choice=st.integers(0, 1 << 30), clean=st.booleans(), how=st.sampled_from(DAMAGES))
     def damage_tables(self, choice: int, clean: bool, how: str) -> None:
         """A copy of the store with a damaged table is not opened, for that file's sake, or it gives every
-        answer. The store itself goes on with the whole one."""
+        answer. The store itself continues with the whole one."""
         files = self.stopped(clean)
         source = random.Random(choice)
         path = source.choice([path for path in self.tables() if path in files._files])

@@ -74,7 +74,7 @@ def record(
 
 
 def with_crc_property(record: bytes) -> bytes:
-    """The encoded record with the CRC property reserved, where it is well formed, has none and has room."""
+    """The encoded record with the CRC property reserved, where it is well formed, has none and has space."""
     fields = read_fields(record, 0, len(record))
     size_max = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
     if fields is None or has_record_crc(record, fields) or fields.property_size > size_max:
@@ -88,7 +88,7 @@ def with_crc_property(record: bytes) -> bytes:
 
 
 def sent_record(body: bytes, **fields: Any) -> bytes:
-    """The same with room for the whole record's CRC, as brokers ask their producers for by default."""
+    """The same with space for the whole record's CRC, as brokers ask their producers for by default."""
     return record(body, append_property_crc=True, **fields)
 
 

@@ -1,6 +1,6 @@
 """How much of the engine the tests in this process went through: `python -m tests.support.engine_coverage`.
 
-Reads what `pytest --cov` collected, prints each room's share of branches and where the missing ones are, and
+Reads what `pytest --cov` collected, prints each space's share of branches and where the missing ones are, and
 exits with 1 where fewer than BRANCHES_MIN of all are gone through. Daemons and what tracing.py leaves out are
 not counted: what is shown is what the plain tests do.
 """

@@ -1,7 +1,7 @@
 """A scripted broker of RocketMQ's v2 protocol in the test's own loop: one queue, leases, commands.
 
 It keeps what it was told, so that tests can say what a client put on the wire. A hook that returns a status
-makes the call answer with it. An orderly fake holds what lies behind an unsettled message of its group.
+makes the call answer with it. An orderly fake holds what lies after an unsettled message of its group.
 """
 
 from __future__ import annotations

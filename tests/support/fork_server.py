@@ -62,7 +62,7 @@ PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "tests.pipeline.rebuild_kill": ("tests.pipeline.archive_logs", "tests.support.rebuilt"),
 }
-"""MODULE -> what is imported for it. Not MODULE's `__main__`: that runs anew in each child."""
+"""MODULE -> what is imported for it. Not MODULE's `__main__`: that runs again in each child."""
 INTERPRETER_OPTIONS: Final = ("-u", "-P")
 _STARTING: Final = threading.Lock()
 
@@ -221,7 +221,7 @@ def serve(requests: socket.socket) -> dict[str, Any]:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """Goes on as `python -m MODULE` would."""
+    """Continues as `python -m MODULE` would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["directory"])
     os.environ.clear()

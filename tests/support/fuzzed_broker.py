@@ -284,7 +284,7 @@ class FuzzedBroker:
             await self.calls.services.settle()
 
     async def feed(self) -> None:
-        """Makes topics, groups, messages, handles, transactions and a cursor; time goes on."""
+        """Makes topics, groups, messages, handles, transactions and a cursor; time continues."""
         self._fed += 1
         for topic, kind in TOPICS.items():
             if self.calls.store.topics.get(topic) is None:

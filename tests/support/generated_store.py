@@ -91,7 +91,7 @@ def _flight_record(message: flights.FlightMessage) -> bytes:
 
 
 def delete_topic(root: Path, topic: str, settings: StoreSettings = ROLLING) -> None:
-    """The topic is deleted, made again and gets one message."""
+    """The topic is deleted, recreated and gets one message."""
     store = _reopen(root, settings)
     store.delete_topic(topic, NOW_MS)
     store.topics.create(topic, queue_count=QUEUES)

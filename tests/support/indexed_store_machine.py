@@ -160,7 +160,7 @@ class IndexedStoreMachine(NumberedSteps):
 
     @rule(how=st.sampled_from(HARMS), clean=st.booleans(), trees=st.booleans())
     def lose_trees(self, how: str, clean: bool, trees: bool) -> None:
-        """Trees that are gone, damaged or of another format are made again; whatever they were lies aside."""
+        """Trees that are gone, damaged or of another format are rebuilt; whatever they were lies aside."""
         if clean:
             self.close()
         files = self.files if clean else self.files.after_process_kill()

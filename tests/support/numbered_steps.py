@@ -87,7 +87,7 @@ class NumberedSteps(TransactionSteps):
         return max(certain, default=-1), max((m.sequence for m in counting), default=-1)
 
     def stored_as(self, topic: str, producer: str, sequence: int) -> list[tuple[Sent, bool]]:
-        """The messages of the number, and whether each is known for certain; none behind one that is."""
+        """The messages of the number, and whether each is known for certain; none after one that is."""
         own, since_ms = self.of_producer(topic, producer), self.since_ms(topic)
         found: list[tuple[Sent, bool]] = []
         for m in own:

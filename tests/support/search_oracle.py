@@ -21,7 +21,7 @@ from trovemq_spark.search.question import Question
 from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.files.real import RealFileSystem
 
-# Pairs of equal Java hashes: the key index cannot tell them apart.
+# Pairs of equal Java hashes: the key index cannot distinguish them.
 COLLIDING_KEYS = ("AaAa", "AaBB", "BBAa", "BBBB", "Aa", "BB")
 
 

@@ -273,7 +273,7 @@ class Calls:
                     replies.append(reply)
                     assert len(replies) < REPLIES_MAX, "the stream of replies never ends"
                     if isinstance(reply, route_pb2.ClusterReply):
-                        return  # a watch goes on for ever
+                        return  # a watch continues for ever
 
     def parse(self, name: str, reply: bytes) -> Any:
         return GetMessageClass(self.methods[name].output_type).FromString(reply)

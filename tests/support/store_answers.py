@@ -132,7 +132,7 @@ class StoreAnswers(RuleBasedStateMachine):
             assert not expected
             return
         assert queue.max_offset == begin + len(expected)
-        # A queue that is made anew begins with the first record that is whole, or behind the last before it.
+        # A queue that is rebuilt begins with the first record that is whole, or after the last before it.
         first = next((m.queue_offset for m in expected if not m.hit), queue.max_offset)
         assert self.expired_whole.get((topic, queue_id), 0) <= queue.min_offset <= first
 

@@ -32,7 +32,7 @@ BODY = bytes(range(256)) * 4
 
 
 class Sending:
-    """Asynchronous sends: each answer makes room for the next one."""
+    """Asynchronous sends: each answer makes space for the next one."""
 
     def __init__(self, producer: Any, topic: str) -> None:
         self._producer = producer

@@ -68,7 +68,7 @@ class OpenTransactions:
         return len(self._open)
 
     def begin(self, transaction_id: str, timeout_ms: int) -> OpenTransaction:
-        """A new transaction; an open one of that id is rolled back: its client has begun anew.
+        """A new transaction; an open one of that id is rolled back: its client has started over.
 
         TroveError TRANSACTION_ILLEGAL, LIMIT_EXCEEDED, REQUEST_ILLEGAL.
         """

@@ -1,16 +1,16 @@
 """How far one group has come in one queue that is received by priority.
 
 Beside QueueState, which says what is in flight, there is one cursor a priority: a message of priority p
-that is not in flight was handed out or passed over if its offset lies below cursors[p], and waits if not.
+that is not in flight was handed out or skipped if its offset lies below cursors[p], and waits if not.
 So the state has the same size however many messages wait.
 
 Invariants
-- Everything below `waiting_from` was handed out or passed over, of whatever priority; it never passes a
+- Everything below `waiting_from` was handed out or skipped, of whatever priority; it never passes a
   message that waits, and the group's committed offset never passes it.
 - Cursors and waiting_from go up only, but for reset_to() and cut().
 - Of what is open and has ended, each offset is once in `came_back` or `ended`, or in the state's `ready`
   where it is loose.
-- `came_back`, `ended`, `passed_over` and `counted` are of this process alone: after a start the first two are
+- `came_back`, `ended`, `was_skipped` and `counted` are of this process alone: after a start the first two are
   made from the leases, the others begin at 0.
 """
 
@@ -32,7 +32,7 @@ class Counted:
 
 
 class ByPriority:
-    __slots__ = ("came_back", "counted", "cursors", "ended", "passed_over", "waiting_count", "waiting_from")
+    __slots__ = ("came_back", "counted", "cursors", "ended", "waiting_count", "waiting_from", "was_skipped")
 
     def __init__(self, offset: int) -> None:
         self.cursors = [offset] * PRIORITY_COUNT
@@ -41,7 +41,7 @@ class ByPriority:
         """Offsets whose lease has ended (some are settled since)."""
         self.ended = array("q")
         """Such offsets that are packed, and whose priority nobody has looked at."""
-        self.passed_over = [0] * PRIORITY_COUNT
+        self.was_skipped = [0] * PRIORITY_COUNT
         """Messages of other priorities that were delivered since one of this priority was, while it
         waited."""
         self.counted = [Counted() for _ in range(PRIORITY_COUNT)]
@@ -79,7 +79,7 @@ class ByPriority:
         self.waiting_count = None
 
     def passed(self, priority: int, cursor: int, waiting_from: int, waiting_count: int) -> None:
-        """What a receive has handed out or passed over of one priority; waiting_count: -1 for None."""
+        """What a receive has handed out or skipped of one priority; waiting_count: -1 for None."""
         self.waiting_count = None if waiting_count < 0 else waiting_count
         self.cursors[priority] = max(self.cursors[priority], cursor)
         self.waiting_from = max(self.waiting_from, waiting_from)

@@ -43,7 +43,7 @@ class Context:
         self.woken: set[GroupTopic] = set()
         """Pairs of which a receive may now have more than before, for another reason than time."""
         self.damaged_count = 0
-        """Messages passed over because their record cannot be read."""
+        """Messages skipped because their record cannot be read."""
         self.dead_letter_count = 0
         self.dead_letter_failures = 0
         """Copies to a dead-letter topic that were refused (a full disk); each is tried again."""

@@ -1,4 +1,4 @@
-"""The delivery engine: what consumer groups have been handed, and what they are owed.
+"""The delivery engine: what consumer groups have been handed, and what is pending for them.
 
 The state of a (group, topic, queue) is made from events (store: events/): a change is applied at once and its
 event added to the log, which is flushed within 100 ms. A tail of events that is lost means that messages are
@@ -30,9 +30,9 @@ from broker.groups.delivery.orderly_receiver import OrderlyReceiver
 from broker.groups.delivery.prepared import Acknowledgement, PreparedAcknowledgement, settled_event
 from broker.groups.delivery.priority_receiver import (
     PriorityReceiver,
-    passed_over,
     receive_in_log_order,
     waiting_of,
+    was_skipped,
 )
 from broker.groups.delivery.queue_receiver import QueueReceiver
 from broker.groups.delivery.queue_state import QueueState
@@ -292,7 +292,7 @@ class Delivery:
                 or head.lease <= state.ended_lease
                 or offset in state.held
                 or (not head.renewed and head.granted_until_ms <= now_ms)
-                or passed_over(self.context, state, offset)  # a crash has lost the lease
+                or was_skipped(self.context, state, offset)  # a crash has lost the lease
             ):
                 raise illegal_handle("is not valid any more")
             return None
@@ -406,7 +406,7 @@ class Delivery:
 
     def release_handles(self, group: str, topic: str, receipt_handles: Sequence[str], now_ms: int) -> None:
         """The leases of these messages end after released_after_ms and count as no attempt; until then the
-        handles are good. Messages that are settled, and handles that are void, are passed over."""
+        handles are good. Messages that are settled, and handles that are void, are skipped."""
         leases: dict[int, Renewed] = {}
         for handle in receipt_handles:
             try:
@@ -449,7 +449,7 @@ class Delivery:
 
     # --- administration ----------------------------------------------------------------------------------
     def reset(self, group: str, topic: str, offsets: Mapping[int, int], now_ms: int) -> dict[int, int]:
-        """The group goes on at these offsets (queue -> offset). Returns how many messages in flight each
+        """The group continues at these offsets (queue -> offset). Returns how many messages in flight each
         queue forgets. Queues of which the group has no state are left alone. Does not set the stored
         offsets."""
         forgotten = {}
@@ -469,14 +469,14 @@ class Delivery:
 
     def forget_group(self, group: str, now_ms: int) -> None:
         """The group was deleted; its stored offsets are not touched. The log has that before the first
-        delivery to a group that is made again under its name, as in forget_topic()."""
+        delivery to a group that is recreated under its name, as in forget_topic()."""
         if self.group_topics.forget(group, None):
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
             self._flush_events(now_ms)
 
     def forget_topic(self, topic: str, now_ms: int) -> None:
         """The topic was deleted, for every group. The log has that before the first message of a topic that
-        is made again under its name: else a start would take those for messages that the groups had."""
+        is recreated under its name: else a start would take those for messages that the groups had."""
         forgotten = [group for group in self.group_topics.groups() if self.group_topics.forget(group, topic)]
         for group in forgotten:
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group, topic))
@@ -541,7 +541,7 @@ class Delivery:
 
     @property
     def damaged_count(self) -> int:
-        """Messages that were passed over because their record cannot be read."""
+        """Messages that were skipped because their record cannot be read."""
         return self.context.damaged_count
 
     @property

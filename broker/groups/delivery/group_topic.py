@@ -89,6 +89,6 @@ class GroupTopic:
         for state, lease in self._attempts.pop(attempt_id, ()):
             if lease.ended:
                 continue
-            if lease.attempt_id:  # else it was given back, and counts no more
+            if lease.attempt_id:  # else it was returned, and counts no more
                 lease.attempt -= 1  # the answer did not arrive: no delivery
             state.end_lease(lease)

@@ -147,7 +147,7 @@ class GroupTopicTable:
 
     # --- keys -------------------------------------------------------------------------------------------
     def fill_keys(self, pair: GroupTopic) -> None:
-        """The message groups of what is owed, read from the records."""
+        """The message groups of what is pending, read from the records."""
         for state in pair.queues:
             state.open.loosen_all()
             for offset in state.outstanding_offsets():
@@ -156,7 +156,7 @@ class GroupTopicTable:
         pair.keyed = True
 
     def fill_topics(self, state: QueueState) -> None:
-        """The original topics of what is owed of a classic retry topic, read from the records."""
+        """The original topics of what is pending of a classic retry topic, read from the records."""
         for offset in state.outstanding_offsets():
             record = self._context.record_of(state, offset)
             if record is not None:

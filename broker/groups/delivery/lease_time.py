@@ -1,10 +1,10 @@
 """The time by which leases end: the clock, except for a while after the broker itself stood still.
 
 While the process is stopped (SIGSTOP, a laptop that sleeps, a frozen virtual machine) nobody can renew a
-lease or acknowledge a message. When it goes on, all leases would have ended before the first of the requests
-that wait is read. So whoever asks for the time first after such a pause stops the time of leases where the
-pause began. It goes on, at the clock's time, when as long again has passed: everybody has so long to renew
-and to acknowledge.
+lease or acknowledge a message. When it continues, all leases would have ended before the first of the
+requests that wait is read. So whoever asks for the time first after such a pause stops the time of leases
+where the pause began. It continues, at the clock's time, when as long again has passed: everybody has so
+long to renew and to acknowledge.
 
 A pause is told by the clock: `tick` is called again and again while the process runs, and the time since
 the last look was too long. A clock that was set forward looks the same, and is treated the same.

@@ -9,7 +9,7 @@ from typing import Final
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.orderly_receiver import message_group_of
-from broker.groups.delivery.priority_receiver import passed_over
+from broker.groups.delivery.priority_receiver import was_skipped
 from broker.groups.delivery.queue_state import QueueState
 from trovemq_proto.records.priorities import PRIORITY_COUNT
 
@@ -62,7 +62,7 @@ def message_status(
     elif offset in state.held:
         phase = MessagePhase.HELD
     elif offset < state.next_offset:
-        phase = MessagePhase.NEW if passed_over(context, state, offset) else MessagePhase.CONSUMED
+        phase = MessagePhase.NEW if was_skipped(context, state, offset) else MessagePhase.CONSUMED
     else:
         phase = MessagePhase.NEW
     view = _view(offset, lease, now_ms) if lease is not None else None

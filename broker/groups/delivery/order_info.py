@@ -6,7 +6,7 @@
         "o": [first offset, distance from it, …], "ot": {"offset": visible again at ms},
         "oc": {"offset": redeliveries}, "l": ms, "cm": bits of consumed ones, "a": "attempt id"}}}}
 
-Bit n of `cm` stands for the n-th offset of `o`, so that an entry tells of 64 offsets at most.
+Bit n of `cm` stands for the n-th offset of `o`, so that an entry says of 64 offsets at most.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OrderInfo(msgspec.Struct):
 
     @property
     def offsets(self) -> list[int]:
-        """Every offset that it tells of, consumed or not."""
+        """Every offset that it says of, consumed or not."""
         return [self.o[0], *(self.o[0] + distance for distance in self.o[1:])] if self.o else []
 
     @property

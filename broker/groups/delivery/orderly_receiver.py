@@ -4,7 +4,7 @@ The lock is on (queue, message group); messages without a message group are one 
 
 Invariants
 - While a message of a message group is invisible, no other message of that group is handed out.
-- Of a message group, no message is handed out before an earlier one that is not consumed, except behind it in
+- Of a message group, no message is handed out before an earlier one that is not consumed, except after it in
   the same receive.
 - At most `ordered_window_max` offsets lie between committed and next_offset.
 """

@@ -12,7 +12,7 @@ A row is one lease's messages within one block of 32 neighbouring offsets. Rows 
 | attempt  | u32  | deliveries so far; the highest bit: the lease has ended          |
 | client   | u32  | number of a client id                                         |
 
-In a snapshot a leaf's columns stand one behind the other, little-endian.
+In a snapshot a leaf's columns stand one after the other, little-endian.
 
 Invariants
 - Masks of the rows of one block have no bit in common.
@@ -93,7 +93,7 @@ class _Leaf:
         return rows
 
     def look(self) -> None:
-        """Finds anew when the first of its leases ends, and how many rows have ended."""
+        """Finds again when the first of its leases ends, and how many rows have ended."""
         there = self.masks != 0
         ended = (self.facts["attempt"] & _ENDED != 0) & there
         self.ended = int(ended.sum())
@@ -145,7 +145,7 @@ class PackedLeases:
                 end = int(blocks.searchsorted(self._firsts[index + 1]))
             leaf = self._leaves[index]
             if leaf.blocks[-1] < blocks[at] and len(leaf.blocks) >= LEAF_ROWS_MAX:
-                self._put(index + 1, index + 1, rows[at:end])  # behind a full one: as a queue is read
+                self._put(index + 1, index + 1, rows[at:end])  # after a full one: as a queue is read
             else:
                 joined = np.concatenate([leaf.rows(), rows[at:end]])
                 self._put(index, index + 1, joined[np.argsort(joined["block"], kind="stable")])

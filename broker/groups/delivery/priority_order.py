@@ -8,14 +8,14 @@ a start reads no record that the tree has. Without trees all is in memory, of th
 receives from.
 
 What a queue has got since the last time is read when somebody asks (from the log's visible part, many
-records at once), so that nothing is to be told of it: a queue that was trimmed, deleted and made again, or
+records at once), so that nothing is to be told of it: a queue that was trimmed, deleted and rebuilt, or
 cut by recovery is seen by what it has.
 
 Invariants
 - A queue's arrays cover its offsets [begin, end); each lies in one of them, those too that cannot be read:
   these are of priority 4, so that a receive meets them and counts them.
 - An offset below `begin` is asked for only where the tree has all of [that offset, begin); else the arrays
-  are made again, from that offset on.
+  are rebuilt, from that offset on.
 """
 
 from __future__ import annotations

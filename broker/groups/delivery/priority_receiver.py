@@ -9,7 +9,7 @@ other priorities are counted that are delivered from this queue to this group si
 was; the priority whose count has reached n is next, the one that waits longest first. So the first message
 of a priority is delivered after at most n + 8 messages of others (8: the other priorities that may be due
 as well). Messages that the group may not have yet, because as many are in flight as it may have, wait
-without being passed over. n = 0: no bound, higher ones always go first. The counts begin at 0 when the
+without being skipped. n = 0: no bound, higher ones always go first. The counts begin at 0 when the
 broker starts.
 
 Orderly groups are not served here: they get every queue in the order of sending.
@@ -105,17 +105,17 @@ class PriorityReceiver(QueueReceiver):
             return _NONE
         bound = self._context.settings.priority_starvation_max
         if bound:
-            longest = max(can, key=lambda p: (order.passed_over[p], p))
-            if order.passed_over[longest] >= bound:
+            longest = max(can, key=lambda p: (order.was_skipped[p], p))
+            if order.was_skipped[longest] >= bound:
                 return longest
         return can[-1]
 
     def _delivered(self, priority: int) -> None:
-        """A message of that priority was: the others that wait were passed over."""
+        """A message of that priority was: the others that wait were skipped."""
         order = self._order
         for other in range(PRIORITY_COUNT):
             waits = other != priority and (self._new[other] != _NONE or order.came_back[other])
-            order.passed_over[other] = order.passed_over[other] + 1 if waits else 0
+            order.was_skipped[other] = order.was_skipped[other] + 1 if waits else 0
 
     # --- one message ----------------------------------------------------------------------------------
     def _take_one(self, priority: int) -> None:
@@ -248,7 +248,7 @@ def waiting_count(places: PriorityOrder, state: QueueState) -> int:
     )
 
 
-def passed_over(context: Context, state: QueueState, offset: int) -> bool:
+def was_skipped(context: Context, state: QueueState, offset: int) -> bool:
     """Whether a message below next_offset that is neither open nor held waits for its priority's turn."""
     order = state.order
     if order is None or offset < order.waiting_from:

@@ -5,7 +5,7 @@ cursor has passed since is taken off, what has come since is added, so that a mi
 once, and over several rounds: a round looks at a bounded number of messages.
 
 Invariant: a `Counted` is exact for the offsets that it is of; whatever may have changed among them otherwise
-(a cursor that went back, a queue that was cut or trimmed beyond `begin`) begins it anew.
+(a cursor that went back, a queue that was cut or trimmed beyond `begin`) begins it again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def waiting_steps(
     context: Context, states: Iterable[QueueState], entries_max: int, messages_max: int = MESSAGES_MAX
 ) -> Steps[dict[tuple[str, str], list[int]]]:
     """(group, topic) -> messages of priority 0 … 9 that the group was never handed, for at most that many of
-    them. What is not counted to its end yet is left out; the next rounds go on with it."""
+    them. What is not counted to its end yet is left out; the next rounds continue with it."""
     found: dict[tuple[str, str], list[int]] = {}
     unknown: set[tuple[str, str]] = set()
     left = messages_max

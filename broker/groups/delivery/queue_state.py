@@ -15,7 +15,7 @@ Invariants
 - `ready` has every loose offset of `open` whose lease has ended (and perhaps offsets that are settled since);
   those that are packed become loose by make_ready().
 - What was acknowledged out of order is not stored: it is what `open` and `held` leave between committed and
-  next_offset. So it takes no room, and the ranges of it follow from what is owed (consumed()).
+  next_offset. So it takes no space, and the ranges of it follow from what is pending (consumed()).
 - Lease numbers rise: none is used twice.
 
 In a queue that is received by priority, `order` says what waits (by_priority.py): of the offsets between
@@ -212,7 +212,7 @@ class QueueState:
         return list(self.each_outstanding())
 
     def each_outstanding(self) -> Iterator[int]:
-        """owed(), without a list of them; nothing may change meanwhile."""
+        """outstanding_offsets(), without a list of them; nothing may change meanwhile."""
         return merge(self.open, self.held) if self.held else iter(self.open)
 
     def outstanding_before(self, offset: int) -> list[int]:
@@ -250,7 +250,7 @@ class QueueState:
             self.open.pack(kept)
 
     def _advance_to(self, offset: int) -> None:
-        """next_offset moves to `offset`; committed follows where nothing is owed."""
+        """next_offset moves to `offset`; committed follows where nothing is pending."""
         if self.committed == self.next_offset and self.order is None:
             self.committed = offset
         self.next_offset = offset

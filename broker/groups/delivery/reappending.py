@@ -1,4 +1,4 @@
-"""Retention never takes a record that is still owed: it is appended again before its segment goes.
+"""Retention never takes a record that is still pending: it is appended again before its segment goes.
 
 The copy lies in a topic of our own that nobody reads; the message stays where it is in its queue, under its
 lease, and its receipt handle stays valid.
@@ -27,8 +27,8 @@ _BATCH: Final = 64
 def reappend_live_records_before(
     context: Context, pairs: GroupTopicTable, physical_offset: int, now_ms: int
 ) -> int:
-    """Appends again every owed record below physical_offset; returns how many. Raises as appends do; what was
-    carried by then stays carried."""
+    """Appends again every pending record below physical_offset; returns how many. Raises as appends do;
+    what was carried by then stays carried."""
     count = 0
     for state in list(pairs.states()):
         below = [offset for offset, _ in _outstanding_records(context, state, physical_offset)]
@@ -38,7 +38,7 @@ def reappend_live_records_before(
 
 
 def live_records_before(context: Context, pairs: GroupTopicTable, physical_offset: int) -> Iterator[int]:
-    """Where the owed records below physical_offset lie."""
+    """Where the pending records below physical_offset lie."""
     for state in list(pairs.states()):
         yield from (at for _, at in _outstanding_records(context, state, physical_offset))
     yield from unread_before(context, pairs, physical_offset)
@@ -65,7 +65,7 @@ def _lowest_of(context: Context, state: QueueState) -> int | None:
 
 def _outstanding_records(context: Context, state: QueueState, physical_offset: int) -> list[tuple[int, int]]:
     """(offset, physical offset) of those whose record lies below. Records lie in the order of their offsets,
-    but for those that were moved: so not all that is owed is looked at."""
+    but for those that were moved: so not all that is pending is looked at."""
     queue = context.store.consume_queues.get(state.topic, state.queue_id)
     end = queue.lower_bound(physical_offset) if queue is not None else 0
     found = []

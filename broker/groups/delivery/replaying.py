@@ -19,8 +19,8 @@ _SETTLED = (EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.RETRIED)
 
 
 def apply(pairs: GroupTopicTable, event: Event) -> None:
-    """One event of this room's kinds."""
-    assert event.kind < EventKind.TIMER_ENDED, "those are of other rooms"
+    """One event of this package's kinds."""
+    assert event.kind < EventKind.TIMER_ENDED, "those are of other packages"
     if event.kind is EventKind.FORGOTTEN:
         pairs.forget(event.group, event.topic or None)
         return
@@ -159,9 +159,7 @@ def _know_leases(context: Context, pairs: GroupTopicTable, state: QueueState) ->
         kind, topic = kind_of(state.group, state.topic)
         if kind is SourceKind.CLASSIC_RETRY:
             topic = state.keys.get(offset, "")
-        if (
-            lease.ended or not topic
-        ):  # of no topic: nothing of it can be read, whoever asks next passes over it
+        if lease.ended or not topic:  # of no topic: nothing of it can be read, whoever asks next skips it
             state.end_lease(lease)
         else:
             context.note_lease(pairs.pair(state.group, topic), state, lease)

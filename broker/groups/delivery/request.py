@@ -30,7 +30,7 @@ class ReceiveRequest:
     renewed: bool = False
     attempt_id: str = ""
     others: tuple[Filter, ...] = ()
-    """What others of the group wait for that have another filter: what they take is not passed over."""
+    """What others of the group wait for that have another filter: what they take is not skipped."""
     left: list[Filter] = field(default_factory=list)
     """The engine's: of `others`, those for whom something was left."""
 
@@ -63,7 +63,7 @@ class QueueProgress:
     next_offset: int
     in_flight_count: int
     held_count: int = 0
-    """Below next_offset, not handed out: of an orderly group, behind a message in flight of their message
-    group; of a queue that is received by priority, passed over by higher ones."""
+    """Below next_offset, not handed out: of an orderly group, after a message in flight of their message
+    group; of a queue that is received by priority, skipped by higher ones."""
     visible_count: int = 0
-    """Of in_flight_count: given back, or their time is over; they wait to be handed out again."""
+    """Of in_flight_count: returned, or their time is over; they wait to be handed out again."""

@@ -1,5 +1,5 @@
-"""Retries that wait unread in a retry topic are owed too: before their segment goes, each is appended again
-at the end of its topic, and its place counts as read.
+"""Retries that wait unread in a retry topic are pending too: before their segment goes, each is appended
+again at the end of its topic, and its place counts as read.
 
 Invariant: what is copied and what counts as read move in one step; a crash between their writes means that a
 message comes twice, never that one is lost.
@@ -83,7 +83,7 @@ def _unread(
 
 
 def _stored(context: Context, queue: ConsumeQueue) -> int:
-    """Where the group goes on that has not read the topic since the start; the end where there is none."""
+    """Where the group continues that has not read the topic since the start; the end where there is none."""
     groups = _groups(context, queue.topic)
     known = [context.store.offsets.get(group, queue.topic, queue.queue_id) for group in groups]
     return max((offset or 0 for offset in known), default=queue.max_offset)

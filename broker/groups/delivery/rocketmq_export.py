@@ -1,11 +1,11 @@
-"""A clean stop leaves the store so that RocketMQ goes on where we stopped.
+"""A clean stop leaves the store so that RocketMQ continues where we stopped.
 
 Groups without order: every message in flight becomes a retry message, visible when its time is over; the
 group's offset stands behind it. Receipt handles are void from then on. Orderly groups: the group's offset is
-the first message that is not consumed, and consumerOrderInfo.json says what is in flight behind it; RocketMQ
+the first message that is not consumed, and consumerOrderInfo.json says what is in flight after it; RocketMQ
 then keeps the queue closed until that is over. Queues that are received by priority: the group's offset is
 the first message that waits or is in flight, and nothing is copied; RocketMQ delivers again what was consumed
-behind it, we go on where we stopped.
+after it, we continue where we stopped.
 
 Invariant: a copy is in the log before its original counts as consumed.
 """
@@ -32,7 +32,7 @@ _BATCH: Final = 64
 
 
 def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSystem, now_ms: int) -> None:
-    """Raises as appends do; what was handed back by then stays handed back."""
+    """Raises as appends do; what was exported by then stays exported."""
     orderly: dict[tuple[str, str, int], OrderInfo] = {}
     for state in list(pairs.states()):
         if context.is_orderly(state.group) and state.kind is SourceKind.TOPIC:

@@ -2,7 +2,7 @@
 
 | RocketMQ has                      | becomes                                                            |
 |-----------------------------------|--------------------------------------------------------------------|
-| consumerOffset.json               | where each group goes on; our own events of before are void        |
+| consumerOffset.json               | where each group continues; our own events of before are void        |
 | consumerOrderInfo.json            | in flight of orderly groups, until the time that it says           |
 | pending check points (revive log) | what nobody acknowledged comes back once, as a retry message       |
 | retry topics                      | read with the topic, from the offset or else from the beginning     |
@@ -67,7 +67,7 @@ def _take_order_info(
         or outstanding[0] != max(stored, queue.min_offset)
         or outstanding[-1] >= queue.max_offset
     ):
-        return  # it tells of an earlier time: the group's offset alone counts
+        return  # it says of an earlier time: the group's offset alone counts
     state = pairs.add(group, topic, queue_id, outstanding[0])
     context.add(Event(EventKind.STARTED, now_ms, group, topic, queue_id, outstanding[0]))
     for offset in outstanding:

@@ -1,7 +1,7 @@
 """A set of queue offsets as sorted ranges: what lies side by side costs 16 bytes, however much it is.
 
     starts  i64 ...   first offset of each range
-    ends    i64 ...   offset behind each range
+    ends    i64 ...   offset after each range
 
 Invariant: starts[0] < ends[0] < starts[1] < ends[1] < ...: ranges have members and never touch.
 """
@@ -15,7 +15,7 @@ from itertools import chain
 
 
 class SequenceSet:
-    """Membership costs a binary search; a change in the middle also moves the ranges behind it."""
+    """Membership costs a binary search; a change in the middle also moves the ranges after it."""
 
     __slots__ = ("_count", "_ends", "_starts")
 

@@ -101,7 +101,7 @@ class Operand:
 
 
 class _Compiler(Transformer[Token, Operand]):
-    """Makes an Operand of each rule, while the parser goes on. Arguments: the rule's parts in order."""
+    """Makes an Operand of each rule, while the parser continues. Arguments: the rule's parts in order."""
 
     def property(self, parts: list[Token]) -> Operand:
         return Operand(_position(parts[0]), name=str(parts[0]))
@@ -273,7 +273,7 @@ def _position(token: Token) -> int:
 
 
 def _expected(rest: str, error: UnexpectedInput) -> str:
-    """What stands where the parser could not go on, and what could stand there."""
+    """What stands where the parser could not continue, and what could stand there."""
     if rest.startswith("'"):
         return "expected a ' at the end of the text"
     parser: Any = error.interactive_parser

@@ -44,7 +44,7 @@ def delivered_copy(
 ) -> tuple[int, bytes] | None:
     """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
 
-    told: the copy says when the message was stored to wait and when it was delivered, where there is room.
+    told: the copy says when the message was stored to wait and when it was delivered, where there is space.
     """
     data = bytes(record)
     fields = read_fields(data, 0, len(data))
@@ -60,7 +60,7 @@ def delivered_copy(
         block = terminated(block)  # old clients left the last 0x02 out
     if told and block == terminated(block):
         block = _with_times(block, header[_STORE_MS], now_ms)
-    # A record that was stored without the CRC property may have no room for it: its copy goes without.
+    # A record that was stored without the CRC property may have no space for it: its copy goes without.
     append_property_crc = target.append_property_crc and len(block) <= PROPERTIES_ROOM_MAX
     queue = int(queue_id) % target.queue_count
     return queue, encode_record(
@@ -81,7 +81,7 @@ def delivered_copy(
 
 
 def _with_times(block: bytes, stored_ms: int, now_ms: int) -> bytes:
-    """They inform, and no more: a block without room stays as it is."""
+    """They inform, and no more: a block without space stays as it is."""
     changes = {DEQUEUE_MS: str(now_ms)}
     if value_of(block, ENQUEUE_MS) is None:
         changes = {ENQUEUE_MS: str(stored_ms)} | changes

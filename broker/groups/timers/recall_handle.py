@@ -50,7 +50,7 @@ def decode_recall_handle(handle: str) -> RecallHandle:
         raw = b64decode(handle + "=" * (-len(handle) % 4), altchars=b"-_", validate=True)
         parts = raw.decode("utf-8").split(" ")
     except (Base64Error, ValueError) as error:
-        raise _illegal("is no URL-safe base64 of a text") from error
+        raise _illegal("is not a URL-safe base64 of a text") from error
     if len(parts) != _PART_COUNT or parts[0] != VERSION or not all(parts):
         raise _illegal(f"is not of the form {VERSION} TOPIC BROKER MILLISECONDS ID")
     _, topic, broker, deliver_ms, message_id = parts

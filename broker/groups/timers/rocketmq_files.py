@@ -1,6 +1,6 @@
 """RocketMQ's own files about delayed messages: their bytes, and no more. All numbers are big-endian.
 
-`config/timercheck`, 4,096 bytes (zeros behind the fields):
+`config/timercheck`, 4,096 bytes (zeros after the fields):
 
 | off | width | field                                                                          |
 |-----|-------|--------------------------------------------------------------------------------|

@@ -4,8 +4,8 @@ Taking over: what RocketMQ would still deliver is what waits. In the wheel's que
 next offset that it would put into its log, and before that every record with a unit in a slot that it has not
 read. In a schedule queue it is everything from the level's offset on.
 
-Handing back: log and wheel are written anew with the waiting records alone. RocketMQ goes on in the wheel's
-queue behind the record of the log's last unit; so where the queue's last record waits no more it has a unit
+Handing back: log and wheel are rewritten with the waiting records alone. RocketMQ continues in the wheel's
+queue after the record of the log's last unit; so where the queue's last record waits no more it has a unit
 too, in a slot that is past and is never read.
 
 Invariants

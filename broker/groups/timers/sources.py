@@ -95,7 +95,7 @@ class Sources:
         return physical, sizes
 
     def record(self, source: int, offset: int) -> WaitingRecord | None:
-        """The whole record, checked against its CRC; None also where it is no waiting message."""
+        """The whole record, checked against its CRC; None also where it is not a waiting message."""
         unit = self.unit(source, offset)
         try:
             record = self._store.record_at(unit[0], check=False) if unit is not None else None
@@ -106,7 +106,7 @@ class Sources:
         return read_record(record, None if source == WHEEL_SOURCE else unit[2])
 
     def waiting_at(self, source: int, physical_offset: int, tags_code: int) -> Waiting | None:
-        """What the record there says; None also where it is no waiting message."""
+        """What the record there says; None also where it is not a waiting message."""
         try:
             record = self._store.record_at(physical_offset, check=False)
         except TroveError:

@@ -249,7 +249,7 @@ class Timers:
         del self.enqueued[topic], self.dequeued[topic]
         return count
 
-    # --- what is owed of old records ------------------------------------------------------------------
+    # --- what is pending of old records ------------------------------------------------------------------
     def lowest_live_record(self) -> int | None:
         """The lowest physical offset of a record that waits."""
         lowest: dict[int, int] = {}
@@ -313,7 +313,7 @@ class Timers:
             self._ended.add(source, event.offset, event.offset + event.count)
 
     def snapshot(self) -> TimersState:
-        """What restore() goes on from; with the events that were added before."""
+        """What restore() continues from; with the events that were added before."""
         return self._table.snapshot()
 
     def restore(self, state: TimersState) -> None:
@@ -332,7 +332,7 @@ class Timers:
         self._ended = EndedOffsets()
 
     def import_from_rocketmq(self, files: FileSystem, now_ms: int) -> None:
-        """Goes on where RocketMQ stopped, by its files. Instead of restore(). StorageError; TroveError
+        """Continues where RocketMQ stopped, by its files. Instead of restore(). StorageError; TroveError
         STORE_FAILED."""
         outstanding = rocketmq_transfer.import_from_rocketmq(self._store, files)
         for source, position in outstanding.positions.items():
@@ -345,7 +345,7 @@ class Timers:
         self.catch_up()
 
     def export_to_rocketmq(self, files: FileSystem, now_ms: int) -> None:
-        """Writes RocketMQ's files, so that it goes on where we stop. Blocks. StorageError; TroveError
+        """Writes RocketMQ's files, so that it continues where we stop. Blocks. StorageError; TroveError
         DISK_FULL, STORE_FAILED."""
         self.catch_up()
         table = self._table

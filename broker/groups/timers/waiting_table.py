@@ -26,7 +26,7 @@ _Row = tuple[int, int, int, int, int, int]
 
 
 class TimersState(msgspec.Struct, array_like=True):
-    """What a snapshot keeps: rows are ROW_DTYPE, topics the names behind their numbers, recalled (slot,
+    """What a snapshot keeps: rows are ROW_DTYPE, topics the names after their numbers, recalled (slot,
     topic, unique key)."""
 
     positions: dict[int, int] = {}
@@ -60,7 +60,7 @@ class WaitingTable:
 
     # --- reading --------------------------------------------------------------------------------------
     def catch_up(self) -> None:
-        """Reads every visible record that is new; those that the disk does not give are passed over."""
+        """Reads every visible record that is new; those that the disk does not give are skipped."""
         for source in self.sources.numbers():
             queue = self.sources.queue(source)
             assert queue is not None

@@ -57,7 +57,7 @@ TIME_MAX: Final = (1 << 53) - 1
 """A later time in a record is not believed."""
 _MARKER_BODY: Final = b"0"
 PROPERTIES_ROOM_MAX: Final = PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE
-"""Bytes of a property block that leave room for the CRC property."""
+"""Bytes of a property block that leave space for the CRC property."""
 NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | SYS_FLAG_TRANSACTION_MASK
 
 
@@ -173,7 +173,8 @@ def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRe
 
 
 def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting | None:
-    """What a record says of its delivery, unchecked. None where it is no waiting message and no marker."""
+    """What a record says of its delivery, unchecked. None where it is neither a waiting message nor a
+    marker."""
     fields = read_fields(record, 0, len(record))
     if fields is None:
         return None

@@ -79,7 +79,7 @@ def _given_up_by_reading(store: MessageStore, halves: Sequence[HalfMessage]) -> 
 def _written_since(
     store: MessageStore, topic: str, queue_id: int, halves: Iterable[HalfMessage]
 ) -> Iterator[Message]:
-    """The queue's messages that lie behind the oldest of the halves; all of them where one was moved."""
+    """The queue's messages that lie after the oldest of the halves; all of them where one was moved."""
     queue = store.consume_queues.get(topic, queue_id)
     begin = min((0 if half.is_copy else half.physical_offset for half in halves), default=None)
     if queue is None or begin is None:

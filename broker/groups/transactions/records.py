@@ -110,7 +110,7 @@ def half_record(record: NewRecord, immunity_ms: int) -> NewRecord:
 
 
 def read_half(message: Message, offset: int, op_offset: int) -> HalfMessage | None:
-    """What is to be remembered of a record of the half topic; None where it is no half message."""
+    """What is to be remembered of a record of the half topic; None where it is not a half message."""
     properties = message.properties
     topic = properties.get(PROPERTY_REAL_TOPIC)
     transaction_id = properties.get(PROPERTY_UNIQ_KEY) or properties.get(PROPERTY_TRANSACTION_ID)
@@ -193,7 +193,7 @@ def _op_record(body: bytes, now_ms: int, more: Mapping[str, str] = MappingProxyT
 
 
 def read_op(message: Message) -> list[int]:
-    """The half queue offsets that an op record names; what is no number is passed over."""
+    """The half queue offsets that an op record names; what is not a number is skipped."""
     if message.tags != _OP_TAG:
         return []
     texts = message.body.decode("ascii", "replace").split(",")

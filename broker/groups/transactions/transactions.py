@@ -399,7 +399,7 @@ class Transactions:
         self.settle()
 
     def export_to_rocketmq(self, now_ms: int) -> None:
-        """Before a clean stop: the positions from which RocketMQ goes on. They may be lower than what has
+        """Before a clean stop: the positions from which RocketMQ continues. They may be lower than what has
         ended; the op records from there on say what has."""
         if self._unnamed:
             self._name([], now_ms)
@@ -419,7 +419,7 @@ class Transactions:
 
     def _save_position(self, topic: str, position: int) -> None:
         if position > self._stored_position(topic):
-            with suppress(TroveError):  # no room for another group: the next start reads more, that is all
+            with suppress(TroveError):  # no space for another group: the next start reads more, that is all
                 self._store.offsets.commit(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID, position)
 
     def _stored_position(self, topic: str) -> int:

@@ -10,7 +10,7 @@ store without trees, or with trees that cannot be read, is scanned as a whole.
 Invariants
 - A page answers a contiguous part of the log, from its cursor on to the next cursor; what is in that part and
   answers the search is in the page.
-- The trees are read in one snapshot, which is given back before the page is returned.
+- The trees are read in one snapshot, which is returned before the page is returned.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class _PageSearch:
         self._pass(begin, end)
 
     def _scanned(self, ranks: list[int], begin: int, end: int, record_count: int) -> bool:
-        """Whether the page goes on behind a part of the log with these candidates. The scan of it is charged
+        """Whether the page continues after a part of the log with these candidates. The scan of it is charged
         after them: it may cost more than a page's share, and yet the page has to get on."""
         self.scanned_bytes += end - begin
         goes_on = self._look_at(ranks)

@@ -2,7 +2,7 @@
 
 Store times rise along the log; in a store that another broker wrote they may step back, by no more than
 CLOCK_STEP_MAX_MS. So a record that is earlier than `begin` by more than that has none of the range before it,
-and one that is later than `end` by more than that none behind it. Which records there are is known from
+and one that is later than `end` by more than that none after it. Which records there are is known from
 `location`; one whose time cannot be trusted narrows nothing.
 """
 
@@ -23,7 +23,7 @@ _FINE: int = 1 << 16
 def within_time(
     store: MessageStore, query: SearchQuery, reader: TreeReader, low: int, high: int
 ) -> tuple[int, int]:
-    """[low, high) without what lies before or behind the query's times; both are indexed."""
+    """[low, high) without what lies before or after the query's times; both are indexed."""
     if query.begin > 0:
         low = max(low, min(high, store.lowest_offset_at(query.begin)))
         below, above = low, high

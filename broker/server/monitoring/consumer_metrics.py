@@ -168,7 +168,7 @@ class ConsumerMetrics:
                 "Times that the broker itself stood still for more than two seconds.",
                 delivery.lease_time.pause_count,
             ),
-            ("trovemq_damaged_messages", "Messages passed over as unreadable.", delivery.damaged_count),
+            ("trovemq_damaged_messages", "Messages skipped as unreadable.", delivery.damaged_count),
             (
                 "trovemq_records_not_copied",
                 "Records set aside because they could not be copied.",

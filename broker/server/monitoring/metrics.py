@@ -146,13 +146,13 @@ class BrokerCollector(Collector):
 
         yield from self._families.gauges(
             "rocketmq_consumer_lag_messages",
-            "Messages behind the group's offset, with those that wait for a retry.",
+            "Messages after the group's offset, with those that wait for a retry.",
             GROUP_LABELS,
             messages(),
         )
         yield from self._families.gauges(
             "rocketmq_consumer_lag_latency",
-            "Age of the oldest message behind the group's offset, in milliseconds.",
+            "Age of the oldest message after the group's offset, in milliseconds.",
             GROUP_LABELS,
             (
                 (group_values(*key), 0 if lag.oldest is None else max(0, now_ms - lag.oldest))
@@ -306,12 +306,12 @@ class BrokerCollector(Collector):
             ),
             (
                 "trovemq_retention_carried_messages",
-                "Messages that were owed and appended again before their segment went.",
+                "Messages that were pending and appended again before their segment went.",
                 retention.carried_messages,
             ),
             (
                 "trovemq_retention_dropped_messages",
-                "Messages that were owed and went with their segment.",
+                "Messages that were pending and went with their segment.",
                 retention.dropped_messages,
             ),
             (
@@ -350,7 +350,7 @@ _TREES: Final = {
     "unique_ids_waiting": "Unique keys in memory, not yet in the tree.",
     "tree_bytes": "Of the trees on disk.",
     "tree_records": "Records that the trees took since the start.",
-    "trees_quarantined": "1 where they could not be trusted at the start and are made again.",
+    "trees_quarantined": "1 where they could not be trusted at the start and are rebuilt.",
 }
 
 

@@ -83,7 +83,7 @@ class BrokerStatistics:
 
     @property
     def disk_full(self) -> bool:
-        """Whether new messages are refused, by the disk's watermark or for want of room."""
+        """Whether new messages are refused, by the disk's watermark or for want of space."""
         return self.retention.disk_full or self.store.reserve.is_full()
 
     @property

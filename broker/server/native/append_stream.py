@@ -2,7 +2,7 @@
 
 In async mode the reply is written at once. In sync mode it becomes ready with the sync that covers it, and
 the next frames are appended meanwhile. While too much waits for the disk no further frame is read; only a
-frame that found no room for a while is refused.
+frame that found no space for a while is refused.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def read_append_frame(data: bytes) -> AppendFrame:
     try:
         _read_fields(frame, data)
     except (IndexError, ValueError) as error:
-        frame.fault = f"the frame is no AppendFrame: {error}"
+        frame.fault = f"the frame is not an AppendFrame: {error}"
     return frame
 
 

@@ -250,7 +250,7 @@ class Admin:
     async def query_message(
         self, request: admin_pb2.ListMessageRequest, _context: Context
     ) -> admin_pb2.ListMessageResponse:
-        """By id or key, newest first. `scroll_id` goes on where an answer by key had more."""
+        """By id or key, newest first. `scroll_id` continues where an answer by key had more."""
         topic = topic_to_read(request.topic)
         kind = request.WhichOneof("search_key")
         count_max = request.max_message_nums or self._parts.store.settings.query_messages_max

@@ -5,7 +5,7 @@
 | verify a message              | its listener's result, as a status          | yes      |
 | print the threads' stacks     | a text                                      | yes      |
 | recover an open transaction   | it calls EndTransaction                     | no       |
-| reconnect                     | it builds its connections anew              | no       |
+| reconnect                     | it builds its connections again              | no       |
 
 A waiting command has a nonce that nobody can guess; the answer with that nonce, from that client, ends the
 wait. Some clients (Python) never answer: the wait then ends with CONSUME_MSG_TIMEOUT and is forgotten.
@@ -108,7 +108,7 @@ class ClientCommands:
         return None
 
     def reconnect(self, client_id: str) -> None:
-        """Has the client build its connections anew. TroveError CONSUMER_NOT_ONLINE, LIMIT_EXCEEDED."""
+        """Has the client build its connections again. TroveError CONSUMER_NOT_ONLINE, LIMIT_EXCEEDED."""
         client = self._registry.get(client_id)
         if client is None or client.stream is None:
             raise _not_online(client_id, "")
@@ -118,7 +118,7 @@ class ClientCommands:
         )
 
     def answered(self, client_id: str, command: TelemetryCommand) -> None:
-        """A client's answer came; one that nobody waits for is passed over."""
+        """A client's answer came; one that nobody waits for is skipped."""
         if command.HasField("verify_message_result"):
             nonce, text = command.verify_message_result.nonce, ""
         else:

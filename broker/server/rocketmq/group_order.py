@@ -58,7 +58,7 @@ class GroupOrder:
         return group
 
     def _warn(self, group: str, topic: str) -> None:
-        """Once each, as long as there is room to remember it."""
+        """Once each, as long as there is space to remember it."""
         if (group, topic) in self._warned or len(self._warned) >= WARNED_MAX:
             return
         self._warned.add((group, topic))

@@ -1,4 +1,5 @@
-"""A consumer group's progress as RocketMQ's v2 Admin service shows it: what is owed, the times, a reset."""
+"""A consumer group's progress as RocketMQ's v2 Admin service shows it: what is pending, the times, a
+reset."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class GroupViews:
     async def reset_offset(
         self, request: admin_pb2.ResetGroupOffsetRequest, _context: Context
     ) -> admin_pb2.ResetGroupOffsetResponse:
-        """The group goes on at the first message stored at or after the time, in every queue of the topic."""
+        """The group continues at the first message stored at or after the time, in every queue of the
+        topic."""
         if not request.HasField("reset_timestamp"):
             raise TroveError(errors.REQUEST_ILLEGAL, "reset_timestamp is missing", field="reset_timestamp")
         target = ResetTarget(timestamp=timestamp_ms(request.reset_timestamp))

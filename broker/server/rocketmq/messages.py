@@ -207,7 +207,7 @@ def _kind(properties: dict[str, str], sys_flag: int) -> v2.MessageType:
 
 
 def _number(text: str | None) -> int | None:
-    """A stored number of ms; whatever else stands there is passed over."""
+    """A stored number of ms; whatever else stands there is skipped."""
     return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 

@@ -1,7 +1,7 @@
 """PullMessage, UpdateOffset, GetOffset and QueryOffset: reading a queue by its offsets.
 
 A pull changes nothing: no message is in flight by it, none carries a receipt handle. The stream is: one
-status, the messages, the offset at which to go on. Its elements are serialised here, so the handler's
+status, the messages, the offset at which to continue. Its elements are serialised here, so the handler's
 response_serializer is None.
 """
 
@@ -76,7 +76,7 @@ class Puller:
         self._parts.traffic.fetched(topic, len(elements), sum(map(len, elements)))
 
     async def _pull(self, wanted: PullRequest, filter_: Filter, until: float) -> tuple[list[bytes], int]:
-        """The messages, serialised, and the offset behind all that was looked at."""
+        """The messages, serialised, and the offset after all that was looked at."""
         loop = asyncio.get_running_loop()
         for looks in itertools.count(1):
             result = self._parts.puller.pull(wanted)
@@ -127,7 +127,7 @@ class Puller:
     async def query_offset(
         self, request: service_pb2.QueryOffsetRequest, _context: Context
     ) -> service_pb2.QueryOffsetResponse:
-        """QueryOffset: of the queue's first message, behind its last, or of the first at or after a time."""
+        """QueryOffset: of the queue's first message, after its last, or of the first at or after a time."""
         topic, queue_id = self._topic(request.message_queue), request.message_queue.id
         low, high = queue_range(self._parts.store, topic, queue_id)
         policy = request.query_offset_policy

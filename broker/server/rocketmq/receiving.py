@@ -255,7 +255,7 @@ def _polling_time_illegal(remaining: float, context: Context) -> TroveError:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """`5.1.2-SNAPSHOT` -> (5, 1, 2); what is no version is taken for a new one."""
+    """`5.1.2-SNAPSHOT` -> (5, 1, 2); what is not a version is taken for a new one."""
     numbers = text.partition("-")[0].split(".")
     if len(numbers) < 2 or not all(part.isascii() and part.isdigit() and len(part) < 9 for part in numbers):
         return POLLING_CODE_SINCE

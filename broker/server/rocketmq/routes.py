@@ -5,7 +5,7 @@
 | topic                | as the request has it                                                            |
 | id                   | 0, 1, … in this order: clients map message groups to the place in the list       |
 | permission           | what topic and queue number allow; the counts for reading and writing may differ |
-| broker.name, id      | this broker's name; 0, as clients pass over every other id                       |
+| broker.name, id      | this broker's name; 0, as clients skip every other id                       |
 | broker.endpoints     | those by which the client came, as it has just reached this broker by them;      |
 |                      | without any the address that the broker advertises                               |
 | accept_message_types | by the topic's type; never empty, or no client would send                        |

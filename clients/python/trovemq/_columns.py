@@ -50,7 +50,7 @@ def columns_of(
 
 
 def _check_types(keys: object, tags: object, properties: object, unique_keys: object) -> None:
-    """Raises TroveError, which names the column, for what is no text."""
+    """Raises TroveError, which names the column, for what is not text."""
     if keys is not None and not isinstance(keys, str):
         several = check_sequence("keys", keys, errors.KEY_ILLEGAL)
         if not set(map(type, several)) <= {str, NoneType}:

@@ -31,7 +31,7 @@ def parse_servers(server: str | Sequence[str]) -> list[str]:
     for address in addresses:
         host, separator, port = address.rpartition(":")
         if not (host and separator and port.isdigit() and int(port) < 65536) or "/" in host:
-            raise TroveError(errors.REQUEST_ILLEGAL, f"{address!r} is no HOST:PORT", server=address)
+            raise TroveError(errors.REQUEST_ILLEGAL, f"{address!r} is not HOST:PORT", server=address)
     if not addresses:
         raise TroveError(errors.REQUEST_ILLEGAL, "no server is given")
     return addresses

@@ -3,7 +3,7 @@
 To keep several fetches in flight, the place where the next one begins must be known before the answer to
 the one before it is there. So each asks for a number of messages that should just fit its bytes, by what
 fitted so far; it covers the offsets [start, end). Where an answer falls short of its end, a fetch for the
-rest is put right behind it; where it passes its end (blank offsets are skipped), the next one is trimmed.
+rest is put right after it; where it passes its end (blank offsets are skipped), the next one is trimmed.
 Answers are handed out in the order of this list: no gap, none twice. Nothing here does I/O.
 """
 
@@ -25,7 +25,7 @@ _MESSAGES_MAX = (1 << 31) - 1  # that a request can name
 @dataclass(slots=True)
 class Fetch:
     """One fetch. end None: it takes what it gets, `limit` messages at most (0: as many as fit); what lies
-    behind it is not known before its answer."""
+    after it is not known before its answer."""
 
     fetch_id: int
     start: int
@@ -41,7 +41,7 @@ class Fetch:
 
     @property
     def next_start(self) -> int | None:
-        """Where the fetch behind this one begins; None while that is not known."""
+        """Where the fetch after this one begins; None while that is not known."""
         if self.end is None:
             return None if self.batch is None else self.batch.next_offset
         return self.end

@@ -26,7 +26,9 @@ def check_tag_filter(expression: str) -> None:
     for part in expression.split(_SEPARATOR):
         meant = what_was_meant(part)
         if meant is not None:
-            text = f"the filter {part.strip()[:80]!r} is no tag: {meant} (tags that look like this: tags=[…])"
+            text = (
+                f"the filter {part.strip()[:80]!r} is not a tag: {meant} (tags that look like this: tags=[…])"
+            )
             raise TroveError(errors.FILTER_ILLEGAL, text)
 
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 from trovemq_proto.errors import TroveError
 
 GRACE_SECONDS: Final = 0.1
-"""So long the others may take after the first answer, before the caller goes on without them."""
+"""So long the others may take after the first answer, before the caller continues without them."""
 
 
 async def first_of(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Returns when one is done, or soon after; what is late goes on. Raises the first task's TroveError where
-    all of them failed."""
+    """Returns when one is done, or soon after; what is late continues. Raises the first task's TroveError
+    where all of them failed."""
     late, grace = set(tasks), False
     try:
         while late:

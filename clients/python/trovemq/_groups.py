@@ -62,7 +62,7 @@ class Groups:
             group: 1 to 120 characters of letters, digits, %, |, - and _.
             settings: How it is served; the defaults where None.
             broker: The broker; every one where None.
-            exist_ok: A group of that name is no error; it keeps its settings.
+            exist_ok: A group of that name is not an error; it keeps its settings.
 
         Raises:
             TroveError: GROUP_ILLEGAL, GROUP_EXISTS, REQUEST_ILLEGAL, LIMIT_EXCEEDED, …
@@ -135,7 +135,8 @@ class Groups:
         preview: bool = False,
         broker: str | None = None,
     ) -> list[GroupReset]:
-        """Sets where the group goes on, of every queue of a topic or of one; what is in flight is forgotten.
+        """Sets where the group continues, of every queue of a topic or of one; what is in flight is
+        forgotten.
 
         Args:
             group: The consumer group.

@@ -115,7 +115,7 @@ class Lookups:
             begin: Earliest store time, epoch ms.
             end: Latest store time, epoch ms.
             max: Messages of this page, 1 to 10,000.
-            cursor: Goes on behind an earlier page of the same query.
+            cursor: Continues after an earlier page of the same query.
             broker: Asks this broker only.
 
         Returns:
@@ -185,7 +185,7 @@ class Lookups:
             end: Latest store time, epoch ms.
             newest_first: The order; else the oldest comes first.
             max: Messages of this page, 1 to 10,000.
-            cursor: Goes on behind an earlier page of the same search.
+            cursor: Continues after an earlier page of the same search.
             explain_only: Only say how it would be served (`explain`), and look for nothing.
             broker: Asks this broker only.
 

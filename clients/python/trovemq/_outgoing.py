@@ -1,6 +1,6 @@
 """Batches on their way: what a producer keeps of messages until they are acknowledged.
 
-A batch keeps its inputs, not its encoded records: it is encoded when its stream writes it, and anew when
+A batch keeps its inputs, not its encoded records: it is encoded when its stream writes it, and again when
 it goes to another queue or to a broker whose settings changed.
 """
 
@@ -98,7 +98,7 @@ class Batch:
         broker: The one that it goes to, set before it is submitted.
         sequence_assigner: Gives its messages numbers, where they get any.
         numbered_for: The broker whose numbers they have.
-        refreshed: The routes were asked anew because a broker refused its form.
+        refreshed: The routes were asked again because a broker refused its form.
         released: It was handed over for delivery.
         sizes: int64[n], the encoded records' sizes.
     """

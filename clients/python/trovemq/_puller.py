@@ -78,7 +78,7 @@ class Puller:
                     await self._back_off(error)
 
     def _begins_later(self, error: TroveError) -> bool:
-        """Whether the queue has lost what lay before its first message; the plan goes on there, then."""
+        """Whether the queue has lost what lay before its first message; the plan continues there, then."""
         first = int(error.fields.get("min_offset", 0)) if error.spec is errors.OFFSET_OUT_OF_RANGE else 0
         if self._request.offset is not None or self._plan.position or not first:
             return False
@@ -86,7 +86,7 @@ class Puller:
         return True
 
     async def _back_off(self, error: TroveError) -> None:
-        """Waits before the next stream; raises where going on is no use."""
+        """Waits before the next stream; raises where continuing is no use."""
         loop, options = asyncio.get_running_loop(), self._pool.options
         if not error.retriable or self._pool.closed:
             raise error

@@ -4,7 +4,7 @@ Form: URL-safe base64 without padding of `version byte 1 | CRC-32 of the rest, u
 being `{"query": digest, "brokers": {name: [cursor, last, page_size, done, lacking]}}`; `lacking` is left out
 where it is false. A broker's place is the cursor with which its current call begins and the physical offset
 of the last message that was handed out of that call: the messages of one broker come by falling physical
-offset, so that a page that is asked for again after newer messages came still goes on at the right one.
+offset, so that a page that is asked for again after newer messages came still continues at the right one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def decode_cursor(text: str, digest: int) -> dict[str, Place]:
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError, ValueError) as error:
-        raise TroveError(errors.CURSOR_ILLEGAL, "the cursor is no base64 text") from error
+        raise TroveError(errors.CURSOR_ILLEGAL, "the cursor is not a base64 text") from error
     body = raw[5:]
     if raw[:1] != _VERSION or raw[1:5] != zlib.crc32(body).to_bytes(4, "big"):
         raise TroveError(errors.CURSOR_ILLEGAL, "the cursor is damaged, or of another version")

@@ -76,7 +76,7 @@ def _check_where(where: Where, depth: int) -> None:
             text = f"a {where.kind} of {len(where.value)} characters; 1 to {VALUE_SIZE_MAX} are possible"
             raise TroveError(errors.REQUEST_ILLEGAL, text)
         if any("\ud800" <= character <= "\udfff" for character in where.value + where.name):
-            raise TroveError(errors.REQUEST_ILLEGAL, f"the {where.kind} is no valid Unicode")
+            raise TroveError(errors.REQUEST_ILLEGAL, f"the {where.kind} is not valid Unicode")
         return
     if where.kind not in ("all", "any") or not depth:
         text = f"conditions of kind {where.kind!r}, or more than {DEPTH_MAX} deep"

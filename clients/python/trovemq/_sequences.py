@@ -1,8 +1,8 @@
 """Numbers for a producer's messages, by which a broker tells replays and gaps apart (option deduplicate).
 
-Each broker judges by itself, so each has its own row of numbers, which goes on from what the broker knows. A
-message gets its number when its frame is written for the first time and keeps it at that broker, however
-often it is sent again.
+Each broker judges by itself, so each has its own row of numbers, which continues from what the broker
+knows. A message gets its number when its frame is written for the first time and keeps it at that broker,
+however often it is sent again.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class SlotChooser:
         self._turn = random.randrange(1 << 16)  # noqa: S311  many producers shall not begin at one queue
 
     def next(self) -> Slot:
-        """The next queue in turn; those of brokers that cannot be reached are passed over."""
+        """The next queue in turn; those of brokers that cannot be reached are skipped."""
         slots = self._pool.routes.slots(self.topic) or (UNKNOWN,)
         self._turn += 1
         for i in range(len(slots)):

@@ -18,7 +18,7 @@ from typing import Final
 from trovemq.model import BrokerRoute, ClusterState, ServerInfo
 
 KEPT_SECONDS: Final = 30.0
-"""Long enough for a nameserver to start anew and to hear of its brokers."""
+"""Long enough for a nameserver to start over and to hear of its brokers."""
 
 
 @dataclass(slots=True)

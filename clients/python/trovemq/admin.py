@@ -53,7 +53,7 @@ class Admin:
             options: What the topic does beside the usual, by name: `deduplicate` (a time such as "1h"),
                 `order` ("priority"), `retention` ("until_acknowledged"), `retention_age_max` (a time),
                 `indexed_properties` (names with commas between); "off" is each one's default.
-            exist_ok: A topic of that name is no error; it stays as it is, whatever else is asked for.
+            exist_ok: A topic of that name is not an error; it stays as it is, whatever else is asked for.
 
         Returns:
             The topic as each broker describes it.
@@ -154,7 +154,7 @@ class Admin:
         return entry is not None and entry.queue_count == topic.queue_count
 
     async def _seen(self, condition: Callable[[], bool]) -> None:
-        """The change is made; that the routes tell it late is no error."""
+        """The change is made; that the routes tell it late is not an error."""
         await self._pool.routes.wait_until(condition, ROUTE_WAIT_SECONDS)
 
     # --- group offsets --------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class QueryAnswer:
         messages: Newest first.
         complete: Nothing more matches, on any broker, and none that would have is known to have been removed
             before its time.
-        cursor: Where to go on; None where nothing more is to be had.
+        cursor: Where to continue; None where nothing more is to be had.
         index_last_update_timestamp: Store time of the newest record that every broker's index has, epoch ms.
         index_last_update_physical_offset: Its physical offset; of the broker that is furthest behind.
         unreachable: Brokers that have the topic and did not answer; `complete` is then False.

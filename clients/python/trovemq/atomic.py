@@ -82,7 +82,7 @@ class AtomicTransaction:
         print(tx.receipt.messages[0].queue_offset)
 
     The end of the block commits; an exception within it, a cancellation too, rolls back: nothing was stored,
-    and the messages of `ack` are given back. After any crash of the broker all of it is there, or nothing.
+    and the messages of `ack` are returned. After any crash of the broker all of it is there, or nothing.
     (`Producer.transaction` is something else: RocketMQ's half messages.)
 
     Attributes:
@@ -204,7 +204,7 @@ class AtomicTransaction:
         return range(first, len(self._messages))
 
     def ack(self, message: ReceivedMessage) -> None:
-        """Consumes a received message with the commit. Where there is none, the message is given back.
+        """Consumes a received message with the commit. Where there is none, the message is returned.
 
         Raises:
             TroveError: REQUEST_ILLEGAL for a message that is settled already, that no group owes (a
@@ -246,14 +246,14 @@ class AtomicTransaction:
         return self.receipt
 
     def rollback(self) -> None:
-        """Drops everything; messages of `ack` are given back."""
+        """Drops everything; messages of `ack` are returned."""
         self._check_open()
         self._ended = True
         self._give_back()
 
     def _give_back(self) -> None:
         for message in self._acknowledged:
-            message.settlement.give_back(message, None, tried=True)
+            message.settlement.return_message(message, None, tried=True)
 
     async def _commit(self) -> CommitReceipt:
         if not self._messages and not self._acknowledged:

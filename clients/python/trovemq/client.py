@@ -46,7 +46,7 @@ def connect(
 
     Args:
         server: HOST:PORT of a nameserver or a broker; several nameservers with commas or as a sequence.
-        wait_ms: How long to go on trying while no server answers; each is tried once at least.
+        wait_ms: How long to continue trying while no server answers; each is tried once at least.
         options: Sizes, times and retries.
 
     Returns:
@@ -187,7 +187,7 @@ class Client(Lookups):
             recall_handle: From the receipt of its send.
 
         Returns:
-            The message's unique key. A message that was recalled before is no error.
+            The message's unique key. A message that was recalled before is not an error.
 
         Raises:
             TroveError: RECALL_HANDLE_ILLEGAL where the handle is unreadable or the message was delivered;
@@ -242,9 +242,9 @@ class Client(Lookups):
                 (`SendReceipt.sequence_gap`, the metric trovemq_producer_missing, its log). Delayed messages
                 and those of `Producer.transaction` get no number: they are known by their unique keys. A
                 commit of `Client.transaction` is known by the transaction's id; its messages must have none.
-            producer_id: The same, under an id that outlives the process: the numbers go on where each broker
-                says that they stand. One running producer an id: a second one's messages are refused with
-                PRODUCER_SEQUENCE_CONFLICT.
+            producer_id: The same, under an id that outlives the process: the numbers continue
+                where each broker says that they stand. One running producer an id: a second one's messages
+                are refused with PRODUCER_SEQUENCE_CONFLICT.
 
         Raises:
             TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL.
@@ -289,7 +289,7 @@ class Client(Lookups):
                     async with message.process():
                         ...
 
-        A message comes again, with a higher `attempt`, when it is given back, when its consumer is gone, or
+        A message comes again, with a higher `attempt`, when it is returned, when its consumer is gone, or
         when `invisible_ms` is over; after the group's attempts are used up it goes to the topic `%DLQ%GROUP`.
         Of an orderly group, one message of a message group at a time is handed out here, and the next one
         after that is settled. A group that is made at its first use is orderly where one of its topics is of
@@ -310,7 +310,7 @@ class Client(Lookups):
             broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
                 in this process alone, and nothing comes again (`ack` and `nack` do nothing). The group is
                 a name only.
-            start: Where a broadcast begins: `end` or `begin`. Groups go on where they stand.
+            start: Where a broadcast begins: `end` or `begin`. Groups continue where they stand.
 
         Returns:
             A Subscription, to be entered.
@@ -361,7 +361,7 @@ class Client(Lookups):
             concurrency: Handlers that run at a time, 1 to 10,000.
 
         Raises:
-            TroveError: What makes going on useless: TOPIC_NOT_FOUND, GROUP_NOT_FOUND, FILTER_ILLEGAL, …
+            TroveError: What makes continuing useless: TOPIC_NOT_FOUND, GROUP_NOT_FOUND, FILTER_ILLEGAL, …
         """
         subscription = self.subscribe(
             topic,

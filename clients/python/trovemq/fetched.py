@@ -20,7 +20,7 @@ class FetchedBatch:
 
     Attributes:
         data: The records' bytes, as they stand in the broker's log.
-        next_offset: Queue offset to go on from.
+        next_offset: Queue offset to continue from.
         min_offset: The queue's first offset.
         max_offset: One past the queue's last visible message.
         queue_offsets: int64[n] where the records' own QUEUEOFFSET fields are not right; else None.

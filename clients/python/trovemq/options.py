@@ -18,7 +18,7 @@ class ClientOptions:
         delivery_timeout_ms: How long a message may wait for its acknowledgement, retries included.
         send_attempts_max: How often a message is sent at most, the first time included.
         backoff: Delays between attempts and between reconnections.
-        reconnect_timeout_ms: How long a puller goes on without reaching its broker before it gives up; how
+        reconnect_timeout_ms: How long a puller continues without reaching its broker before it gives up; how
             long the acknowledgement or the return of a received message is tried.
         producers_max: Topics for which `Client.send` keeps a producer; the least recently used goes first.
         channel_options: Further gRPC channel arguments, applied last.

@@ -1,7 +1,7 @@
 """Delivery receipts: where an acknowledged message is, and how safe it is there.
 
 A frame of records is acknowledged as a whole; what belongs to single messages follows by arithmetic
-(record i has the first queue offset + i and lies behind the sizes of those before it), so a batch's
+(record i has the first queue offset + i and lies after the sizes of those before it), so a batch's
 receipt computes it only when it is asked.
 """
 

@@ -21,7 +21,7 @@ class Settlement(Protocol):
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         """Consumed; `urgent`: somebody waits for the answer."""
 
-    def give_back(
+    def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
         """To come again after the delay (None: the group's back-off); not `tried`: no attempt is counted."""
@@ -48,7 +48,7 @@ class ReceivedMessage:
             async with message.process():
                 ...
 
-    What is neither acknowledged nor given back comes again when the broker's lease on it ends: for a push
+    What is neither acknowledged nor returned comes again when the broker's lease on it ends: for a push
     subscription when this client is gone, with `invisible_ms` after that time.
 
     Attributes:
@@ -121,7 +121,7 @@ class ReceivedMessage:
         """
         delay_ms = None if delay is None else _milliseconds(delay)
         self._settle()
-        await asyncio.shield(self.settlement.give_back(self, delay_ms, tried=True))
+        await asyncio.shield(self.settlement.return_message(self, delay_ms, tried=True))
 
     async def extend(self, duration: Delay) -> None:
         """Asks for more time: unsettled, the message comes again `duration` seconds from now.
@@ -150,7 +150,7 @@ class ReceivedMessage:
             if not self.settled:
                 self.settled = True
                 delay_ms = None if isinstance(failure, Exception) else 0
-                self.settlement.give_back(self, delay_ms, tried=True)
+                self.settlement.return_message(self, delay_ms, tried=True)
             raise
         if not self.settled:
             self.settled = True
@@ -166,7 +166,7 @@ class ReceivedMessage:
 def _milliseconds(delay: Delay) -> int:
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not seconds >= 0:
-        raise TroveError(errors.INVISIBLE_DURATION_ILLEGAL, f"{delay} is no time from now")
+        raise TroveError(errors.INVISIBLE_DURATION_ILLEGAL, f"{delay} is not a time from now")
     return round(seconds * 1000)
 
 
@@ -176,7 +176,7 @@ class _NoSettlement:
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         return _done()
 
-    def give_back(
+    def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
         return _done()

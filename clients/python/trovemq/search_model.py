@@ -149,7 +149,7 @@ class SearchAnswer:
     Attributes:
         messages: In the order of their store times, newest first unless asked otherwise.
         complete: Nothing more answers, on any broker.
-        cursor: Where to go on; None when complete.
+        cursor: Where to continue; None when complete.
         explain: How it was to be served, said before it ran; of the last calls to each broker.
         entries: Entries of indexes that were touched.
         scanned_bytes: Of the log that were read because no index had them yet.

@@ -30,7 +30,7 @@ class ScrubProgress:
 
     Attributes:
         broker: The broker.
-        findings: What was found since the last one; at most 1,000 in all, while the counts go on.
+        findings: What was found since the last one; at most 1,000 in all, while the counts continue.
         position: Physical offset that the check has reached, between `begin` and `end`.
         begin: Where the log began.
         end: Where it ended when the check began.

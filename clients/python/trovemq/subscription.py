@@ -59,7 +59,7 @@ class SubscribeOptions:
         if self.broadcast and (self.sql is not None or self.invisible_ms is not None):
             raise TroveError(errors.REQUEST_ILLEGAL, "a broadcast has neither sql nor invisible_ms")
         if self.start != "end" and not self.broadcast:
-            text = "a group goes on where it stands; move it by admin.groups.reset"
+            text = "a group continues where it stands; move it by admin.groups.reset"
             raise TroveError(errors.REQUEST_ILLEGAL, text)
 
     @property
@@ -88,7 +88,7 @@ class Subscription:
                     await bill(message.body)
 
     Several tasks may iterate over one subscription. The iteration ends when the subscription is closed, and
-    raises the TroveError that makes going on useless (GROUP_NOT_FOUND, FILTER_ILLEGAL, …); connections that
+    raises the TroveError that makes continuing useless (GROUP_NOT_FOUND, FILTER_ILLEGAL, …); connections that
     break are made again. Leaving the context returns what was received and not handed out.
 
     Attributes:

@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 PORTS = range(10_000, 32_768)  # below those that Linux gives to outgoing connections
 READY_POLL_SECONDS = 0.02
 # Small files make a start cheap; neither the store's age nor the machine's disk removes or refuses anything;
-# every setting may be given anew.
+# every setting may be given again.
 BROKER_TEST_SETTINGS: Mapping[str, object] = {
     "fileReservedTime": 876_000,
     "disk_warning_percent": 100,

@@ -173,7 +173,7 @@ class Transactions:
         if answer in _WIRE:
             return answer
         if answer is not TransactionResolution.UNKNOWN:
-            _log.error("the checker answered %r, which is no TransactionResolution", answer)
+            _log.error("the checker answered %r, which is not a TransactionResolution", answer)
         return TransactionResolution.UNKNOWN
 
 

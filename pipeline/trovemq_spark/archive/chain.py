@@ -13,7 +13,7 @@ A snapshot has "files", "retired", "sources", "batches" and "selection". Both ar
 
 Invariants
 - A commit appears whole or not at all, and its number is never used again: on a local path by a link that
-  fails where the name is there, on an object store by one put behind a look and before one (see create()).
+  fails where the name is there, on an object store by one put after a look and before one (see create()).
 - A number that is missing between a snapshot and the last commit is damage, never a state.
 - Commits are kept back to the snapshot before the last, so that one damaged snapshot loses nothing.
 """
@@ -61,7 +61,7 @@ class State:
     """What the archive takes of the log; the same in every run."""
 
     def apply(self, commit: dict[str, Any]) -> None:
-        """KeyError, TypeError, ValueError where it is no commit, or not the next one."""
+        """KeyError, TypeError, ValueError where it is not a commit, or not the next one."""
         if commit["number"] != self.number + 1:
             raise ValueError(f"it is number {commit['number']}, expected {self.number + 1}")
         for name in commit["removed"]:
@@ -154,7 +154,7 @@ def _read(place: Place, name: str) -> dict[str, Any]:
         check_seal(data)
         document = json.loads(data)
         if document["kind"] != KIND or "crc32" not in document:
-            raise ValueError("it is no sealed manifest of ours")
+            raise ValueError("it is not a sealed manifest of ours")
         version = document["formatVersion"]
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(place, name, error) from error
@@ -220,7 +220,7 @@ def _sealed(document: dict[str, Any]) -> bytes:
 def create(place: Place, name: str, data: bytes) -> None:
     """A file that was not there. TroveError JOB_RUNNING where it is; OSError.
 
-    On an object store there is a look before the put and one behind it: of two runs that put at the same
+    On an object store there is a look before the put and one after it: of two runs that put at the same
     moment the one whose bytes are not there is told. (Between the other's look behind and a late put stays a
     gap: there, let one run at a time write into an archive.)
     """

@@ -1,4 +1,4 @@
-"""A disk without room, told as such."""
+"""A disk without space, told as such."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trovemq_store.files.files import DISK_FULL_NUMBERS
 
 @contextmanager
 def disk_full_told(place: Place) -> Iterator[None]:
-    """An OSError that means "no room" becomes TroveError DISK_FULL; others stay as they are."""
+    """An OSError that means "no space" becomes TroveError DISK_FULL; others stay as they are."""
     try:
         yield
     except OSError as error:
@@ -21,7 +21,7 @@ def disk_full_told(place: Place) -> Iterator[None]:
             raise
         raise TroveError(
             errors.DISK_FULL,
-            f"there is no room in {place} ({error.strerror or error}): nothing of this step counts, what was "
+            f"no space in {place} ({error.strerror or error}): nothing of this step counts, what was "
             "committed before stays",
             path=place,
         ) from error

@@ -60,7 +60,7 @@ class Manifest:
         if state is None:
             raise TroveError(
                 errors.ARCHIVE_ILLEGAL,
-                f"{place} is no archive: it has no {chain.DIRECTORY}. Name what `archive` wrote",
+                f"{place} is not an archive: it has no {chain.DIRECTORY}. Name what `archive` wrote",
                 path=place,
             )
         return cls(place, state)
@@ -117,7 +117,7 @@ class Manifest:
         return list(self._state.sources)
 
     def holes(self, source: str) -> list[tuple[int, int]]:
-        """[begin, end) of a source's log that was never read, behind what was: its segments were gone."""
+        """[begin, end) of a source's log that was never read, after what was: its segments were gone."""
         segments = sorted((int(name), facts["end"]) for name, facts in self.read_to(source).items())
         return [(end, begin) for (_, end), (begin, _) in pairwise(segments) if end < begin]
 
@@ -228,7 +228,7 @@ class Manifest:
                 self.place.remove(f"{FILES}/{_base(entry.name)}")
 
     def _give_back(self, sweep: bool) -> None:
-        """After a failure: the room of what was written and does not count, as the disk says it."""
+        """After a failure: the space of what was written and does not count, as the disk says it."""
         if sweep and self.place.local is not None:
             with suppress(OSError, TroveError):
                 self._sweep(chain.load(self.place) or chain.State())

@@ -1,6 +1,6 @@
 """The committed files once more, under names that others look for: `topic=T/date=YYYY-MM-DD/NAME.parquet`.
 
-They are links to the files of the manifest, on local paths; they take no room. So a glob such as
+They are links to the files of the manifest, on local paths; they take no space. So a glob such as
 `ARCHIVE/topic=*/date=*/*.parquet` or `ARCHIVE/**/*.parquet`, and a program that finds Hive's partitions, see
 every row at most once and no file that is unfinished, at every moment: links that no longer count go before
 new ones come. What they may miss: rows of a commit whose links are not made yet (a run that was killed there;

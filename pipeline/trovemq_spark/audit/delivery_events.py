@@ -40,7 +40,7 @@ Subscription = tuple[str, str, int]
 
 
 def events_of_segment(log: LogDirectory, file: SegmentFile) -> Iterator[tuple[Subscription, bytes]]:
-    """Blocks of this segment's events by subscription. A record that cannot be read is passed over."""
+    """Blocks of this segment's events by subscription. A record that cannot be read is skipped."""
     blocks: dict[Subscription, list[NDArray[np.void]]] = {}
     segment = log.open_segment(file)
     bounds = ScanBounds(segment.start, segment.end, log.known_end, file == log.segments[-1])

@@ -2,7 +2,7 @@
 
 The committed offset of a group and queue is the next one to consume: everything from there to the queue's end
 is open, but for what our broker's delivery events say was settled out of order (acknowledged, copied to a
-retry or dead-letter topic, or passed over by the group's filter).
+retry or dead-letter topic, or skipped by the group's filter).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trovemq_store.topics.offsets import OFFSETS_PATH, ConsumerOffsets
 
 FIRST_OFFSETS_MAX: Final = 10
 _WINDOW_MAX: Final = 1 << 24
-"""So many offsets behind the committed one are looked for in the events; those behind count as open."""
+"""So many offsets after the committed one are looked for in the events; those behind count as open."""
 _RESTARTS: Final = (EventKind.RESET, EventKind.FORGOTTEN)
 _HANDED_OUT: Final = (EventKind.RECEIVED, EventKind.HELD)
 
@@ -61,7 +61,7 @@ class Unacknowledged:
 def unacknowledged(
     store: AuditedStore, runner: Runner, groups: frozenset[str], found: FoundList
 ) -> list[Unacknowledged]:
-    """groups: only these; all where it is empty. A committed offset behind the queue's end is found."""
+    """groups: only these; all where it is empty. A committed offset after the queue's end is found."""
     spans = _spans(store, groups, found)
     if not spans:
         return []
@@ -127,7 +127,7 @@ def _open_of(
 
 
 def _looked_to(events: NDArray[np.void]) -> int:
-    """The group read so far: what it was not handed of it, its filter passed over."""
+    """The group read so far: what it was not handed of it, its filter skipped."""
     ends = np.where(events["kind"] == EventKind.ADVANCED, events["until"], events["offset"] + events["count"])
     known = np.isin(events["kind"], (EventKind.ADVANCED, EventKind.DEAD_LETTERED, *_HANDED_OUT))
     return int(ends[known].max(initial=0))

@@ -54,7 +54,7 @@ def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts
 
 
 def check_index(store: AuditedStore, log_end: int, facts: IndexFacts) -> Counted:
-    """The file's chains and header, and the items behind the log's end."""
+    """The file's chains and header, and the items after the log's end."""
     found = FoundList()
     view = replace(open_view(store, facts), item_count=facts.item_count)
     check_count(view, found.of("indexHeader"))
@@ -81,7 +81,7 @@ def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: Fo
     behind = np.flatnonzero(physical >= log_end) + 1
     if len(behind):
         first = int(behind[0])
-        what = f"{len(behind)} items from item {first} on lie behind the log's end"
+        what = f"{len(behind)} items from item {first} on lie after the log's end"
         is_tail = len(behind) == view.item_count - first
         found.add(view.path, view.item_offset(first), what, note=is_tail)
 

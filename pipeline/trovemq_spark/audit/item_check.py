@@ -27,7 +27,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(slots=True)
 class ItemCounts:
-    """Items compared, and what is no fault: records behind the index's end, items that stand twice, tags
+    """Items compared, and what is not a fault: records after the index's end, items that stand twice, tags
     without an item, items of damaged records."""
 
     compared: int = 0
@@ -102,7 +102,7 @@ class ItemCheck:
             self._found.of("indexTime").add(path, at, what, note=self._is_note)
 
     def _count_missing(self, run: DispatchBatch, without: Int64s, there: NDArray[np.uint64]) -> None:
-        """Keys without an item: behind the last item the index only lags, before it they are lost. without:
+        """Keys without an item: after the last item the index only lags, before it they are lost. without:
         the records' offsets, once for each key or tag that has none."""
         if not self._store.index_files:
             return
@@ -128,7 +128,7 @@ class ItemCheck:
             physical = int(self._items.physical[item])
             if any(begin <= physical < stop for begin, stop in damages):
                 self._counts.damaged += 1
-            elif not (is_last and physical >= end):  # behind the log's end: told with its file
+            elif not (is_last and physical >= end):  # after the log's end: told with its file
                 self._add_wrong(item)
         return self._counts
 

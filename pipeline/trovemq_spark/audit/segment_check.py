@@ -43,7 +43,7 @@ class SegmentResult:
     damages: list[tuple[int, int]] = field(default_factory=list)
     runs: dict[QueueKey, NDArray[np.void]] = field(default_factory=dict)
     bytes_behind: int = 0
-    """Bytes behind the last segment's records that are not zero."""
+    """Bytes after the last segment's records that are not zero."""
     items: ItemCounts = field(default_factory=ItemCounts)
     found: Counted = field(default_factory=Counted)
 

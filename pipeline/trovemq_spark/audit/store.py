@@ -51,7 +51,7 @@ class QueueFacts:
     end: int
     files: tuple[int, ...]
     last_record_end: int = 0
-    """Physical offset behind the record of the last unit; 0 where it has none."""
+    """Physical offset after the record of the last unit; 0 where it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Audit:
         store = open_store(text, sizes, found)
         if not store.place.exists(LOG_DIRECTORY):
             self._checks &= _OF_SEGMENTS_ALONE
-            self._report.notes.append(f"{text} is no whole store: only its segments are checked")
+            self._report.notes.append(f"{text} is not a whole store: only its segments are checked")
         store = self._look(store, found)
         results = self._check_segments(store)
         end = max((result.end for result in results), default=store.log.begin)

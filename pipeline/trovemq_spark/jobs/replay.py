@@ -1,6 +1,6 @@
 """Sends messages again: of an archive, a store or a live topic, to a broker, or to another topic.
 
-The messages of a queue keep their order; a ledger in `out` lets a replay that was stopped go on where it
+The messages of a queue keep their order; a ledger in `out` lets a replay that was stopped continue where it
 was, with each message sent once (replay/ledger.py); where each came from is in its properties
 (replay/messages.py).
 """
@@ -70,7 +70,7 @@ class ReplayArguments:
 
 def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -> Report:
     """TroveError OPTION_ILLEGAL, JOB_RUNNING, TOPIC_NOT_FOUND, DATA_LOST, STORE_FAILED, ARCHIVE_ILLEGAL, and
-    the SDK's for what could not be sent: run again, it goes on."""
+    the SDK's for what could not be sent: run again, it continues."""
     wanted = _wanted(arguments)
     ledger = None if arguments.dry_run else Ledger(arguments.out)
     report = Report(JOB)
@@ -192,4 +192,4 @@ def _tell(report: Report, results: list[dict[str, Any]]) -> None:
             f"{report.facts['unsendable']} messages of the source cannot be sent: left out (skip_unsendable)"
         )
     if report.facts["before"] or report.facts["settled"]:
-        report.notes.append("went on behind what an earlier run had sent")
+        report.notes.append("continued after what an earlier run had sent")

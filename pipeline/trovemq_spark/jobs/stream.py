@@ -69,7 +69,7 @@ class StreamArguments:
     mode: Literal["failfast", "permissive", "dropmalformed"] = "failfast"
     """Damaged records: end the job, be rows with the column `damage`, or be left out."""
     fail_on_data_loss: bool = True
-    """End the job where messages were removed before they were read; else log it and go on."""
+    """End the job where messages were removed before they were read; else log it and continue."""
     compression: Literal["zstd", "snappy", "none"] = "zstd"
     """Of Parquet files."""
 

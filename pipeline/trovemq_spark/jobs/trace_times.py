@@ -1,4 +1,4 @@
-"""What one segment of the log tells of its messages' way, as (key, block) pairs that come together by key.
+"""What one segment of the log says of its messages' way, as (key, block) pairs that come together by key.
 
 | key                                    | block                                                            |
 |----------------------------------------|------------------------------------------------------------------|
@@ -60,7 +60,7 @@ class TracedLog:
 
 
 def times_of_segment(traced: TracedLog, file: SegmentFile) -> Iterator[tuple[Key, Block]]:
-    """The pairs of one segment; damaged records are passed over."""
+    """The pairs of one segment; damaged records are skipped."""
     parts: dict[tuple[Key, str], list[NDArray[np.void]]] = {}
     segment = traced.log.open_segment(file)
     bounds = ScanBounds(file.start, file.end, traced.log.known_end, file == traced.log.segments[-1])
@@ -115,7 +115,7 @@ def _copies(
     for index in indexes.tolist():
         origin = origins[index] or ""
         owner = group
-        for separator in "_+":  # a retry topic of one topic names that behind the group
+        for separator in "_+":  # a retry topic of one topic names that after the group
             if is_retry and origin and group.endswith(separator + origin):
                 owner = group.removesuffix(separator + origin)
         attempts = int(records.reconsume_times[index])

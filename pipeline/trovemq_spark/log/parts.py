@@ -121,7 +121,7 @@ def walk(log: LogDirectory, begin: int) -> Iterator[Run | Damage]:
 
 
 def log_end(log: LogDirectory, begin: int = 0) -> int:
-    """The physical offset behind the log's last whole record. `begin`: where a record begins, nothing before
+    """The physical offset after the log's last whole record. `begin`: where a record begins, nothing before
     which is looked at."""
     last = log.segments[-1]
     position = max(begin, last.start)
@@ -157,7 +157,7 @@ def _first_store_time(log: LogDirectory, file: SegmentFile) -> int | None:
 
 
 def first_record_at(log: LogDirectory, physical_offset: int) -> int:
-    """Where the first record at or behind this offset begins; the log's end where there is none."""
+    """Where the first record at or after this offset begins; the log's end where there is none."""
     if physical_offset >= log.capacity_end:
         return log_end(log)
     covering = log.covering(physical_offset, physical_offset + 1)
@@ -177,5 +177,5 @@ def data_lost(what: str) -> TroveError:
     """DATA_LOST, with what to do about it."""
     return TroveError(
         errors.DATA_LOST,
-        f"{what}. Read a backup or an archive, or set failOnDataLoss=false to go on without",
+        f"{what}. Read a backup or an archive, or set failOnDataLoss=false to continue without",
     )

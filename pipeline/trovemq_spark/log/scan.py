@@ -1,8 +1,8 @@
 """One segment's records, run by run, with what is damaged between them: the read path of every job.
 
-The rules are the broker's own (store.log.tail): behind a bad place reading goes on at the next record that
+The rules are the broker's own (store.log.tail): after a bad place reading continues at the next record that
 names its own position, and never in the middle of a record whose lengths are right. In the last segment, at
-or behind the known end, the first bad place is the end of the log; where it lies within an atomic transaction
+or after the known end, the first bad place is the end of the log; where it lies within an atomic transaction
 (store.log.whole_runs), of which a broker has written the first records only, the log ends before that.
 """
 
@@ -32,7 +32,7 @@ class Run:
     records: RecordBatch
     segment_start: int
     end: int
-    """Physical offset behind the last of them."""
+    """Physical offset after the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ScanBounds:
     end: int
     known_end: int = 0
     is_last: bool = False
-    """No segment follows: what is no record at or behind known_end is the log's end."""
+    """No segment follows: what is not a record at or behind known_end is the log's end."""
 
 
 def scan_segment(
@@ -164,7 +164,7 @@ def unfinished_notes(log: LogDirectory, end: int) -> list[str]:
 
 
 def _is_written_by_now(segment: Segment, position: int) -> bool:
-    """A record of an open segment that was seen half-written: one behind it is whole, so now it is too."""
+    """A record of an open segment that was seen half-written: one after it is whole, so now it is too."""
     view = segment.file.view()
     records, _, _ = scan_run(
         view,
@@ -185,5 +185,5 @@ def _is_end(segment: Segment, position: int, state: RecordState, bounds: ScanBou
         return False
     if bounds.is_last and state is RecordState.ZEROS:
         return True
-    # Torn bytes at the end of an open segment are an append that goes on; before a good record, damage.
+    # Torn bytes at the end of an open segment are an append that continues; before a good record, damage.
     return find_record(segment, search_from(segment, position, state)) >= segment.end and bounds.is_last

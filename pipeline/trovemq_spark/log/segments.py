@@ -61,7 +61,7 @@ class LogDirectory:
         """The directory that holds the segments."""
         self.segments: Final = segments
         self.known_end: Final = known_end
-        """What is no record below it is damage, not the end (0: not known)."""
+        """What is not a record below it is damage, not the end (0: not known)."""
 
     @classmethod
     def open(cls, text: str) -> LogDirectory:
@@ -74,7 +74,7 @@ class LogDirectory:
         except ValueError as error:
             raise TroveError(
                 errors.STORE_FAILED,
-                f"{text} is no path or URI that can be read: {error}. Known are file://, s3:// (not s3a://), "
+                f"{text} is not a path or URI to read: {error}. Known are file://, s3:// (not s3a://), "
                 "gs:// and hdfs://",
                 path=text,
             ) from None
@@ -126,7 +126,8 @@ class LogDirectory:
 
 
 def open_deletions(text: str) -> TopicDeletions | None:
-    """Which records of a local store are those of deleted topics; None where the place is no local store."""
+    """Which records of a local store are those of deleted topics; None where the place is not a local
+    store."""
     place = Place(text)
     if place.local is None or not place.exists(DIRECTORY):
         return None

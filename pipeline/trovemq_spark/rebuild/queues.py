@@ -2,8 +2,8 @@
 
 Pieces are taken in log order, and cut into stretches of queue offsets that follow one another. Then a stretch
 
-- goes on where the queue ends: it is taken;
-- begins below the end: what is there already is passed over, as a broker passes over what it has dispatched;
+- continues where the queue ends: it is taken;
+- begins below the end: what is there already is skipped, as a broker skips what it has dispatched;
 - leaves a gap: blanks fill it, as the broker writes them for damaged records. Not believed is a gap that
   later records of the queue would fill, or one of more than GAP_UNITS_MAX: then the stretch is left out.
 
@@ -29,7 +29,7 @@ from trovemq_store.index.consume_queues import GAP_UNITS_MAX
 from trovemq_store.log.segments import file_name
 
 LOOK_AHEAD: Final = 256
-"""So many stretches behind a gap are looked at for what would fill it."""
+"""So many stretches after a gap are looked at for what would fill it."""
 _UNITS_AT_ONCE: Final = 1 << 20
 
 
@@ -142,7 +142,7 @@ def _stretches(piece: Piece, blocks: Place) -> Iterator[_Stretch]:
 
 
 def _may_leave_gap(stretches: list[_Stretch], place: int, end: int) -> bool:
-    """Whether the stretch goes on behind a gap from `end` (-1: it is the first one)."""
+    """Whether the stretch continues after a gap from `end` (-1: it is the first one)."""
     first = stretches[place].first
     later = stretches[place + 1 : place + 1 + LOOK_AHEAD]
     if any(max(other.first, end) < min(other.end, first) for other in later):

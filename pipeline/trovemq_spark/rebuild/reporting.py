@@ -65,7 +65,7 @@ def report_queues(store: str, log: LogDirectory, queues: list[QueueResult], repo
 
 
 def note_absent_queues(store: str, queues: list[QueueResult], report: Report) -> None:
-    """Queues that the store has and the log has no record of: nothing tells where they go on but their own
+    """Queues that the store has and the log has no record of: nothing tells where they continue but their own
     last file."""
     made = {f"{result.topic}/{result.queue_id}" for result in queues}
     deletions = open_deletions(store)

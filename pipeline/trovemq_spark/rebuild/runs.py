@@ -69,7 +69,7 @@ class SegmentRuns:
     record_count: int = 0
     deleted_count: int = 0
     end: int = 0
-    """Physical offset behind its last record."""
+    """Physical offset after its last record."""
     last_store_timestamp: int = 0
     """Of its last record, epoch ms."""
     damages: list[Damage] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The ledger of a replay: what was sent and acknowledged, so that a stopped replay goes on behind it.
+"""The ledger of a replay: what was sent and acknowledged, so that a stopped replay continues after it.
 
     LEDGER/replay.json                          which replay this is
     LEDGER/queues/TOPIC/BROKER-QUEUE.json       one source queue (BROKER is - where the source does not say)
@@ -19,7 +19,7 @@ A queue's file: {"form": 1, "topic", "broker", "queueId", "targetTopic", "target
 | inFlight     | messages behind sourceOffset may have been sent: those are in the target from targetOffset |
 |              | on, and are told by their properties (messages.py)                                        |
 
-Each file is written whole. It is written before the first message is sent, behind each acknowledgement, and
+Each file is written whole. It is written before the first message is sent, after each acknowledgement, and
 at the end. One part is in flight at a time, and a part is stored in its order, so what is found behind
 targetOffset is what follows sourceOffset.
 
@@ -105,7 +105,7 @@ class Ledger:
             was, now = found.get(other[0]), wanted.get(other[0])
             raise _illegal(
                 f"{self.place} is the ledger of another replay: its {other[0]} is {was!r}, not {now!r}. "
-                "Name another directory, or the same arguments to go on"
+                "Name another directory, or the same arguments to continue"
             )
         return str(head["run"])
 
@@ -164,7 +164,7 @@ class Ledger:
                     f"{self.place}/{name} was written by another version (form {document['form']})"
                 )
         except (ValueError, KeyError, TypeError) as error:
-            raise _illegal(f"{self.place}/{name} is no ledger of a replay, or damaged: {error}") from error
+            raise _illegal(f"{self.place}/{name} is not a ledger of a replay, or damaged: {error}") from error
         return dict(document)
 
 

@@ -1,4 +1,4 @@
-"""One source queue sent to its target queue, part by part, with its ledger written behind each part.
+"""One source queue sent to its target queue, part by part, with its ledger written after each part.
 
 Invariants
 - The queue's lock is held, so that no task of a killed run sends meanwhile.
@@ -216,7 +216,7 @@ class QueueSender:
                 f"{self.queue}: the target, queue {state.target_queue_id} of {state.target_topic} on "
                 f"{state.target_broker}, ends at {spans[0].max_offset}, before {state.target_offset} that "
                 "the ledger has: it was deleted, or lost what it had acknowledged. Name another ledger to "
-                "begin anew",
+                "start over",
             )
         found: list[int] = []
         batches = self._client.pull_batches(

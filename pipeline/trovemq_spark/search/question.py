@@ -23,7 +23,7 @@ TIME_MAX: Final = (1 << 63) - 1
 _US_PER_MS: Final = 1000
 
 ANSWER_COLUMNS: Final = column_names(header=True, damage=True)
-"""What a row of the answer has. A row whose `damage` is not null is no message: a place that could not be
+"""What a row of the answer has. A row whose `damage` is not null is not a message: a place that could not be
 read, and why."""
 
 
@@ -56,7 +56,8 @@ class Question:
 
     @property
     def physical_offset(self) -> int | None:
-        """Where in its log a message with this msg_id lies; None: anywhere. TroveError where it is no id."""
+        """Where in its log a message with this msg_id lies; None: anywhere. TroveError where it is not an
+        id."""
         return decode_offset_msg_id(self.msg_id)[1] if self.msg_id else None
 
     @property

@@ -1,7 +1,7 @@
 """Candidates out of a store's key index, read beside whoever has the store open, without changing anything.
 
-What the index cannot vouch for is left to a scan of the log: before its first item, behind its last, and,
-where the store was not closed cleanly, everything behind the last file that the checkpoint knows to be on
+What the index cannot vouch for is left to a scan of the log: before its first item, after its last, and,
+where the store was not closed cleanly, everything after the last file that the checkpoint knows to be on
 disk. An index that contradicts itself, or lacks a file, is not used at all.
 """
 

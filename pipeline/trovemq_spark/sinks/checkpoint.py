@@ -15,7 +15,7 @@ from trovemq_spark.storage import Place
 
 
 def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
-    """The offsets document of the source behind the last batch that is done; None where there is none.
+    """The offsets document of the source after the last batch that is done; None where there is none.
 
     ValueError where the files are none of Spark's; OSError.
     """
@@ -26,7 +26,7 @@ def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
         return None
     version, *lines = checkpoint.read(f"offsets/{last}").decode().split("\n")
     if not version.startswith("v") or len(lines) < 2:
-        raise ValueError(f"{checkpoint}/offsets/{last} is no list of offsets of one source")
+        raise ValueError(f"{checkpoint}/offsets/{last} is not a list of offsets of one source")
     document = json.loads(lines[1])
     if not isinstance(document, dict):
         raise ValueError(f"{checkpoint}/offsets/{last} has no offsets")
@@ -35,7 +35,7 @@ def committed_offsets(checkpoint: Place) -> dict[str, Any] | None:
 
 def sync_offsets(checkpoint: Place, batch_id: int) -> None:
     """The batch's offsets are on disk, which Spark does not see to. Before the table has the batch: if power
-    then fails, the batch has the same rows when it runs again, so that it may be passed over.
+    then fails, the batch has the same rows when it runs again, so that it may be skipped.
 
     OSError; nothing on object stores, whose puts last.
     """

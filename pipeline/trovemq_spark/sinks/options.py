@@ -1,7 +1,7 @@
 """The options of the writer of format `trovemq`, and the columns that it takes, each in one table.
 
 Options are those of Spark: in any case of letters. An unknown one is an error, as is a column that is not
-known or has another type: a misspelt `tags` that is passed over loses data.
+known or has another type: a misspelt `tags` that is skipped loses data.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class ChunkSender:
 
 
 async def send_columns(producer: Producer, chunk: Chunk, broker: str | None = None) -> int:
-    """Sends a chunk to one queue; the queue offset behind its last message. Raises as Producer.send_batch."""
+    """Sends a chunk to one queue; the queue offset after its last message. Raises as Producer.send_batch."""
     receipt = await producer.send_batch(
         chunk.bodies,
         keys=chunk.keys,

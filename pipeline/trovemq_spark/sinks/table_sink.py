@@ -4,7 +4,7 @@
     commit    the driver names all of them in one commit, with (query, batch number)
 
 A batch that Spark runs again after a crash has the same rows, as its offsets were stored before it ran. Where
-the manifest has its number already, it is passed over; else nothing of it was visible, and what the crash
+the manifest has its number already, it is skipped; else nothing of it was visible, and what the crash
 left was cleared away when the table was opened. So a reader sees every row once, by the manifest or by its
 links `topic=T/date=D/*.parquet`. The query's id is that of its checkpoint: with another checkpoint the rows
 would come twice, so a table takes one query only.

@@ -1,6 +1,6 @@
 """Questions to a cluster from Spark's driver: which queues there are, what they hold, where a time is.
 
-Each question is one connection that is closed behind it: the routes are then never older than the question,
+Each question is one connection that is closed after it: the routes are then never older than the question,
 and a reader that Spark keeps for days, or copies to its tasks, holds nothing open.
 """
 

@@ -113,12 +113,14 @@ async def _pulled(
 
 
 def _behind_what_is_gone(error: TroveError, part: QueueRange, position: int, settings: FetchSettings) -> int:
-    """Where to go on after OFFSET_OUT_OF_RANGE; any other error is raised again."""
+    """Where to continue after OFFSET_OUT_OF_RANGE; any other error is raised again."""
     if error.spec is not errors.OFFSET_OUT_OF_RANGE:
         raise error
     span = Span(int(error.fields["min_offset"]), int(error.fields["max_offset"]))
     following = min(span.minimum, part.end) if position < span.minimum else part.end
-    lose(part.queue, position, span, fail=settings.fail_on_data_loss, then=f"reading goes on at {following}")
+    lose(
+        part.queue, position, span, fail=settings.fail_on_data_loss, then=f"reading continues at {following}"
+    )
     return following
 
 
@@ -210,7 +212,7 @@ class RowMaker:
         queue, mode = self._queue, self._settings.mode
         if mode == FAILFAST:
             text = f"{describe(queue)}: {_UNREADABLE.format(offsets[0])}"
-            advice = f"set mode={PERMISSIVE} for a row that says so, or {DROPMALFORMED} to go on without"
+            advice = f"set mode={PERMISSIVE} for a row that says so, or {DROPMALFORMED} to continue without"
             raise TroveError(errors.RECORD_DAMAGED, f"{text}; {advice}", queue_offset=offsets[0])
         if mode == DROPMALFORMED:
             self._dropped += len(offsets)

@@ -77,7 +77,7 @@ def within(queue: Queue, wanted: int, span: Span, *, fail: bool) -> int:
     if span.minimum <= wanted <= span.maximum:
         return wanted
     nearest = max(span.minimum, min(wanted, span.maximum))
-    lose(queue, wanted, span, fail=fail, then=f"reading goes on at {nearest}")
+    lose(queue, wanted, span, fail=fail, then=f"reading continues at {nearest}")
     return nearest
 
 

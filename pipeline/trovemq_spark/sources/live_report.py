@@ -32,7 +32,7 @@ RECONNECT_TIMEOUT_MS: Final = 10_000
 def report_group_offsets(cluster: Cluster, group: str, offsets: Mapping[Queue, int]) -> list[str]:
     """Stores a group's next offsets on the brokers, durably.
 
-    Returns what could not be stored, in words; it is logged as well. A report that fails is no error: the
+    Returns what could not be stored, in words; it is logged as well. A report that fails is not an error: the
     query goes by its checkpoint.
     """
     if not offsets:
@@ -99,7 +99,7 @@ class OffsetReporter(StreamingQueryListener):
 
 
 def _end_offsets(documents: Iterable[Any]) -> dict[Queue, int]:
-    """Of the documents (or their texts) that are offsets of ours; other sources are passed over."""
+    """Of the documents (or their texts) that are offsets of ours; other sources are skipped."""
     offsets: dict[Queue, int] = {}
     for document in documents:
         try:

@@ -204,4 +204,4 @@ def _miss(queue: Queue, offset: int, *, fail: bool) -> None:
             queue_id=queue.queue_id,
             wanted=offset,
         )
-    LOGGER.warning("%s; it is passed over while it is away", text)
+    LOGGER.warning("%s; it is skipped while it is away", text)

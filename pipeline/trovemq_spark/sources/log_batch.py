@@ -77,7 +77,7 @@ class _TroveLogReader(DataSourceReader):
         self._reading = LogReading.of(options, names, asked_conditions(options))
 
     def partitions(self) -> list[InputPartition]:
-        """TroveError STORE_FAILED (no store), DATA_LOST, OPTION_ILLEGAL (a time behind the log's end)."""
+        """TroveError STORE_FAILED (no store), DATA_LOST, OPTION_ILLEGAL (a time after the log's end)."""
         log = LogDirectory.open(self._reading.path)
         low, high = self._reading.request.row_filter.physical_range
         _check_range(log, self._options)

@@ -80,7 +80,7 @@ def pass_loss(what: str, fail_on_data_loss: bool) -> None:
     """TroveError DATA_LOST, or a line of the log."""
     if fail_on_data_loss:
         raise data_lost(what)
-    LOGGER.warning("%s; it is passed over (failOnDataLoss=false)", what)
+    LOGGER.warning("%s; it is skipped (failOnDataLoss=false)", what)
 
 
 def check_gaps(log: LogDirectory, begin: int, end: int, fail_on_data_loss: bool) -> None:

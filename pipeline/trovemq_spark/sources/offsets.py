@@ -4,7 +4,7 @@
     {"TOPIC": {"BROKER": [0, 1]}}                  which queues (option assign)
     earliest | latest                              all queues
 
--2 is the queue's earliest offset, -1 the offset behind its latest message. A queue that is not named begins
+-2 is the queue's earliest offset, -1 the offset after its latest message. A queue that is not named begins
 at its earliest and ends at its latest.
 """
 

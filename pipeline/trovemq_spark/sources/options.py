@@ -1,7 +1,7 @@
 """The options of one reading: checked against the table, and against one another.
 
 Names may be in any case of letters, as Spark's options are. What is unknown, does not belong to this way of
-reading, or contradicts another option is an error: a mistyped option that is passed over reads wrong rows.
+reading, or contradicts another option is an error: a mistyped option that is skipped reads wrong rows.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def parts(
 
 
 def texts(data: memoryview | bytes, starts: Int64s, ends: Int64s, *, ascii_only: bool = False) -> pa.Array:
-    """parts() as strings; what is no UTF-8 has U+FFFD in it. ascii_only: the caller knows that all are."""
+    """parts() as strings; what is not UTF-8 has U+FFFD in it. ascii_only: the caller knows that all are."""
     if ascii_only:
         return parts(data, starts, ends, pa.string())
     raw = parts(data, starts, ends)

@@ -21,7 +21,7 @@ from trovemq_spark.table.schema import PROPERTIES_TYPE
 Int64s = NDArray[np.int64]
 _PAIR: Final = np.array([NAME_END, VALUE_END], np.uint8).view(np.uint16)[0]
 _BEHIND_NAME: Final = 3
-"""Bytes that a property has behind its name at least: 0x01, a byte of the value, 0x02."""
+"""Bytes that a property has after its name at least: 0x01, a byte of the value, 0x02."""
 
 
 class RegularProperties:
@@ -98,7 +98,7 @@ def _names(joined: memoryview, starts: Int64s, sizes: list[int]) -> list[str] | 
 
 
 def _words(size: int) -> Iterator[tuple[int, str, np.unsignedinteger]]:
-    """(offset, type, mask) of the words that cover a name; none ends more than _BEHIND_NAME behind it."""
+    """(offset, type, mask) of the words that cover a name; none ends more than _BEHIND_NAME after it."""
     at = 0
     while (rest := size - at) > 0:
         width = 8 if rest + _BEHIND_NAME >= 8 else 4

@@ -77,12 +77,12 @@ def column_names(*, header: bool = False, damage: bool = False, properties: bool
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns. KeyError for a name that is no column."""
+    """The Arrow schema of these columns. KeyError for a name that is not a column."""
     return pa.schema([pa.field(name, ALL_COLUMNS[name]) for name in names])
 
 
 def spark_schema(names: Sequence[str]) -> StructType:
-    """The Spark schema of these columns. KeyError for a name that is no column."""
+    """The Spark schema of these columns. KeyError for a name that is not a column."""
     from pyspark.sql import types
 
     spark_types: dict[pa.DataType, types.DataType] = {

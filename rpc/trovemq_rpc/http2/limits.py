@@ -1,7 +1,7 @@
 """What a peer may make a connection hold or do. Each limit with its default and the reason for it.
 
 The allowances are buckets: each frame of a kind takes one, the layer above calls `refill` once a
-second, and a call that ends well gives back. An empty bucket ends the connection with
+second, and a call that ends well returns it. An empty bucket ends the connection with
 ENHANCE_YOUR_CALM. So an honest peer never meets them, and a flood ends within a second of work.
 
 | limit | default | reason |

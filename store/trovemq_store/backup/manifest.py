@@ -1,6 +1,6 @@
 """What a backup directory holds, and the file that says so.
 
-    manifest.json   written last: a directory without it is no backup
+    manifest.json   written last: a directory without it is not a backup
     store/          the files, by their paths in the store
 
 manifest.json, one JSON object:
@@ -12,7 +12,7 @@ manifest.json, one JSON object:
     files             path, size, dataSize, sha256: the first dataSize bytes have that SHA-256 (hex), the
                       other bytes up to `size` are zero
 
-Left out: the key index, which is made again from the log at the first start (its newest file is written in
+Left out: the key index, which is rebuilt from the log at the first start (its newest file is written in
 scattered places, so that no cut through it would be consistent), and what an open store keeps for its own
 use (lock, spare files).
 """
@@ -45,7 +45,7 @@ class FileEntry(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         parts = PurePosixPath(self.path).parts
         plain = bool(parts) and "/".join(parts) == self.path and "\0" not in self.path
         if not plain or parts[0] == "/" or ".." in parts:
-            raise ValueError(f"{self.path!r} is no path inside a store")
+            raise ValueError(f"{self.path!r} is not a path inside a store")
         if not 0 <= self.data_size <= self.size:
             raise ValueError(f"{self.path} has {self.data_size} of {self.size} bytes")
 
@@ -74,14 +74,14 @@ def load_manifest(backup: Path) -> Manifest:
     path = backup / MANIFEST_NAME
     try:
         if path.is_symlink() or path.stat().st_size > MANIFEST_BYTES_MAX:
-            raise TroveError(errors.STORE_FAILED, f"{path} is no manifest")
+            raise TroveError(errors.STORE_FAILED, f"{path} is not a manifest")
         data = path.read_bytes()
         known = msgspec.json.decode(data, type=_Format).format
         if known > FORMAT:
             raise TroveError(errors.STORE_NEWER, f"{path} has format {known}, this version knows {FORMAT}")
         manifest = msgspec.json.decode(data, type=Manifest)
     except FileNotFoundError:
-        raise TroveError(errors.STORE_FAILED, f"{backup} is no whole backup: it has no manifest") from None
+        raise TroveError(errors.STORE_FAILED, f"{backup} is not a whole backup: it has no manifest") from None
     except (OSError, msgspec.MsgspecError, ValueError) as error:
         raise TroveError(errors.STORE_FAILED, f"{path} is damaged: {error}") from error
     paths = [entry.path for entry in manifest.files]

@@ -34,7 +34,7 @@ def restore(backup: Path, store: Path, check: Callable[[Path], None]) -> Manifes
     store = store.resolve()
     manifest = load_manifest(backup)
     if store.is_symlink() or (store.exists() and (not store.is_dir() or any(store.iterdir()))):
-        raise TroveError(errors.REQUEST_ILLEGAL, f"{store} is there, and is no empty directory")
+        raise TroveError(errors.REQUEST_ILLEGAL, f"{store} is there, and is not an empty directory")
     _check_names(backup / STORE_NAME, manifest)
     partial = store.with_name(store.name + SUFFIX)
     if partial.exists():

@@ -1,6 +1,6 @@
 """Writes a backup: small files, then segments and queues, then what must be newest, then the manifest.
 
-The order is what makes the copy consistent (see capture.py). Topics and deletions are copied behind the
+The order is what makes the copy consistent (see capture.py). Topics and deletions are copied after the
 queues: a topic that was deleted meanwhile, whose queue files went, is deleted in the copy too.
 
 Invariants
@@ -46,7 +46,7 @@ def checked_target(directory: str, source: Path) -> Path:
     """
     target = Path(directory)
     if not target.is_absolute() or os.path.normpath(directory) != directory.rstrip("/") or "\0" in directory:
-        raise _illegal(f"{directory!r} is no plain absolute path")
+        raise _illegal(f"{directory!r} is not plain absolute path")
     try:
         if os.path.realpath(target) != str(target):
             raise _illegal(f"{target} leads over a symbolic link, to {os.path.realpath(target)}")
@@ -54,9 +54,9 @@ def checked_target(directory: str, source: Path) -> Path:
         if target.is_relative_to(store) or store.is_relative_to(target):
             raise _illegal(f"{target} and the store, {store}, lie in each other")
         if not target.parent.is_dir():
-            raise _illegal(f"{target.parent} is no directory")
+            raise _illegal(f"{target.parent} is not a directory")
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise _illegal(f"{target} is there, and is no empty directory")
+            raise _illegal(f"{target} is there, and is not an empty directory")
     except OSError as error:
         raise _illegal(f"{target} cannot be used: {error.strerror}") from error
     return target
@@ -174,7 +174,7 @@ class BackupWriter:
             needed = capture.bytes_total
         room = os.statvfs(self._target)
         if needed > room.f_bavail * room.f_frsize:
-            raise TroveError(errors.DISK_FULL, f"{self._target} has no room for {needed} bytes")
+            raise TroveError(errors.DISK_FULL, f"{self._target} has no space for {needed} bytes")
 
     def _segment(self, path: str, size: int | None) -> Iterator[int]:
         copied = Copied()
@@ -208,5 +208,5 @@ def _is_own(path: str) -> bool:
     name = path.rpartition("/")[2]
     spare = path.startswith("trovemq/") and ("segment" in name or name.startswith("reserve-"))
     spare = spare or name.endswith(".new")
-    spare = spare or path.startswith("trovemq/trees")  # projections that are written meanwhile: made again
+    spare = spare or path.startswith("trovemq/trees")  # projections that are written meanwhile: rebuilt
     return path in _OWN_STATE or spare or name.endswith(".tmp")

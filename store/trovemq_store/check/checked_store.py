@@ -52,7 +52,7 @@ class CheckedStore(Protocol):
     """A store that is checked. In a live one everything but `live` may change between two steps."""
 
     live: bool
-    """Records behind the checked part, and their units and items, are being added."""
+    """Records after the checked part, and their units and items, are being added."""
     clean: bool
     """Nothing may be missing; else recovery completes it, and that something is missing is a note."""
 

@@ -122,7 +122,7 @@ class ChainCheck:
         for item in items[:EACH_MAX].tolist():
             self._add(item, what)
         if len(items) > EACH_MAX:
-            self._add(int(items[EACH_MAX]), f"and {len(items) - EACH_MAX - 1} more behind it: {what}")
+            self._add(int(items[EACH_MAX]), f"and {len(items) - EACH_MAX - 1} more after it: {what}")
 
     def _add(self, item: int, what: str) -> None:
         place = self._file.item_offset(item)

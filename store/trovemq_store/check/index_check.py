@@ -117,7 +117,7 @@ class IndexCheck:
         self._position = max(self._position, begin)
 
     def _take(self, end: int) -> Iterator[tuple[IndexView, int, int]]:
-        """(file, first item, item behind the last) from the cursor on, of records below `end`."""
+        """(file, first item, item after the last) from the cursor on, of records below `end`."""
         while self._file < len(self._files):
             file, first = self._files[self._file], self._item
             stop = self._stop(file, first, end)
@@ -145,7 +145,7 @@ class IndexCheck:
 
     @staticmethod
     def _is_stray(file: IndexView, item: int, end: int) -> bool:
-        """Whether the items behind it are of records below `end`, so that it cannot be right."""
+        """Whether the items after it are of records below `end`, so that it cannot be right."""
         return item + 1 < file.item_count and int(file.items["physical_offset"][item + 1]) < end
 
     def _check_times(self, file: IndexView, first: int, timestamps: Int64s) -> None:
@@ -175,11 +175,11 @@ class IndexCheck:
 
     # --- what is missing ----------------------------------------------------------------------------
     def _count_passed(self, offsets: Int64s) -> int:
-        """How many of them the index has passed: behind its last item it only lags."""
+        """How many of them the index has passed: after its last item it only lags."""
         return int(np.count_nonzero(offsets < self._index.complete_below))
 
     def _count_missing(self, offsets: Int64s) -> None:
-        """Keys without an item: behind the last item the index only lags, before it they are lost."""
+        """Keys without an item: after the last item the index only lags, before it they are lost."""
         for physical_offset in np.unique(offsets[offsets < self._index.complete_below]).tolist():
             what = f"record {physical_offset} has keys without an item"
             self._findings.add(layouts.INDEX_DIRECTORY, 0, what, note=not self._store.clean)
@@ -189,14 +189,14 @@ class IndexCheck:
         self._unindexed_count += len(behind)
 
     def finish(self, end: int) -> None:
-        """After the last run; `end` is the log's end. Items behind the end of a live store's checked part
+        """After the last run; `end` is the log's end. Items after the end of a live store's checked part
         are of records that were appended meanwhile."""
         if not self._kept:
             return
         self._pass(end)
         for file in self._files[self._file :] if not self._store.live else ():
             first = self._item if file is self._files[self._file] else 1
-            what = f"{file.item_count - first} items from item {first} on lie behind the log's end"
+            what = f"{file.item_count - first} items from item {first} on lie after the log's end"
             self._findings.add(file.path, file.item_offset(first), what, note=True)
         if self._unindexed_count and self._files and not self._store.live:
             what = f"{self._unindexed_count} records from {self._unindexed_from} on are not indexed yet"

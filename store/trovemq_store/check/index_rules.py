@@ -83,7 +83,7 @@ def check_header_times(
 
 
 def wrong_item(item: int, key_hash: int, physical_offset: int) -> str:
-    return f"item {item} (hash {key_hash}, record {physical_offset}) is no key of that record"
+    return f"item {item} (hash {key_hash}, record {physical_offset}) is not a key of that record"
 
 
 def wrong_seconds(item: int, seconds: int, expected: int) -> str:

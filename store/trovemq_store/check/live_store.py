@@ -117,7 +117,7 @@ class IndexMappings:
             try:
                 views.append(file.view())
             finally:
-                file.close()  # the view outlives it; the descriptor would never be given back
+                file.close()  # the view outlives it; the descriptor would never be returned
         self._views = views
 
     def now(self, end: int) -> OpenIndex | None:

@@ -20,9 +20,9 @@ def report_damage(findings: Findings, place: tuple[str, int], damage: Damage) ->
 
 
 def report_tail(findings: Findings, place: tuple[str, int], end: int, byte_count: int, *, note: bool) -> None:
-    """byte_count: of those at or behind the log's end, how many are not zero."""
+    """byte_count: of those at or after the log's end, how many are not zero."""
     if byte_count:
-        what = f"the log ends at {end}; {byte_count} bytes behind it are not zero"
+        what = f"the log ends at {end}; {byte_count} bytes after it are not zero"
         findings.add(*place, what, note=note)
 
 

@@ -1,8 +1,8 @@
 """The log of a live store as small steps: runs of good records, and what is none.
 
-Below the limit nothing may be missing: whatever is no record is damage, and the walk goes on at the next
+Below the limit nothing may be missing: whatever is not a record is damage, and the walk continues at the next
 record that names its own position. No step looks at more than a window of bytes, also where it searches.
-The log's beginning may move ahead of the walk (retention): it then goes on there.
+The log's beginning may move ahead of the walk (retention): it then continues there.
 """
 
 from __future__ import annotations

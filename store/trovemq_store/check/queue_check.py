@@ -135,7 +135,7 @@ class QueueCheck:
         return self._store.deleted_below(topic) > self._begun_at
 
     def _check_surplus(self, queue: QueueUnits, seen: _Seen | None, end: int) -> Iterator[None]:
-        """Units that stand for no record of the present log: before the first and behind the last one."""
+        """Units that stand for no record of the present log: before the first and after the last one."""
         if self._store.live and self._deleted_since(queue.topic):
             return
         first, last = (seen.first, seen.next) if seen is not None else (queue.end, queue.end)

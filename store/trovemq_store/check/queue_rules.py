@@ -104,7 +104,7 @@ def report_surplus(
     """Units of no record, at these queue offsets. log_end: where the log ends; None: they lie before it."""
     for offset, unit in zip(offsets[:EACH_MAX].tolist(), units[:EACH_MAX], strict=True):
         behind = log_end is not None and int(unit["physical_offset"]) >= log_end
-        what = "lies behind the log's end" if behind else "belongs to no record"
+        what = "lies after the log's end" if behind else "belongs to no record"
         path, at = queue.place(offset)
         findings.add(path, at, f"unit {offset}, {_text(unit)}, {what}", note=behind and not clean)
     if len(offsets) > EACH_MAX:

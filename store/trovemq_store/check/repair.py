@@ -1,4 +1,4 @@
-"""Makes a stopped store's consume queues and key index anew from its log. The log itself is only read.
+"""Makes a stopped store's consume queues and key index again from its log. The log itself is only read.
 
 Order, so that an interrupted repair is completed by the next one, or by the next start:
  1. the store is marked as open, with nothing of its projections on disk;
@@ -182,7 +182,7 @@ class _Repair:
         if files.exists(INDEX_DIRECTORY):
             files.sync_directory(INDEX_DIRECTORY)
         files.remove(KEY_INDEX_NOTE)
-        for name in files.list(TREES_DIRECTORY):  # they are made anew at the next start
+        for name in files.list(TREES_DIRECTORY):  # they are rebuilt at the next start
             files.remove(f"{TREES_DIRECTORY}/{name}")
 
     def _rebuild(self, queues: ConsumeQueues, index: KeyIndex | None) -> int:

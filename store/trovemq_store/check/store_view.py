@@ -1,8 +1,8 @@
 """A store as recovery would find it, without touching it.
 
 The sizes of its files come from the settings that were given, else from the files themselves. The log is
-read by the same reader that recovery uses, from its first byte; records of deleted topics are told apart by
-the same table.
+read by the same reader that recovery uses, from its first byte; records of deleted topics are
+distinguished by the same table.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StoreView:
 
     @property
     def known_end(self) -> int:
-        """The log is known to reach to here: what is no record below it is damage, not the end."""
+        """The log is known to reach to here: what is not a record below it is damage, not the end."""
         if self.state is not None:
             known = self.state.log_end
         else:
@@ -170,7 +170,7 @@ def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection
 
 
 def _segment_size(files: ReadOnlyFileSystem) -> int:
-    """Of the log's files; 0 where they do not agree: one that somebody cut short is no size of a store."""
+    """Of the log's files; 0 where they do not agree: one that somebody cut short is not a size of a store."""
     paths = [
         f"{COMMIT_LOG_DIRECTORY}/{name}" for name in files.list(COMMIT_LOG_DIRECTORY) if name.isdecimal()
     ]

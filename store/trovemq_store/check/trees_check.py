@@ -1,7 +1,7 @@
 """The B+trees of a stopped store against the log: LMDB's structure, then every entry of the search trees.
 
-Where the trees lag, or where a start would put them aside, that is a note; the part that they have is checked
-all the same. What a start would not notice, and searches would answer wrongly from, is a finding.
+Where the trees lag, or where a start would quarantine them, that is a note; the part that they have is
+checked all the same. What a start would not notice, and searches would answer wrongly from, is a finding.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def check_trees(view: StoreView, findings: Findings) -> None:
         return
     trees, why = open_stopped(view)
     if trees is None:
-        findings.add(PATH, 0, f"{why}; they are made again", note=True)
+        findings.add(PATH, 0, f"{why}; they are rebuilt", note=True)
         return
     try:
         mark = search_mark(trees)
         if contradiction := contradicting(view, mark):
-            findings.add(PATH, 0, f"{contradiction}; they are made again", note=True)
+            findings.add(PATH, 0, f"{contradiction}; they are rebuilt", note=True)
             return
         with trees.read() as reader:
             _Entries(view, reader, findings).check(mark.position)

@@ -27,7 +27,7 @@ class AppendResult:
     """Where a batch now stands: contiguous from physical_offset; record i has first_queue_offset + i.
 
     Of a batch with `duplicates` (index in the batch -> where the message was stored before; rising) these
-    were left out: everything else tells of the others, which are numbered without them. Where all of it were
+    were left out: everything else says of the others, which are numbered without them. Where all of it were
     duplicates, physical_offset, first_queue_offset and store_timestamp are those of the first one's original.
     `synced_at`: how far the log must be synced for the originals to be on disk. `gaps` (index in the batch,
     rising): the numbers that the producer of the message left out just before it.

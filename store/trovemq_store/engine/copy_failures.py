@@ -2,7 +2,7 @@
 
 The broker copies records that it must keep or move (retention, retries, dead letters, delayed messages,
 transactions). One that cannot be copied must hold up none of the others: it stays where it lies, and whoever
-wanted the copy goes on as if the record could not be read.
+wanted the copy continues as if the record could not be read.
 
 Invariants
 - An error that may pass (a full disk, a broker that stops) is never taken for one of the record's own.

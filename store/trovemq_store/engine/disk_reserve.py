@@ -1,4 +1,4 @@
-"""Room that an open store keeps back for a full disk: a segment, and the reserve of its file system.
+"""Space that an open store keeps back for a full disk: a segment, and the reserve of its file system.
 
 Invariant: while it is not whole, no new message is taken: what is left is for the broker's own records.
 """
@@ -53,7 +53,7 @@ class DiskReserve:
         return self.failure is not None or self._files.short
 
     def is_full(self) -> bool:
-        """Whether new messages are refused for want of room, those apart that fit into the last segment."""
+        """Whether new messages are refused for want of space, those apart that fit into the last segment."""
         segments = self._segments
         with suppress(StorageError):
             if segments.refused and self._files.free_bytes() >= segments.file_size:
@@ -66,14 +66,14 @@ class DiskReserve:
             kept = self._segments.file_size + RESERVE_COUNT * self._files.chunk_size
             raise TroveError(
                 errors.DISK_FULL,
-                f"the disk has no room for new messages beside the {kept:,} bytes that are kept for the "
+                f"the disk has no space for new messages beside the {kept:,} bytes that are kept for the "
                 "broker's own records (spare_segment_enable)",
             )
 
     def work(self) -> ReserveRefill | None:
         """None where nothing is missing, or nothing is to be kept."""
         if not self._enabled:
-            self._files.short = False  # each call tries anew
+            self._files.short = False  # each call tries again
             return None
         if self._segments.kept_ready and self._files.is_whole():
             return None

@@ -136,7 +136,7 @@ class MessageStore(StoreReading):
         self.flush_projections()
 
     def _complete_index(self) -> None:
-        """Reads the log on until the index has everything, or cannot go on (no file to be had for it)."""
+        """Reads the log on until the index has everything, or cannot continue (no file to be had for it)."""
         assert self.key_index is not None or not self.lagging, "only the key index may lag"
         while self.key_index is not None and self.lagging:
             before = self.key_index.position
@@ -159,7 +159,7 @@ class MessageStore(StoreReading):
         """Appends a validated batch (validate_batch's result over `data`) as one run. Never syncs.
 
         A bytearray is patched in place and belongs to the store from then on. Topic and queue id were
-        checked by the caller. internal: the broker's own record, which goes on where room.check() refuses
+        checked by the caller. internal: the broker's own record, which continues where space.check() refuses
         new messages.
 
         TroveError BATCH_ILLEGAL, BATCH_SIZE_EXCEEDED, DISK_FULL, CREATE_MAPPED_FILE_FAILED,
@@ -405,7 +405,8 @@ class MessageStore(StoreReading):
         return work.physical_offset
 
     def begin_delete_topic(self, topic: str, now_ms: int) -> TopicDeletion:
-        """delete_topic() for who may not block: run() in another thread, then finish_delete_topic() here.
+        """delete_topic() for callers that may not block: run() in another thread, then
+        finish_delete_topic() here.
 
         From now on nothing is appended to the topic. Raises as delete_topic() but for what files may raise.
         """
@@ -415,7 +416,7 @@ class MessageStore(StoreReading):
     def finish_delete_topic(self, work: TopicDeletion) -> None:
         """Call on the engine's thread, whatever became of run(). To persist the offsets is the caller's.
 
-        TroveError STORE_FAILED: the topic is deleted, but the store cannot go on.
+        TroveError STORE_FAILED: the topic is deleted, but the store cannot continue.
         """
         self.topics.finish(work.change)
         if not work.change.saved:

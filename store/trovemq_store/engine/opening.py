@@ -177,7 +177,7 @@ class _Opening:
             raise TroveError(
                 errors.STORE_FAILED,
                 "the store's file system takes LOCK for lock: topics whose names differ in case alone would "
-                "have the same files. Put the store on one that tells them apart",
+                "have the same files. Put the store on one that distinguishes them",
             )
         for name in UNSUPPORTED_DIRECTORIES:
             if self._files.list(name):
@@ -254,7 +254,7 @@ class _Opening:
             )
 
     def _written_up_to(self, trusted: int) -> int:
-        """The log was certainly written up to here: what is no record below is damage, not its end."""
+        """The log was certainly written up to here: what is not a record below is damage, not its end."""
         if self._saved is not None:
             return self._saved.log_end
         return trusted if self._clean else 0
@@ -319,7 +319,7 @@ class _Opening:
         self._load_index(key_index, position)
         if last_indexed_offset(key_index) < last_offset < position:
             self._save_state(key_index_position=0, key_index_last_offset=-1)
-            key_index.truncate_to(0)  # files of it are gone: all of it is made again
+            key_index.truncate_to(0)  # files of it are gone: all of it is rebuilt
 
     def _queues_are_whole(self, saved: StoreState) -> bool:
         """Whether every queue begins where it did, unless the log begins later by now, and reaches as far as
@@ -338,7 +338,7 @@ class _Opening:
         return True
 
     def _forget_queues(self) -> None:
-        """All queues are made again from the log. If that is interrupted, it begins again."""
+        """All queues are rebuilt from the log. If that is interrupted, it begins again."""
         fault_point("recovery.before_forgetting")
         self._save_state(consume_queue_position=0, queue_ends={}, queue_begins={})
         self._mark_open()
@@ -365,7 +365,7 @@ class _Opening:
         """Brings the projections up to the log's end; where the scan began, and what it found.
 
         Only damage of the log explains that a queue lacks messages; otherwise its files are not whole, and
-        all queues are made again from the log's beginning.
+        all queues are rebuilt from the log's beginning.
         """
         queues = self._consume_queues
 
@@ -477,7 +477,7 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
 
 
 def log_runs(log: CommitLog) -> LogRuns:
-    """Runs of the log without looking at CRCs; damage is passed over."""
+    """Runs of the log without looking at CRCs; damage is skipped."""
 
     def runs(begin: int, end: int, run_bytes_max: int) -> LogReader:
         begin = max(begin, log.min_offset)

@@ -110,7 +110,7 @@ class StoreReading:
     ) -> Iterator[tuple[int, RecordBatch, NDArray[np.bool_] | None]]:
         """Visible records of [begin, end) in log order: (physical offset of position 0, records, alive).
 
-        What is no record is passed over; bodies are not compared with their CRCs.
+        What is not a record is skipped; bodies are not compared with their CRCs.
         """
         limit = min(end, self.visible_offset)
         reader = LogReader(

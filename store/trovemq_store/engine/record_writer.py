@@ -109,12 +109,12 @@ class RecordWriter:
         return sum(len((name + value).encode()) + 2 for name, value in record.properties.items()) <= size_max
 
     def informed(self, record: NewRecord, changes: Mapping[str, str]) -> NewRecord:
-        """The record with these properties, where it has room for them: they inform, and no more."""
+        """The record with these properties, where it has space for them: they inform, and no more."""
         longer = record.with_properties(changes)
         return longer if self.has_room(longer) else record
 
     def checked(self, record: NewRecord) -> NewRecord:
-        """The record itself, which an append takes, whenever there is room. TroveError: none ever will."""
+        """The record itself, which an append takes, whenever there is space. TroveError: none ever will."""
         encoded = self.encode(record)
         check_properties(RecordBatch.split(encoded, topic=record.topic))
         if len(encoded) > self._store.settings.commit_log_file_size - BLANK_SIZE:
@@ -192,7 +192,7 @@ class RecordWriter:
     def encode(self, record: NewRecord) -> bytes:
         """The record's bytes; offsets, store time and CRC property are filled in by the append.
 
-        A copy of a record that was stored without the CRC property, and has no room for it, goes without.
+        A copy of a record that was stored without the CRC property, and has no space for it, goes without.
         """
         block = record.property_block()
         has_room = len(terminated(block)) <= PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE

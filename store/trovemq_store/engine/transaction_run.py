@@ -88,7 +88,7 @@ class TransactionRun:
         self.message_count = count
 
     def add_own(self, record: bytes, topic: str, queue_id: int) -> None:
-        """Adds a record of the broker's own, behind the messages."""
+        """Adds a record of the broker's own, after the messages."""
         self._add(RecordBatch.split(record, topic=topic), topic, queue_id, None)
 
     def _add(self, batch: RecordBatch, topic: str, queue_id: int, born_host: bytes | None) -> None:

@@ -92,7 +92,7 @@ class StoreTrim:
             self._closes.append(close)
 
     def remove(self) -> None:
-        """StorageError: may be called again, to go on."""
+        """StorageError: may be called again, to continue."""
         assert self.detached, "else somebody may still read there"
         fault_point("trim.detached")
         while self._closes:

@@ -80,7 +80,7 @@ class EventKind(IntEnum):
     CHANGED = 5  # invisible until `until` from now on, under a new lease
     DEAD_LETTERED = 6  # copied to the dead-letter topic, and consumed
     RETRIED = 7  # copied to the retry topic, and consumed
-    RESET = 8  # the group goes on at offset; nothing is in flight any more
+    RESET = 8  # the group continues at offset; nothing is in flight any more
     MOVED = 9  # in flight as before, but its record now lies at physical_offset
     HELD = 10  # looked at, not handed out: an earlier one of its message group is in flight
     FORGOTTEN = 11  # the group (of all topics where the topic is empty) was deleted

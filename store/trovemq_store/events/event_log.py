@@ -81,7 +81,7 @@ class EventLog:
         self.appended_count += event_count
 
     def replay(self, begin: int) -> Iterator[Event]:
-        """Every event of the log from that queue offset on, in order; an unreadable record is passed over."""
+        """Every event of the log from that queue offset on, in order; an unreadable record is skipped."""
         for _, message in messages_from(self._store, EVENTS_TOPIC, EVENTS_QUEUE_ID, begin):
             try:
                 yield from decode_events(message.body)

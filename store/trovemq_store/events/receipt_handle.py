@@ -89,7 +89,7 @@ class HandleReader:
     def read(self, handle: str) -> tuple[HandleHead, int]:
         """The lease and the queue offset; the very same head object for handles of one lease in a row.
 
-        TroveError RECEIPT_HANDLE_ILLEGAL where it is no handle of the group and topic.
+        TroveError RECEIPT_HANDLE_ILLEGAL where it is not a handle of the group and topic.
         """
         try:
             text, digits, check = handle.rsplit(".", 2)
@@ -99,7 +99,7 @@ class HandleReader:
                 return self._head, int(digits, 16)
         except (ValueError, IndexError):
             self._text = ""
-        raise illegal_handle("is no handle of this group and topic")
+        raise illegal_handle("is not a handle of this group and topic")
 
     def _read_head(self, text: str) -> None:
         if len(text) > HEAD_SIZE_MAX:

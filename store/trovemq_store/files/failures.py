@@ -2,7 +2,7 @@
 
 | what failed | error |
 | --- | --- |
-| a write for which there is no room | DISK_FULL |
+| a write for which there is no space | DISK_FULL |
 | a sync | STORE_FAILED: nothing is acknowledged any more |
 | any other call | `otherwise`: STORE_FAILED at a start or stop, UNKNOWN_ERROR while the store runs |
 """

@@ -1,18 +1,18 @@
-"""The file system of an open store: a little room is kept back, and a failed sync is remembered.
+"""The file system of an open store: a little space is kept back, and a failed sync is remembered.
 
-    trovemq/reserve-0 … reserve-7   preallocated and never written: room that is there when the disk is full
+    trovemq/reserve-0 … reserve-7   preallocated and never written: space that is there when the disk is full
 
 Small files are replaced as a whole, and a consume queue grows into holes of its file: both need new blocks.
 Where these cannot be had, files of the reserve are removed, one at a time, and the call is made again. So
-positions of consumers, the marks of the store and the units of the broker's own records go on being written
-while others fill the disk; `refill` makes the reserve whole when there is room.
+positions of consumers, the marks of the store and the units of the broker's own records continue being
+written while others fill the disk; `refill` makes the reserve whole when there is space.
 
 Invariants
 - `short` from the first call that needed the reserve until it is whole again: the store takes no new messages
   then, what is left is for what the broker must write itself.
 - What is preallocated (segments, index files) is never made from the reserve.
 - `sync_failure` is the first sync that failed, of whatever file, in whatever thread. The kernel may have
-  dropped what it should have written: from then on nothing is acknowledged. (For want of room a file that is
+  dropped what it should have written: from then on nothing is acknowledged. (For want of space a file that is
   being made may fail so, and is given up; whoever syncs data tells himself that it failed.)
 """
 
@@ -69,7 +69,7 @@ class GuardedMap(GuardedFile):
 
 
 class GuardedTrees:
-    """Trees of a GuardedFileSystem: for want of room their commits fail, and are made again by whoever makes
+    """Trees of a GuardedFileSystem: for want of space their commits fail, and are made again by whoever makes
     them."""
 
     def __init__(self, owner: GuardedFileSystem, inner: Trees) -> None:
@@ -151,7 +151,7 @@ class GuardedFileSystem:
         raise error
 
     def with_room(self, call: Callable[[], Result]) -> Result:
-        """The call, as often as room can be made for it."""
+        """The call, as often as space can be made for it."""
         while True:
             try:
                 return call()

@@ -135,7 +135,7 @@ class LmdbReader:
 
 
 class LmdbTrees:
-    """See Trees. StorageError from the constructor: EINVAL where the file is no whole file of LMDB's; with
+    """See Trees. StorageError from the constructor: EINVAL where the file is not a whole file of LMDB's; with
     `read_only`, which must be used where nobody writes, also where a tree is missing."""
 
     def __init__(self, directory: str, path: str, names: Sequence[str], *, read_only: bool = False) -> None:
@@ -250,8 +250,8 @@ class LmdbTrees:
 def _put(cursor: Any, first: bytes, last: bytes, count: int, entries: Entries) -> None:
     """So many entries, sorted by key, from `first` to `last`.
 
-    LMDB fills its pages where entries come behind the last of a page, else it leaves them half empty. So what
-    comes behind all that is there is appended; and of entries that all come between two neighbours (ids that
+    LMDB fills its pages where entries come after the last of a page, else it leaves them half empty. So what
+    comes after all that is there is appended; and of entries that all come between two neighbours (ids that
     rise, of one topic) those are put first, while what would share a page with them is out of the way.
     """
     if not cursor.set_range(first):
@@ -294,7 +294,7 @@ def check_structure(directory: str, path: str) -> Sequence[str]:
 
 
 def _make_lock_file(path: str) -> None:
-    """LMDB writes to it through a mapping: with its blocks allocated, a full disk is no SIGBUS."""
+    """LMDB writes to it through a mapping: with its blocks allocated, a full disk is not SIGBUS."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, LOCK_FILE_SIZE)

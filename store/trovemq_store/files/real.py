@@ -40,8 +40,8 @@ def storage_errors(operation: str, path: str) -> Iterator[None]:
 
 
 def _check_room(descriptor: int, size: int) -> None:
-    """ENOSPC where the disk has less room than a file of `size` bytes still needs. A preallocation that fails
-    takes all the room that there is first, and whoever writes meanwhile would find the disk full."""
+    """ENOSPC where the disk has less space than a file of `size` bytes still needs. A preallocation that
+    fails takes all the space that there is first, and whoever writes meanwhile would find the disk full."""
     room = os.fstatvfs(descriptor)
     missing = size - os.fstat(descriptor).st_blocks * 512
     if room.f_blocks and room.f_bavail * room.f_frsize < missing:  # some file systems cannot tell: 0
@@ -69,7 +69,7 @@ def read_head(absolute: str, length: int) -> FileHead:
             try:
                 os.lseek(descriptor, len(data), os.SEEK_DATA)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # there is no data behind it
+                if error.errno != errno.ENXIO:  # there is no data after it
                     raise
                 is_all = True
     finally:
@@ -296,7 +296,7 @@ class RealFileSystem:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # A full disk is no lost page here: the temporary is written anew, the old content is untouched.
+            # A full disk is no lost page here: the temporary is rewritten, the old content is untouched.
             operation = "write" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "sync"
             raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
 

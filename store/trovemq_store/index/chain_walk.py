@@ -12,7 +12,7 @@ class ChainWalk:
 
     A chain holds every key of its slot, so a step may find nothing. The walk trusts that phy never grows
     along a chain, and that an item's predecessor has a smaller number; a link that does not ends the chain.
-    `place` names the item that comes next, to go on with another walk; None when there is none.
+    `place` names the item that comes next, to continue with another walk; None when there is none.
     """
 
     def __init__(

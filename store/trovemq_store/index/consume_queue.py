@@ -17,7 +17,7 @@ Invariants
 - The index of a unit is the message's queue offset, whatever the record's own QUEUEOFFSET says.
 - Units [first file, max_offset) are written; behind max_offset the last file is zero.
 - phy + size of a unit never passes the phy of the next one, blanks left out.
-- The last unit is no blank, unless all are.
+- The last unit is not a blank, unless all are.
 - min_offset <= max_offset; below min_offset there may be blanks and units whose records are gone.
 """
 
@@ -73,7 +73,7 @@ class ConsumeQueue:
         self._file_size = file_size
         self._bases: list[int] = []
         self._end = 0
-        self._first_unit = 0  # behind the blanks; == _end while there is no unit
+        self._first_unit = 0  # after the blanks; == _end while there is no unit
         self._min = 0
         self._first_physical = -1  # of the first unit, where it is known without reading
         self._known_offset = -1  # of a unit that is known without reading
@@ -118,7 +118,7 @@ class ConsumeQueue:
         return (-1, *fields[1:]) if fields[1] == BLANK_SIZE else fields
 
     def written_before(self, offset: int) -> int:
-        """The last offset at or below `offset` that is no blank; the first unit's where there is none."""
+        """The last offset at or below `offset` that is not a blank; the first unit's where there is none."""
         while offset > self._first_unit and self.unit(offset)[1] == BLANK_SIZE:
             base, position = self._place(offset)
             end = position // UNIT_SIZE
@@ -195,7 +195,7 @@ class ConsumeQueue:
     def truncate_to(self, physical_offset: int) -> None:
         """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
 
-        Files are checked unit by unit, as after a crash: what lies behind the cut may be anything.
+        Files are checked unit by unit, as after a crash: what lies after the cut may be anything.
         """
         self._forget_known()
         count = 0
@@ -344,7 +344,7 @@ class ConsumeQueue:
 
     def _checked_base(self, name: str) -> int:
         if not (len(name) == 20 and name.isascii() and name.isdigit()):
-            raise self._mismatch(name, "is no file of a consume queue")
+            raise self._mismatch(name, "is not a file of a consume queue")
         size = self._files.file_size(f"{self._directory}/{name}")
         if size != self._file_size:
             raise self._mismatch(
@@ -398,7 +398,7 @@ class ConsumeQueue:
 
     def _without_blanks(self, count: int) -> int:
         """`count` units of the last file without the blanks at their end: they filled a gap before a unit
-        that is gone. Blanks in front of a whole queue stay: they say where it goes on."""
+        that is gone. Blanks in front of a whole queue stay: they say where it continues."""
         sizes = self._file_units(self._bases[-1], 0, count)["size"]
         while count and sizes[count - 1] == BLANK_SIZE:
             written = np.flatnonzero(sizes[:count] != BLANK_SIZE)
@@ -484,7 +484,7 @@ class ConsumeQueue:
 
 
 def _valid_prefix(units: NDArray[np.void], physical_offset: int, lowest: int) -> tuple[int, int]:
-    """How many units, from the first, are written, below physical_offset and each behind the one before
+    """How many units, from the first, are written, below physical_offset and each after the one before
     (the first at or behind `lowest`); and where the last record of all these units ends."""
     physical = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)

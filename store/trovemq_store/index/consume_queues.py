@@ -119,7 +119,7 @@ class ConsumeQueues:
         for topic, queue_id in self._listed_queues():
             below = deleted_below.get(topic, 0)
             queue = self._queue(topic, queue_id)
-            # What lies behind a missing file is of no use: the queue ends there, and is replayed.
+            # What lies after a missing file is of no use: the queue ends there, and is replayed.
             queue.load(trusted_position, below, drop_behind_gap=ends_known or trusted_position is not None)
             if below and not queue.file_offsets:
                 self.delete_queue(topic, queue_id)
@@ -196,7 +196,7 @@ class ConsumeQueues:
 
     def allow_gaps(self, units_max: int, *, rebuilding: bool = False) -> None:
         """Gaps of up to units_max messages are filled. `rebuilding`: the log is read from its start, so that
-        it is right: a record behind a longer gap is left out instead of refused."""
+        it is right: a record after a longer gap is left out instead of refused."""
         self._gap_units_max = min(units_max, GAP_UNITS_MAX)
         self._rebuilding = rebuilding
 
@@ -229,7 +229,7 @@ class ConsumeQueues:
         self._synced_position = min(self._synced_position, physical_offset)
 
     def forget_from(self, physical_offset: int) -> None:
-        """Takes all units of records from there on back, to be made again from the log."""
+        """Takes all units of records from there on back, to be rebuilt from the log."""
         self.truncate_to(physical_offset)
         self._position = self._synced_position = physical_offset
 
@@ -248,7 +248,7 @@ class ConsumeQueues:
         return queue.follow_trim(measured) if queue is not None else []
 
     def delete_topic(self, topic: str) -> None:
-        """Removes the topic's queues and their files; a queue of that name made again starts empty."""
+        """Removes the topic's queues and their files; a queue of that name recreated starts empty."""
         for queue_id in list(self._queues.get(topic, {})):
             self.delete_queue(topic, queue_id)
         self._queues.pop(topic, None)
@@ -353,9 +353,9 @@ class ConsumeQueues:
             yield queue, first, units[taken]
 
     def _may_leave_gap(self, queue: ConsumeQueue, end: int, offset: int, later: NDArray[np.int64]) -> bool:
-        """Whether the record with this offset goes on behind a gap from `end` (-1: it is the first one)."""
+        """Whether the record with this offset continues after a gap from `end` (-1: it is the first one)."""
         if ((later >= end) & (later < offset)).any():
-            return False  # the records behind it go on from `end`: its own offset is damaged
+            return False  # the records after it continue from `end`: its own offset is damaged
         if end < 0 or offset - end <= self._gap_units_max:
             return True
         if self._rebuilding:

@@ -62,7 +62,7 @@ class Dispatcher:
         return bool(self._pending) and self._pending[0].physical_offset < physical_offset
 
     def dispatch(self, visible_end: int, on_visible: OnVisible | None = None) -> None:
-        """Applies every pending batch that ends at or before `visible_end`, and tells of each.
+        """Applies every pending batch that ends at or before `visible_end`, and says of each.
 
         StorageError where the consume queues could not take one: it stays, and is tried at the next call.
         """

@@ -106,7 +106,7 @@ class IndexFile:
             self._map.check_readable(0, HEADER_SIZE)
             header: _Header = _HEADER.unpack_from(view, 0)
             self._set_header(header)
-            # A put that failed half-way leaves items, and slots that point to them, behind what is counted.
+            # A put that failed half-way leaves items, and slots that point to them, after what is counted.
             self._slots_doubtful = not self.full and self.item(self.count) != _NO_ITEM
         except StorageError:
             self._map.close()

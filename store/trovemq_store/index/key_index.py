@@ -1,6 +1,6 @@
 """The key index: every index file of a store, as one projection of the log.
 
-Files `index/<yyyyMMddHHmmssSSS>` are taken in the order of their names; each goes on where the one before
+Files `index/<yyyyMMddHHmmssSSS>` are taken in the order of their names; each continues where the one before
 was full, so that the keys of one message may be split over two files.
 Source: RocketMQ 5.4.0, IndexService, made exact about what is indexed and what is not.
 
@@ -87,7 +87,7 @@ class KeyIndex:
         log_begin: int = 0,
     ) -> None:
         """Opens what is on disk. Where a file is gone that had keys of records at or behind log_begin, the
-        whole index is made again: its files go, and position is 0.
+        whole index is rebuilt: its files go, and position is 0.
 
         trusted_position: None after a clean stop: the files count as they are, and position is where our
         note says; where another broker wrote since, it is the start of the last indexed record, whose
@@ -167,7 +167,7 @@ class KeyIndex:
         return self._index_files[-1].count if self._index_files else None
 
     def _place(self) -> tuple[str, int]:
-        """The last file and its next free item: where whoever goes on with the index does so."""
+        """The last file and its next free item: where whoever continues with the index does so."""
         last = self._index_files[-1:]
         return (last[0].name, last[0].count) if last else ("", 0)
 
@@ -228,7 +228,7 @@ class KeyIndex:
     ) -> ChainWalk:
         """The items of that hash whose records lie in [begin_physical, end_physical), newest first.
 
-        place: a ChainWalk's own, to go on there; one that no longer fits is passed over.
+        place: a ChainWalk's own, to continue there; one that no longer fits is skipped.
         """
         files = [
             file

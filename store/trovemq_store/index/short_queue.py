@@ -1,7 +1,7 @@
 """A queue of few messages, read as one page: most of very many queues are such.
 
 To open a file, map it and look for its end costs more than all else at a start. Where the only file of a
-queue has its units in its first page, nothing behind them, and nothing of it is to be cut, the page says all.
+queue has its units in its first page, nothing after them, and nothing of it is to be cut, the page says all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which message of a queue belongs to a time: RocketMQ's search by store time with both boundaries.
 
 LOWER: the smallest offset with time >= t; UPPER: the largest with time <= t. The file is chosen first, by
-the times of its first or last unit, then a binary search goes on in that file; the steps and corner cases
+the times of its first or last unit, then a binary search continues in that file; the steps and corner cases
 are RocketMQ's own, because its answers are the contract. Times are those of the records in the log.
 Source: RocketMQ 5.4.0, ConsumeQueue.binarySearchInQueueByTime,
 MappedFileQueue.getConsumeQueueMappedFileByTime, DefaultMessageStore.getOffsetInQueueByTime.

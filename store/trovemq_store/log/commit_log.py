@@ -10,7 +10,7 @@ segment:
 
 Invariants
 - `end` is where the next record goes; every byte of [min_offset, end) belongs to a record, a blank, or the
-  unused rest behind a blank; every byte at or behind `end` in the last segment is zero after recovery.
+  unused rest after a blank; every byte at or behind `end` in the last segment is zero after recovery.
 - flushed_offset <= end; it only moves by a sync that covered it.
 - An append that raises has changed no byte before `end`, and moves `end` over a blank at most. What it
   wrote behind is zeroed before anything else is written: no refused record comes back after a crash.
@@ -112,7 +112,7 @@ class CommitLog:
         assert physical_offset == self.end, "appends go to the end"
         segment = self.segments.at(physical_offset)
         assert segment is not None, "place() opened the segment"
-        assert physical_offset + len(data) + BLANK_SIZE <= segment.end, "room for a blank is always left"
+        assert physical_offset + len(data) + BLANK_SIZE <= segment.end, "space for a blank is always left"
         self._write(segment, physical_offset, data)
         self.end = physical_offset + len(data)
 

@@ -1,6 +1,6 @@
 """Damage of the log that this process met: counted by state, and by place once.
 
-Recovery counts what it passes over when the store is opened; reading counts what it meets afterwards (bytes
+Recovery counts what it skips when the store is opened; reading counts what it meets afterwards (bytes
 that went bad in a running store). A place that is read again is not counted again, up to PLACES_MAX of them.
 """
 
@@ -37,7 +37,7 @@ class DamageCounts:
             self.on_new(physical_offset, size, state)
 
     def met_unit(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """The disk does not give a unit of a consume queue: its message is passed over."""
+        """The disk does not give a unit of a consume queue: its message is skipped."""
         unit = (topic, queue_id, queue_offset)
         if unit not in self._units and len(self._units) < PLACES_MAX:
             self._units.add(unit)

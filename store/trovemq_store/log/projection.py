@@ -24,7 +24,7 @@ class DispatchBatch:
 
     `records` holds their bytes and columns; record i lies at physical_offset + records.positions[i].
     `alive[i]` is False for a record of a deleted topic (below the deletion): no projection takes it;
-    None means that all are alive. `end` is where the next batch goes on (after the last record, or
+    None means that all are alive. `end` is where the next batch continues (after the last record, or
     the start of the next segment after a blank record). A batch without records only moves `position`.
     """
 

@@ -1,10 +1,11 @@
 """Reading the log forwards as runs of records, telling its end from damage in the middle.
 
-What stands at a position is one of six things (trovemq_proto.records.check): a record, a blank (go on in the
-next segment), zeros, a torn record, a stale one of an older use of the file, or a damaged one. Below the
-known end nothing may be missing: there all but the first two are *damage*, which is reported, and reading
-goes on at the next record that names its own position. At or behind the known end the first of them is the
-end of the log, unless it shows that it was written whole and damaged later (trovemq_store.log.tail).
+What stands at a position is one of six things (trovemq_proto.records.check): a record, a blank (continue
+in the next segment), zeros, a torn record, a stale one of an older use of the file, or a damaged one.
+Below the known end nothing may be missing: there all but the first two are *damage*, which is reported,
+and reading continues at the next record that names its own position. At or after the known end the first of
+them is the end of the log, unless it shows that it was written whole and damaged later
+(trovemq_store.log.tail).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Damage:
 class LogReader:
     """Reads from `position` on. After the iteration `position` is where it stopped.
 
-    `known_end`: the log is known to reach to here. `limit`: nothing at or behind it is looked at (None: read
-    until the log's own end). `damages` lists what was passed over.
+    `known_end`: the log is known to reach to here. `limit`: nothing at or after it is looked at (None: read
+    until the log's own end). `damages` lists what was skipped.
     """
 
     log: CommitLog
@@ -56,7 +57,7 @@ class LogReader:
     def __iter__(self) -> Iterator[DispatchBatch]:
         """Runs of good records in log order; `alive` is not filled in."""
         while self.limit is None or self.position < self.limit:
-            self.position = max(self.position, self.log.min_offset)  # retention may go on beside
+            self.position = max(self.position, self.log.min_offset)  # retention may continue beside
             segment = self.log.segments.at(self.position)
             if segment is None:
                 return

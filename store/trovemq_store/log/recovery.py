@@ -1,13 +1,13 @@
 """Finding the end of the log after a stop, clean or not, and making it safe to append there.
 
 The scan starts where everything before is known to be on disk and applied, carries every record it meets to
-the caller, and ends at the first position at or behind the known end that holds no good record
+the caller, and ends at the first position at or after the known end that holds no good record
 (docs/store-format.md, "Check of a record").
 Then the rest of that segment is zeroed and later segments are removed: bytes of an older generation can
 never be taken for records again (docs/store-format.md, "Cut").
 
 Invariants
-- No record below the known end is dropped; damage there is passed over and reported.
+- No record below the known end is dropped; damage there is skipped and reported.
 - Behind it no good record is dropped either, but those of an atomic transaction whose rest is not there
   (trovemq_store.log.whole_runs).
 - Recovering twice gives the same end; also when the first recovery was interrupted anywhere.
@@ -58,7 +58,7 @@ def scan_log(
     runs_sealed: bool = True,
 ) -> RecoveredLog:
     """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
-    passed over before it. runs_sealed: see WholeRuns."""
+    skipped before it. runs_sealed: see WholeRuns."""
     runs = WholeRuns(LogReader(log, max(begin, log.min_offset), known_end), sealed=runs_sealed)
     records = timestamp = 0
     for run in runs:

@@ -75,7 +75,7 @@ class ClosedSegment:
 class Decision:
     """`end`: the log may begin there (its present minimum: nothing goes). forced: how many of the `count`
     segments go for the disk's sake alone, newest_early_ms: the newest store time in these. pressed: the disk
-    forces what goes, even what is still owed."""
+    forces what goes, even what is still pending."""
 
     end: int
     count: int = 0
@@ -126,5 +126,5 @@ def parse_hours(text: str) -> frozenset[int]:
     """deleteWhen: hours of the day, several joined by `;`. ValueError."""
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if not parts or not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
-        raise ValueError(f"{text!r} is no hour from 0 to 23, nor several joined by ;")
+        raise ValueError(f"{text!r} is not an hour from 0 to 23, nor several joined by ;")
     return frozenset(map(int, parts))

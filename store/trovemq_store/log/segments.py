@@ -105,13 +105,13 @@ class Segments:
         """Whether there is a file for a full disk."""
         self.create_failures = 0
         self.refused = False
-        """Whether the last message that needed a segment found no room for one."""
+        """Whether the last message that needed a segment found no space for one."""
 
     def load(self, known_end: int | None = None) -> None:
         """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit.
 
         known_end: after a crash, where the log was certainly synced. A power cut may have kept any of the
-        later names; what lies behind a gap there goes.
+        later names; what lies after a gap there goes.
         """
         self._files.remove(SPARE_PATH)
         self._files.remove(NEW_PATH)
@@ -119,7 +119,7 @@ class Segments:
         names = [name for name in self._files.list(DIRECTORY) if not self._is_directory(name)]
         for name in names:
             if not (len(name) == 20 and name.isdigit()):  # before anything goes: this is not ours to remove
-                what = f"{DIRECTORY}/{name} is no segment of a commit log"
+                what = f"{DIRECTORY}/{name} is not a segment of a commit log"
                 raise TroveError(errors.STORE_SETTINGS_MISMATCH, what)
         if names and self._files.file_size(f"{DIRECTORY}/{names[-1]}") == 0:
             self._files.remove(f"{DIRECTORY}/{names.pop()}")  # made, never filled: RocketMQ drops it too
@@ -157,7 +157,7 @@ class Segments:
             raise TroveError(
                 errors.STORE_SETTINGS_MISMATCH,
                 f"segments are missing between {file_name(self._segments[-1].start)} and {name}: "
-                "put them back, or make the store anew from a backup (python -m broker.tools restore)",
+                "put them back, or make the store again from a backup (python -m broker.tools restore)",
             )
         self._segments.append(Segment(start, self._files.open(path)))
 

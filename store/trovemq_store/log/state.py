@@ -85,7 +85,7 @@ class _Format(msgspec.Struct):
 
 
 def load(files: FileSystem) -> StoreState | None:
-    """The saved state; None where there is none or it is unreadable (everything is then checked anew).
+    """The saved state; None where there is none or it is unreadable (everything is then checked again).
 
     TroveError STORE_NEWER where a newer version wrote it.
     """

@@ -1,14 +1,14 @@
-"""A bad place behind the known end: is it the log's end, or damage with more of the log behind it?
+"""A bad place after the known end: is it the log's end, or damage with more of the log after it?
 
 What lies there was perhaps never synced. Then a power cut lost whole sectors of it, which read as zeros (the
 rest of a file is zero before it is written): the place is *torn*, and the log ends there. A place that no
-zeros explain was written whole and damaged later. It is passed over:
+zeros explain was written whole and damaged later. It is skipped:
 - where a good record, or the blank at the segment's end and a record after it, stands behind it with no
   sector lost in between;
-- where it is a damaged record whose lengths are right, also with nothing behind it: its place and its queue
+- where it is a damaged record whose lengths are right, also with nothing after it: its place and its queue
   offset are not given twice.
 
-A store that RocketMQ left may have records of an older use of the file behind its end: they name their own
+A store that RocketMQ left may have records of an older use of the file after its end: they name their own
 positions, and RocketMQ does not zero them. They were stored before what overwrote them, so a record that is
 older than the last good one brings nothing back.
 """
@@ -34,7 +34,7 @@ _MAGIC_POSITION: Final = 4
 
 
 def search_from(segment: Segment, physical_offset: int, state: RecordState) -> int:
-    """Where the next record may begin behind what stands at physical_offset and is none."""
+    """Where the next record may begin after what stands at physical_offset and is none."""
     if state is not RecordState.DAMAGED:
         return physical_offset + 1
     # Its lengths are right: what looks like a record within its body is none.
@@ -47,14 +47,14 @@ def search_from(segment: Segment, physical_offset: int, state: RecordState) -> i
 def goes_on(
     segment: Segment, physical_offset: int, state: RecordState, following: Segment | None, newest_ms: int
 ) -> bool:
-    """Whether the log goes on behind the bad place at physical_offset, in the state that check_record gave.
+    """Whether the log continues after the bad place at physical_offset, in the state that check_record gave.
 
-    following: the segment behind this one; newest_ms: store time of the last good record before.
+    following: the segment after this one; newest_ms: store time of the last good record before.
     """
     data = np.frombuffer(segment.file.view(), np.uint8)
     position = physical_offset - segment.start
     begin = search_from(segment, physical_offset, state) - segment.start
-    # A record that ends with zeros lost its end, even where that is no whole sector.
+    # A record that ends with zeros lost its end, even where that is not a whole sector.
     if state is RecordState.DAMAGED and data[begin - 1] and written_until(data, position, begin) == begin:
         return True
     if _begins_newer(following, newest_ms) and _is_broken_blank(segment, position):

@@ -3,10 +3,10 @@
 A transaction is one run of records in one segment, each with its number, how many there are, and the
 broker's seal (trovemq_proto.records.run_mark). A broker that died while it wrote one leaves its first
 records, whole and good: where the log ends within a transaction, it ends before it. That is the one exception
-to the rule that no good record behind the known end is dropped.
+to the rule that no good record after the known end is dropped.
 
 Where something else stands behind an unfinished transaction (damage in the middle of the log, or another
-broker went on behind its first records), nothing is taken away: its records are given out like others, and
+broker continued after its first records), nothing is taken away: its records are given out like others, and
 it is noted in `unfinished`.
 
 Invariants
@@ -134,7 +134,7 @@ class WholeRuns:
         return UnfinishedRun(mark.transaction_id, begin, self._held[-1].end, seen, mark.record_count)
 
     def _finish(self) -> Iterator[DispatchBatch]:
-        """The log ends. Within a transaction, behind what is known of it: a broker died as it wrote that."""
+        """The log ends. Within a transaction, after what is known of it: a broker died as it wrote that."""
         if self._mark is None:
             return
         found = self._described()

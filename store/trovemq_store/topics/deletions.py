@@ -5,7 +5,7 @@
 (the CRC: store/trovemq_store/files/sealed_json.py)
 
 A record of topic T that lies below its physical offset is dead: dispatch, recovery, rebuild and queries
-pass it over. So a topic that is made again starts at queue offset 0 with none of its old messages.
+pass it over. So a topic that is recreated starts at queue offset 0 with none of its old messages.
 
 Invariants
 - A deletion is on disk before add() returns, in two equal copies: to forget one would bring messages back.

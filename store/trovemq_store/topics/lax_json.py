@@ -48,7 +48,7 @@ def object_member(parent: Mapping[str, object], name: str) -> JsonObject:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"{name!r} is no object")
+        raise ValueError(f"{name!r} is not an object")
     return value
 
 
@@ -56,7 +56,7 @@ def integer_member(parent: Mapping[str, object], name: str, default: int) -> int
     """The member, `default` where missing. ValueError where it is something else than an integer."""
     number = parent.get(name, default)
     if not isinstance(number, int):
-        raise ValueError(f"{name!r} is no integer")
+        raise ValueError(f"{name!r} is not an integer")
     return number
 
 
@@ -68,7 +68,7 @@ def _loads(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not JSON number")
 
 
 def _quoted(match: re.Match[str]) -> str:

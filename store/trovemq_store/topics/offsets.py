@@ -249,11 +249,11 @@ class ConsumerOffsets:
 
     def _read(self, table: object) -> None:
         if not isinstance(table, dict):
-            raise ValueError("offsetTable is no object")
+            raise ValueError("offsetTable is not an object")
         for name, queues in table.items():
             topic, separator, group = name.partition("@")
             if not isinstance(queues, dict):
-                raise ValueError(f"offsetTable: {name!r} is no object")
+                raise ValueError(f"offsetTable: {name!r} is not an object")
             if not separator:
                 self._unknown[name] = queues
                 continue

@@ -87,7 +87,7 @@ class RetryPolicy:
         steps = object_member(value, "customizedRetryPolicy")
         delays = steps.get("next") or _DEFAULT_NEXT_MS
         if not isinstance(delays, list | tuple) or not all(isinstance(ms, int) and ms >= 0 for ms in delays):
-            raise ValueError("next of customizedRetryPolicy is no list of milliseconds")
+            raise ValueError("next of customizedRetryPolicy is not a list of milliseconds")
         return cls(next_ms=tuple(delays))
 
     def _customized_fault(self) -> str:

@@ -157,7 +157,7 @@ class SubscriptionGroups:
 
     begin_create(), begin_alter(), begin_delete() and save_work() leave the saving to the caller: run() of
     what they return, wherever it may block, and finish() on the owner's thread, whatever became of run(). One
-    at a time: until finish() any other is refused with SERVICE_NOT_AVAILABLE. for_use() goes on meanwhile.
+    at a time: until finish() any other is refused with SERVICE_NOT_AVAILABLE. for_use() continues meanwhile.
     """
 
     def __init__(self, file: JsonFile, document: JsonObject) -> None:

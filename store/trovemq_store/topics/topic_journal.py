@@ -13,14 +13,14 @@ An entry, little-endian; the next one begins at the next multiple of 8:
 | 16     | u32   | crc        | CRC-32 of bytes 0 to 15 and the body                        |
 | 20     | bytes | body       | a JSON object, one of                                       |
 
-    {"base": CRC-32}                               always number 0: of the topics.json that is gone on from
+    {"base": CRC-32}                               always number 0: of the topics.json that is continued from
     {"topic": name, "value": object or null, "dataVersion": object}      made or altered; null: deleted
     {"written": CRC-32}                            topics.json with this CRC has all entries before
 
 Invariants
 - An entry is on disk before its change counts.
 - A generation is written from the file's begin on, over the one before, after topics.json with all of that is
-  on disk. What is left of older ones behind it is told by its generation.
+  on disk. What is left of older ones after it is told by its generation.
 - After a clean stop there is no journal: what another broker changes of topics.json then counts.
 - A refused change leaves no entry: its header is made zero where the disk lets us.
 """
@@ -59,7 +59,7 @@ class TopicJournal:
         self._number = 0
         self._position = 0
         self.base: int | None = None
-        """CRC of the topics.json that the present entries go on from; None where there is no entry."""
+        """CRC of the topics.json that the present entries continue from; None where there is no entry."""
 
     def load(self) -> list[JsonObject]:
         """The changes of the last generation, oldest first; none where topics.json has them all already.
@@ -93,7 +93,7 @@ class TopicJournal:
         return generation, size, document
 
     def _check_end(self, data: bytes) -> None:
-        """A later entry of the same generation behind the end: the one that should stand there is damaged."""
+        """A later entry of the same generation after the end: the one that should stand there is damaged."""
         if not self._number:
             return
         marker = self._generation.to_bytes(8, "little")
@@ -133,7 +133,7 @@ class TopicJournal:
     def append(self, changes: Sequence[bytes]) -> None:
         """One write and one sync; durable when it returns. TroveError DISK_FULL, STORE_FAILED (the sync
         failed), UNKNOWN_ERROR; then nothing has changed."""
-        assert self.base is not None, "restart() says what it goes on from"
+        assert self.base is not None, "restart() says what it continues from"
         first = [] if self._number else [json.dumps({"base": self.base}).encode()]
         data, number = bytearray(), self._number
         for body in (*first, *changes):
@@ -189,8 +189,8 @@ def is_written(changes: Sequence[JsonObject], crc: int, base: int | None) -> boo
 def with_changes(document: JsonObject, changes: Sequence[JsonObject]) -> JsonObject:
     """The document of topics.json with what the journal has beyond it.
 
-    Where that file is not the one that the changes go on from, another broker wrote it after a crash of ours,
-    or it is the older copy: every change counts then too, for each says all of its topic.
+    Where that file is not the one that the changes continue from, another broker wrote it after a crash of
+    ours, or it is the older copy: every change counts then too, for each says all of its topic.
     """
     table, version = dict(object_member(document, "topicConfigTable")), document.get("dataVersion")
     for change in changes:

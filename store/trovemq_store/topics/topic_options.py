@@ -119,7 +119,7 @@ def _time(texts: Mapping[str, str], name: str) -> int:
     match = _TIME.fullmatch(text)
     milliseconds = int(match[1]) * _UNITS_MS[match[2]] if match else 0
     if not WINDOW_MIN_MS <= milliseconds <= WINDOW_MAX_MS:
-        raise _illegal(name, f"{text[:40]!r} is no time from 1s to 366d, such as 30m, 1h or 7d (or off)")
+        raise _illegal(name, f"{text[:40]!r} is not a time from 1s to 366d, such as 30m, 1h or 7d (or off)")
     return milliseconds
 
 
@@ -136,7 +136,7 @@ def _names(texts: Mapping[str, str], name: str) -> tuple[str, ...]:
         raise _illegal(name, f"has one name twice, or more than {INDEXED_PROPERTIES_MAX} names")
     for each in names:
         if len(each.encode()) > 127 or any(c < " " for c in each):
-            raise _illegal(name, f"{each[:40]!r} is no property name of at most 127 bytes")
+            raise _illegal(name, f"{each[:40]!r} is not a property name of at most 127 bytes")
     return names
 
 

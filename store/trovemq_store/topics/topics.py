@@ -312,9 +312,9 @@ class TopicTable:
         return self.require(name)
 
     def begin_internal(self, name: str, queue_count: int, *, now_ms: int | None = None) -> TopicChange | None:
-        """ensure_internal() for who may not block: run() in another thread, then finish(). None where the
-        topic is there. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
-        assert self._is_system(name), f"{name} is no topic of the broker's own"
+        """ensure_internal() for callers that may not block: run() in another thread, then finish(). None
+        where the topic is there. TroveError LIMIT_EXCEEDED, SERVICE_NOT_AVAILABLE."""
+        assert self._is_system(name), f"{name} is not a topic of the broker's own"
         if name in self._configs:
             return None
         if len(self._configs) >= TOPIC_COUNT_MAX:

@@ -54,7 +54,7 @@ class TopicsFile:
         self._head: JsonObject = {}
         self._texts: dict[str, str] = {}
         self._whole_next = False
-        """The journal's entries go on from another file than the one that is there."""
+        """The journal's entries continue from another file than the one that is there."""
 
     def load(self) -> JsonObject:
         """The document with the changes of the journal. TroveError STORE_FAILED; ValueError."""

@@ -209,7 +209,7 @@ def test_a_disk_that_refuses_the_write_refuses_all_of_it(error_number: int) -> N
     assert atomic.check_all_or_none() == {"u"}
 
 
-def test_a_consume_queue_without_room_shows_no_half_of_it() -> None:
+def test_a_consume_queue_without_space_shows_no_half_of_it() -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     atomic = AtomicStore(files)
     atomic.feed(b"1")

@@ -108,7 +108,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_place(root: Path, tmp_pat
     copy.close(NOW_MS)
 
 
-def test_a_linked_segment_is_not_changed_by_the_store_that_goes_on(
+def test_a_linked_segment_is_not_changed_by_the_store_that_continues(
     store: MessageStore, root: Path, tmp_path: Path
 ) -> None:
     back_up(store, root, tmp_path / "backup")
@@ -195,7 +195,7 @@ def test_a_changed_byte(backup: Path, tmp_path: Path) -> None:
     assert "SHA-256 differs" in refuse_restore(tmp_path)
 
 
-def test_bytes_behind_the_end(backup: Path, tmp_path: Path) -> None:
+def test_bytes_after_the_end(backup: Path, tmp_path: Path) -> None:
     path = max((backup / "commitlog").iterdir())
     with path.open("r+b") as file:
         file.seek(-8, os.SEEK_END)
@@ -218,7 +218,7 @@ def test_a_file_too_few_or_too_many(backup: Path, tmp_path: Path) -> None:
 
 def test_a_backup_without_a_manifest(backup: Path, tmp_path: Path) -> None:
     (backup.parent / MANIFEST_NAME).unlink()
-    assert "is no whole backup" in refuse_restore(tmp_path)
+    assert "is not a whole backup" in refuse_restore(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../b", "", ".", "a//b", "a\0b"])
@@ -249,7 +249,7 @@ def test_a_store_with_damage_that_was_backed_up_is_not_put_in_place(
 def test_a_store_that_is_there_is_not_replaced(backup: Path, tmp_path: Path) -> None:
     (tmp_path / "restored").mkdir()
     (tmp_path / "restored" / "mine").touch()
-    with pytest.raises(TroveError, match="is there, and is no empty directory"):
+    with pytest.raises(TroveError, match="is there, and is not an empty directory"):
         restore(tmp_path / "backup", tmp_path / "restored", _check_restored)
     assert (tmp_path / "restored" / "mine").exists()
 

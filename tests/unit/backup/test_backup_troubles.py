@@ -90,7 +90,7 @@ def test_a_link_in_the_store_is_not_copied(
 
 
 @pytest.mark.parametrize("other_disk", [False, True])
-def test_a_disk_without_room_is_told_before_the_log_is_copied(
+def test_a_disk_without_space_is_reported_before_the_log_is_copied(
     store: MessageStore,
     root: Path,
     tmp_path: Path,
@@ -112,7 +112,7 @@ def test_a_disk_without_room_is_told_before_the_log_is_copied(
             "stat",
             lambda path, **given: SimpleNamespace(st_dev=-1) if path == target else real_stat(path, **given),
         )
-    with pytest.raises(TroveError, match="has no room") as caught:
+    with pytest.raises(TroveError, match="has no space") as caught:
         list(writer.rest(capture, NOW_MS, "cluster", "broker"))
     assert caught.value.symbol == "DISK_FULL"
     monkeypatch.undo()
@@ -179,7 +179,7 @@ def test_a_manifest_that_is_a_link(backup: Path, tmp_path: Path) -> None:
     manifest = backup.parent / MANIFEST_NAME
     manifest.rename(tmp_path / "elsewhere")
     manifest.symlink_to(tmp_path / "elsewhere")
-    assert "is no manifest" in refuse_restore(tmp_path)
+    assert "is not a manifest" in refuse_restore(tmp_path)
 
 
 def test_a_manifest_that_names_a_file_twice(backup: Path, tmp_path: Path) -> None:

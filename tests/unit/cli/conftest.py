@@ -1,4 +1,4 @@
-"""A client without a network: topics and messages in memory, behind the calls that the command line makes."""
+"""A client without a network: topics and messages in memory, after the calls that the command line makes."""
 
 from __future__ import annotations
 

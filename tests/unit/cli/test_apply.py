@@ -96,13 +96,13 @@ def test_a_failure_on_the_way_says_what_was_done(
     run: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: object, **__: object) -> None:
-        raise TroveError(trove_errors.DISK_FULL, "no room")
+        raise TroveError(trove_errors.DISK_FULL, "no space")
 
     monkeypatch.setattr(run.client.groups, "create", full)
     ran = run("--json", "apply", str(file))
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "DISK_FULL")
     assert ran.note["done"] == ["topic ORDERS_NORMAL created", "topic ORDERS_FIFO created"]
-    assert ran.note["message"] == "group g_basic on broker-a: no room (2 changes were made)"
+    assert ran.note["message"] == "group g_basic on broker-a: no space (2 changes were made)"
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_a_failure_on_the_way_says_what_was_done(
         (b"[" * 100_000, "apply reads JSON"),
         (b"[]", "no object"),
         (b'{"topic": []}', "unknown member 'topic'"),
-        (b'{"topics": {}}', "topics is no list"),
-        (b'{"topics": [3]}', "topics[0] is no object"),
+        (b'{"topics": {}}', "topics is not a list"),
+        (b'{"topics": [3]}', "topics[0] is not an object"),
         (b'{"topics": [{}]}', "topics[0] has no name"),
         (b'{"topics": [{"name": ""}]}', "topics[0] has no name"),
         (b'{"topics": [{"name": "a"}, {"name": "a"}]}', "topics[1] (a) is there twice"),
         (b'{"topics": [{"name": "a", "queue": 1}]}', "unknown member 'queue'"),
         (b'{"topics": [{"name": "a", "type": "LOUD"}]}', "type 'LOUD' is none of NORMAL"),
         (b'{"topics": [{"name": "a", "type": []}]}', "type [] is none of"),
-        (b'{"topics": [{"name": "a", "queues": 0}]}', "queues is no number"),
-        (b'{"topics": [{"name": "a", "queues": true}]}', "queues is no number"),
+        (b'{"topics": [{"name": "a", "queues": 0}]}', "queues is not a number"),
+        (b'{"topics": [{"name": "a", "queues": true}]}', "queues is not a number"),
         (b'{"groups": [{"name": "a", "orderly": 1}]}', "orderly is neither"),
-        (b'{"groups": [{"name": "a", "maxRetries": -1}]}', "maxRetries is no number"),
+        (b'{"groups": [{"name": "a", "maxRetries": -1}]}', "maxRetries is not a number"),
         (b'{"groups": [{"name": "a", "backoffMillis": [1.5]}]}', "no list of milliseconds"),
         (b'{"groups": [{"name": "a", "backoffMillis": 5}]}', "no list of milliseconds"),
     ],

@@ -122,7 +122,7 @@ def test_a_call_that_fails_says_what_was_sent_until_then(
 
     async def fail_at_last(group: str, offsets: list[int], broker: str | None = None) -> Any:
         if 101 in offsets:
-            raise TroveError(errors.DISK_FULL, "no room")
+            raise TroveError(errors.DISK_FULL, "no space")
         return await send(group, offsets, broker=broker)
 
     monkeypatch.setattr(letters, "resend_dead_letters", fail_at_last)

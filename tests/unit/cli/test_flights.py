@@ -65,7 +65,7 @@ def test_counts_by_tag_key_and_queue_are_those_of_pandas(
 
 
 @pytest.mark.slow
-def test_rows_of_one_tail_number_stay_on_one_queue_and_na_is_no_key(messages: list[FlightMessage]) -> None:
+def test_rows_of_one_tail_number_stay_on_one_queue_and_na_is_not_a_key(messages: list[FlightMessage]) -> None:
     queue_of_key: dict[str, int] = {}
     for message in messages:
         assert "NA" not in message.keys

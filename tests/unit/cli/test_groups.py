@@ -67,7 +67,7 @@ def test_alter_leaves_what_is_not_given_as_it_is_on_each_broker(run: Any) -> Non
         (("create", "g", "--backoff", "1s", "--exponential", "1s,2s,2"), "not both"),
         (("create", "g", "--exponential", "1s,2s"), "FROM,TO,BY"),
         (("create", "g", "--exponential", "1s,2s,often"), "FROM,TO,BY"),
-        (("create", "g", "--backoff", "soon"), "is no time"),
+        (("create", "g", "--backoff", "soon"), "is not a time"),
         (("create", "g", "--backoff", "0.0001s"), "whole number of milliseconds"),
         (("create", "g", "--retry-max", "-1"), "not in the range 0<=x<=10000"),
         (("alter", "g"), "nothing to alter"),
@@ -134,7 +134,7 @@ def test_a_no_on_a_pipe_deleted_all_the_same(
     assert not [name for name, _ in run.client.calls if name.startswith(("delete", "resend"))]
 
 
-def test_one_message_is_no_plural(run: Any) -> None:
+def test_one_message_is_not_a_plural(run: Any) -> None:
     run("group", "create", "billing")
     run.client.groups.lags = [QueueLag("orders", 0, 0, 5, 4, 4, 0, 1, 1_000, False, "broker-a")]
     assert "behind by 1 message, 1.0 s" in run("group", "lag", "billing").err

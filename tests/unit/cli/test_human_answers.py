@@ -58,7 +58,7 @@ def test_describe_says_for_whom_a_topic_keeps_the_log(run: Any, client: FakeClie
     assert "its age" not in shown
 
 
-def test_an_incomplete_query_says_how_to_go_on(run: Any) -> None:
+def test_an_incomplete_query_says_how_to_continue(run: Any) -> None:
     for _ in range(5):
         run("send", "orders", "x", "--key", "k", "--queue", "0")
     assert "--cursor 2" in run("query", "orders", "k", "--max", "2").err
@@ -105,7 +105,7 @@ def test_help_loads_no_more_than_the_parser() -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_is_not_an_error(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:

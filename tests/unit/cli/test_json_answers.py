@@ -66,7 +66,7 @@ def test_a_standard_input_without_end_is_not_read_for_ever(run: Any, monkeypatch
     assert (ran.code, ran.out, ran.note["error"]) == (1, b"", "MESSAGE_SIZE_EXCEEDED")
 
 
-def test_an_argument_that_is_no_utf8_is_an_error_like_any_other(run: Any, client: Any) -> None:
+def test_an_argument_that_is_not_a_utf8_is_an_error_like_any_other(run: Any, client: Any) -> None:
     def refuse(*_: object, **__: object) -> None:
         "\udcff".encode()
 
@@ -109,7 +109,7 @@ def test_a_tag_with_and_signs_found_nothing_without_a_word(run: Any) -> None:
     for text in ("paid && sent", "paid || sent", "paid | sent"):
         answer = run("pull", "orders", "--queue", "0", "--tag", text)
         assert answer.code == 2
-        assert "is no tag" in answer.err
+        assert "is not a tag" in answer.err
 
 
 def test_pull_filters_by_tag_and_still_finds_max(run: Any) -> None:
@@ -158,7 +158,7 @@ def test_get_by_each_kind_of_identifier(run: Any) -> None:
         ("get", "t", "0", "1", "2"),
     ],
 )
-def test_get_refuses_what_is_no_identifier(run: Any, arguments: tuple[str, ...]) -> None:
+def test_get_refuses_what_is_not_an_identifier(run: Any, arguments: tuple[str, ...]) -> None:
     assert run(*arguments).code == 2
 
 
@@ -178,7 +178,7 @@ def test_query_pages_by_cursor_and_says_that_it_is_complete(run: Any) -> None:
     assert (options["begin"], options["end"]) == (0, TIME_MAX)
 
 
-def test_query_stops_at_max_with_a_cursor_that_goes_on(run: Any) -> None:
+def test_query_stops_at_max_with_a_cursor_that_continues(run: Any) -> None:
     send_many(run, 8, "--key", "k")
     first = run("--json", "query", "orders", "k", "--max", "5")
     assert (len(first.objects), first.note["complete"]) == (5, False)

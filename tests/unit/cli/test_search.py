@@ -78,7 +78,7 @@ def test_pages_are_one_answer_and_standard_error_says_how_complete_it_is(run: An
     }
 
 
-def test_people_see_a_table_and_how_to_go_on(run: Any, asked: Any) -> None:
+def test_people_see_a_table_and_how_to_continue(run: Any, asked: Any) -> None:
     ran = run("search", "orders", "--key-prefix", "a", "--max", "1")
     assert len(asked) == 1
     assert b"second" in ran.out

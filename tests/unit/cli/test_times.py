@@ -70,6 +70,6 @@ def test_a_duration_without_a_unit_is_seconds_and_may_have_a_fraction() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1s", "1 s x", "1w", "s", "1e3", "0.1ms", "٣s", "999999999999999d"])
-def test_what_is_no_duration_is_wrong_usage(text: str) -> None:
+def test_what_is_not_a_duration_is_wrong_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_duration_ms(text)

@@ -342,7 +342,7 @@ def test_a_message_that_nobody_sent_or_that_was_refused_is_a_phantom(run: Comman
     }
 
 
-def test_what_was_under_way_when_the_verifier_was_killed_is_no_phantom(
+def test_what_was_under_way_when_the_verifier_was_killed_is_not_a_phantom(
     run: CommandLine, planted: Run
 ) -> None:
     stored(planted.client, 100)

@@ -158,7 +158,7 @@ def test_retry_topics_have_rows_of_their_own_and_no_filter() -> None:
     assert rows == [*(("orders", number, 0) for number in range(4)), ("%RETRY%g_orders", 0, 1)]
 
 
-def test_messages_that_were_given_back_are_not_in_flight() -> None:
+def test_messages_that_were_returned_are_not_in_flight() -> None:
     store = filled(["paid"] * 5)
     (lag, *_) = lags_of(store, ["orders"], lambda *_: [QueueProgress(0, 1, 4, 3, visible_count=2)])
     assert (lag.position.in_flight, lag.position.held, lag.lag) == (1, 2, 4)

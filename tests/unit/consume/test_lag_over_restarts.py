@@ -34,7 +34,7 @@ class Run:
         request = ReceiveRequest(group=WORKERS, topic="orders", invisible_ms=30_000, now_ms=self.now_ms)
         return self.model.delivery.receive(request)
 
-    def give_back(self, one: Delivered, after_ms: int) -> None:
+    def return_message(self, one: Delivered, after_ms: int) -> None:
         self.model.delivery.change_invisible("workers", "orders", one.receipt_handle, after_ms, self.now_ms)
 
     def pass_time(self, ms: int) -> None:
@@ -79,7 +79,7 @@ def run_with(count: int) -> Run:
 def test_lag_fell_to_0_at_a_clean_restart_while_a_retry_was_waited_for() -> None:
     run = run_with(1)
     (one,) = run.receive()
-    run.give_back(one, 10_000)
+    run.return_message(one, 10_000)
     assert run.lags() == (1, 1, 1)
     run = run.restart()
     assert run.lags() == (1, 1, 1), "it is a delayed message now"
@@ -111,8 +111,8 @@ def test_what_rocketmq_left_to_be_revived_is_lag() -> None:
     assert run.lags() == (3, 3, 3)
 
 
-def test_messages_that_were_given_back_counted_as_in_flight() -> None:
+def test_messages_that_were_returned_counted_as_in_flight() -> None:
     run = run_with(2)
     for one in run.receive():
-        run.give_back(one, 0)
+        run.return_message(one, 0)
     assert run.lags() == (2, 2, 0)

@@ -39,7 +39,7 @@ class Bench:
 
 
 @pytest.mark.asyncio
-async def test_a_commit_is_on_disk_and_behind_the_log() -> None:
+async def test_a_commit_is_on_disk_and_after_the_log() -> None:
     bench = Bench()
     for number in range(3):
         send(bench.store, b"x", now_ms=NOW_MS + number)
@@ -171,7 +171,7 @@ async def test_delivery_hears_of_every_offset_set_and_says_what_it_forgets() -> 
     assert told == [
         ("g", "orders", {0: 1}, None),
         ("g", "orders", {0: 0, 1: 0, 2: 0, 3: 0}, 1),
-    ], "before the offset is stored: nothing that delivery does may come behind it"
+    ], "before the offset is stored: nothing that delivery does may come after it"
     assert [entry.in_flight for entry in entries] == [5, 0, 0, 0]
     with pytest.raises(TroveError):
         await bench.keeper.reset("g", "orders", 0, ResetTarget(offset=9))
@@ -180,7 +180,7 @@ async def test_delivery_hears_of_every_offset_set_and_says_what_it_forgets() -> 
 
 @pytest.mark.asyncio
 async def test_a_power_cut_lost_dead_letters_whose_originals_counted_as_consumed() -> None:
-    """The copy was not on disk yet, the offset behind the original was."""
+    """The copy was not on disk yet, the offset after the original was."""
     bench = Bench()
     send(bench.store, b"x")
     flush(bench.store)

@@ -12,7 +12,7 @@ from trovemq_proto.errors import TroveError
 
 
 class Pollers:
-    """Polls of groups, each of which notes its name when it is woken, and goes on waiting."""
+    """Polls of groups, each of which notes its name when it is woken, and continues waiting."""
 
     def __init__(self, waiters_max: int = 16) -> None:
         self.waits = ReceiveWaits(waiters_max)
@@ -118,7 +118,7 @@ def test_the_number_of_waiters_is_bounded() -> None:
         polls.poll("b", "other")
         await turns()
         with pytest.raises(TroveError) as caught, polls.waits.enter("g", "orders"):
-            raise AssertionError("there is no room")
+            raise AssertionError("there is no space")
         assert caught.value.symbol == "LIMIT_EXCEEDED"
         polls.tasks["a"].cancel()
         await turns()

@@ -45,7 +45,7 @@ def test_any_text_is_an_address_or_a_clear_error(text: str) -> None:
     ["", "host", ":8081", "host:", "host:x", "host:65536", "host:-1", "::1:8081", "[::1]", "a b:1", "1.2.3:4",
      "host:\uff11"],
 )  # fmt: skip
-def test_what_is_no_address(text: str) -> None:
+def test_what_is_not_an_address(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)
 

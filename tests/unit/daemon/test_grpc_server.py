@@ -128,7 +128,7 @@ async def test_a_stream_may_fail_after_its_first_reply() -> None:
         assert registry.get_sample_value("trovemq_open_streams", sample) == 0
 
 
-async def test_a_request_over_the_limit_is_refused_and_the_server_goes_on() -> None:
+async def test_a_request_over_the_limit_is_refused_and_the_server_continues() -> None:
     async with served(GrpcLimits(receive_size_max=10_000)) as (channel, _, _):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await route_pb2_grpc.RouteServiceStub(channel).GetRoute(

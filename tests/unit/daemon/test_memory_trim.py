@@ -22,7 +22,7 @@ def test_the_process_knows_its_own_memory() -> None:
     assert size is None or 1 << 20 < size < 1 << 40
 
 
-def test_what_was_freed_after_a_look_at_much_in_use_was_never_given_back() -> None:
+def test_what_was_freed_after_a_look_at_much_in_use_was_never_returned() -> None:
     """By the process's size: it was looked at while a gigabyte was in use, and did not grow any more. What is
     free grows when that is freed."""
     policy = TrimPolicy()

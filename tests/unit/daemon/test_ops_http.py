@@ -71,5 +71,5 @@ async def test_an_address_in_use_is_said_at_once() -> None:
             await OpsHttp(new_registry("x"), Readiness()).start(address)
 
 
-async def test_stopping_what_never_started_is_no_error() -> None:
+async def test_stopping_what_never_started_is_not_an_error() -> None:
     await OpsHttp(new_registry("x"), Readiness()).stop()

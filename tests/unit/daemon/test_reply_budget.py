@@ -1,4 +1,4 @@
-"""Replies that nobody reads: they wait for room, are refused, or end their call."""
+"""Replies that nobody reads: they wait for space, are refused, or end their call."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_small_replies_are_not_counted() -> None:
 
 
 def test_when_one_reply_was_read_all_that_waited_made_theirs() -> None:
-    """A thousand streams that wait for room get it one after the other, each with what it then makes."""
+    """A thousand streams that wait for space get it one after the other, each with what it then makes."""
 
     async def scene() -> None:
         replies = ReplyBudget(LIMITS)

@@ -77,7 +77,7 @@ def test_both_names_work_in_every_source(tmp_path: Path) -> None:
     assert load(environment={"X_CONFIG": str(tmp_path / "broker.conf")}).settings.size == 64
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as wrong:
         load("siz=1", "size=1", "mode=maybe", "enabled=2", "wait_ms=soon", "wait_ms=-1")
     problems = "\n".join(wrong.value.problems)
@@ -161,7 +161,7 @@ def test_numbers_with_units(text: str, unit: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "0x10", "1e3", "5KiB5", "१", "5s"])
-def test_what_is_no_number_of_bytes(text: str) -> None:
+def test_what_is_not_a_number_of_bytes(text: str) -> None:
     with pytest.raises(ValueError, match="whole number"):
         parse_value(int, "bytes", text)
 

@@ -19,7 +19,7 @@ async def test_result_and_error_arrive() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_cancelled_caller_goes_on_when_the_work_is_over(fails: bool) -> None:
+async def test_a_cancelled_caller_continues_when_the_work_is_over(fails: bool) -> None:
     begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:

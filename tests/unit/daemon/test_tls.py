@@ -210,7 +210,7 @@ def test_files_that_do_not_work_name_themselves(
         read_identity(*files)
 
 
-def test_a_directory_is_no_file(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_directory_is_not_a_file(files: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
         read_identity(tmp_path, files[1])
 

@@ -168,7 +168,7 @@ def test_a_deleted_retry_topic_voids_its_handles_and_no_others() -> None:
     assert engine.receive() == []
 
 
-def test_at_a_clean_stop_retries_go_on_as_retries_of_their_topic() -> None:
+def test_at_a_clean_stop_retries_continue_as_retries_of_their_topic() -> None:
     engine = with_bills()
     retry(engine, "a", "orders")
     retry(engine, "b", "bills", times=4)

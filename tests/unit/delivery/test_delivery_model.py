@@ -1,4 +1,4 @@
-"""The engine against a plain model of what groups are owed: random sends, receives, acknowledgements,
+"""The engine against a plain model of what groups are pending: random sends, receives, acknowledgements,
 changes, time, restarts, and crashes that take the tail of the events."""
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def full_disk(engine: Engine) -> Iterator[list[int]]:
 
 
 def send_full(engine: Engine, body: str) -> None:
-    """A message whose properties leave no room for another one."""
+    """A message whose properties leave no space for another one."""
     names = len("UNIQ_KEY") + len(body) + 2 + len("p") + 2
     send(
         engine.store,

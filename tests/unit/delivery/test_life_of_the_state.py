@@ -231,7 +231,7 @@ def test_a_clean_stop_of_an_orderly_group_says_what_is_in_flight(engine: Engine)
     assert bodies(engine.receive()) == ["a1"]
 
 
-def test_owed_records_are_carried_before_their_segment_goes(engine: Engine) -> None:
+def test_pending_records_are_carried_before_their_segment_goes(engine: Engine) -> None:
     sent(engine, 4)
     got = engine.receive(count=3)
     engine.ack(got[1])

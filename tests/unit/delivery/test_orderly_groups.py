@@ -1,4 +1,4 @@
-"""Orderly groups: one message group at a time is in one pair of hands, and other message groups go on."""
+"""Orderly groups: one message group at a time is in one pair of hands, and other message groups continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def engine() -> Engine:
     return engine
 
 
-def test_later_messages_of_a_message_group_are_held_and_others_go_on(engine: Engine) -> None:
+def test_later_messages_of_a_message_group_are_held_and_others_continue(engine: Engine) -> None:
     for body in ("a1", "b1", "a2", "b2", "c1"):
         engine.send(body, key=body[0])
     (a1,) = engine.receive(count=1)
@@ -86,7 +86,7 @@ def test_the_same_attempt_id_gets_the_same_messages_again(engine: Engine) -> Non
     assert engine.committed() == 2
 
 
-def test_the_last_attempt_makes_room_for_the_next_message(engine: Engine) -> None:
+def test_the_last_attempt_makes_space_for_the_next_message(engine: Engine) -> None:
     group = engine.groups.alter("workers", retry_max=0)
     engine.send("a0", key="a")
     engine.send("a1", key="a")

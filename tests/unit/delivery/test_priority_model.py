@@ -36,12 +36,12 @@ class Owed:
 
 
 class Model:
-    """Of one group: what it is owed, and for how long each priority was passed over."""
+    """Of one group: what it is pending, and for how long each priority was skipped."""
 
     def __init__(self, starvation_max: int) -> None:
         self.starvation_max = starvation_max
         self.owed: dict[int, Owed] = {}
-        self.passed_over = dict.fromkeys(range(10), 0)
+        self.was_skipped = dict.fromkeys(range(10), 0)
 
     def of(self, offset: int) -> Owed:
         return self.owed.setdefault(offset, Owed())
@@ -62,8 +62,8 @@ class Model:
             return None
         waiting = sorted(visible)
         if self.starvation_max:
-            longest = max({-key for key, _ in waiting}, key=lambda p: (self.passed_over[p], p))
-            if self.passed_over[longest] >= self.starvation_max:
+            longest = max({-key for key, _ in waiting}, key=lambda p: (self.was_skipped[p], p))
+            if self.was_skipped[longest] >= self.starvation_max:
                 return next(offset for key, offset in waiting if key == -longest)
         return waiting[0][1]
 
@@ -71,7 +71,7 @@ class Model:
         """Counts; `visible`: priorities of what still waits."""
         for priority in range(10):
             waits = priority in visible and priority != priorities[offset]
-            self.passed_over[priority] = self.passed_over[priority] + 1 if waits else 0
+            self.was_skipped[priority] = self.was_skipped[priority] + 1 if waits else 0
 
 
 class PriorityMachine(RuleBasedStateMachine):
@@ -235,7 +235,7 @@ class PriorityMachine(RuleBasedStateMachine):
 
     def _begin_counts(self) -> None:
         for model in self.models.values():
-            model.passed_over = dict.fromkeys(range(10), 0)
+            model.was_skipped = dict.fromkeys(range(10), 0)
 
     # --- what must hold -------------------------------------------------------------------------------
     @invariant()

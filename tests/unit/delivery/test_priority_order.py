@@ -110,7 +110,7 @@ def test_the_offset_stays_at_the_oldest_waiting_then_skips_what_is_done() -> Non
     assert target.committed() == 4
 
 
-def test_filters_pass_over_what_they_do_not_take_in_every_priority() -> None:
+def test_filters_skip_what_they_do_not_take_in_every_priority() -> None:
     target = engine()
     put(target, "a0", 0, tag="a")
     put(target, "b0", 0, tag="b")
@@ -125,7 +125,7 @@ def test_filters_pass_over_what_they_do_not_take_in_every_priority() -> None:
 
 
 @pytest.mark.parametrize("bound", [1, 3, 20])
-def test_no_priority_is_passed_over_for_longer_than_promised(bound: int) -> None:
+def test_no_priority_is_skipped_for_longer_than_promised(bound: int) -> None:
     target = engine(bound)
     for priority in range(10):
         for number in range(3):
@@ -171,7 +171,7 @@ def test_after_so_many_high_ones_exactly_one_low_one() -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash", "export_to_rocketmq"])
-def test_a_start_goes_on_with_the_same_order_and_repeats_nothing(how: str) -> None:
+def test_a_start_continues_with_the_same_order_and_repeats_nothing(how: str) -> None:
     target = engine()
     for number in range(12):
         put(target, f"{number}", number % 3)
@@ -257,7 +257,7 @@ def test_what_may_not_be_in_flight_waits_without_being_counted() -> None:
     assert bodies(target.receive()) == ["3", "4", "5"]
 
 
-def test_a_reset_and_a_deleted_topic_begin_anew() -> None:
+def test_a_reset_and_a_deleted_topic_start_over() -> None:
     target = engine()
     for number in range(6):
         put(target, f"{number}", number)
@@ -272,7 +272,7 @@ def test_a_reset_and_a_deleted_topic_begin_anew() -> None:
     assert all_of(target) == ["b", "a"]
 
 
-def test_a_damaged_message_is_counted_and_passed_over() -> None:
+def test_a_damaged_message_is_counted_and_skipped() -> None:
     target = engine()
     put(target, "bad", 9)
     put(target, "good", 1)
@@ -347,7 +347,7 @@ def test_memory_goes_when_the_tree_has_it(with_trees: Engine, monkeypatch: pytes
 
 
 def test_what_the_tree_lacks_is_read_from_the_queue(with_trees: Engine) -> None:
-    """The topic was not of priorities for a while: the tree begins again behind that."""
+    """The topic was not of priorities for a while: the tree begins again after that."""
     target = with_trees
     for number in range(6):
         put(target, f"a{number}", number)

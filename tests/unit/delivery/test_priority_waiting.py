@@ -83,7 +83,7 @@ def test_what_waits_is_what_was_sent_and_not_handed_out(seed: int, monkeypatch: 
         assert found in (None, expected)
 
 
-def test_a_round_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
+def test_a_round_looks_at_a_bounded_number_and_the_next_continues() -> None:
     target = engine(trees=False)
     for number in range(100):
         put(target, number % 2)

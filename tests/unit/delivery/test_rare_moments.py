@@ -56,7 +56,7 @@ def test_a_large_message_ends_one_batch_and_begins_the_next(
     assert [[body[0] for body in batch] for batch in got] == [["a", "b"], ["c"], ["d"]]
 
 
-def test_a_message_too_large_for_a_batch_leaves_room_for_another_queue(
+def test_a_message_too_large_for_a_batch_leaves_space_for_another_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delivery_module, "RECEIVE_BYTES_MAX", 2_000)
@@ -68,7 +68,7 @@ def test_a_message_too_large_for_a_batch_leaves_room_for_another_queue(
 
 
 # --- limits -------------------------------------------------------------------------------------------
-def test_a_filter_that_takes_nothing_of_a_long_queue_stops_and_goes_on(
+def test_a_filter_that_takes_nothing_of_a_long_queue_stops_and_continues(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery_module, "RECEIVE_UNITS_MAX", 600)
@@ -94,7 +94,7 @@ def test_a_filter_that_takes_nothing_of_an_orderly_group_stops_and_goes_on(
     assert bodies(engine.receive(filter=red)) == ["last"]
 
 
-def test_a_group_that_has_no_room_for_its_offsets_begins_nothing(
+def test_a_group_that_has_no_space_for_its_offsets_begins_nothing(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent(engine, 1)
@@ -181,7 +181,7 @@ def test_a_message_that_was_settled_while_it_was_ready_does_not_come_again(engin
     engine.delivery.acknowledge("workers", "orders", kept, engine.now_ms)
 
 
-def test_an_orderly_group_passes_over_what_its_new_filter_does_not_take(engine: Engine) -> None:
+def test_an_orderly_group_skips_what_its_new_filter_does_not_take(engine: Engine) -> None:
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
     for body in ("a0", "a1", "a2"):
         engine.send(body, key="a", tag="red" if body == "a2" else "blue")

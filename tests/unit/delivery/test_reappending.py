@@ -1,4 +1,4 @@
-"""Retention and what is owed of old segments: rare states of the records, the queues and the retries."""
+"""Retention and what is pending of old segments: rare states of the records, the queues and the retries."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_record_that_goes_bad_while_its_copy_is_synced_uses_the_copy(orderly: 
     assert bodies(engine.receive()) == (["m0", "m1"] if orderly else ["m0"])
 
 
-def test_unread_retries_are_owed_and_carried_whoever_reads_them(engine: Engine) -> None:
+def test_unread_retries_are_pending_and_carried_whoever_reads_them(engine: Engine) -> None:
     """By nobody since the start, and by a group that is reading."""
     engine.groups.create(SubscriptionGroup("workers"))
     places = retries(engine, "a", "b", "c")

@@ -1,4 +1,4 @@
-"""The state from its events and from a snapshot, also where the store has lost some of what they tell of."""
+"""The state from its events and from a snapshot, also where the store has lost some of what they say of."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_others_put_into_system_topics_is_read_as_their_queues_grow() -> No
     assert (model.transactions.open_count, model.timers.pending_count) == (1, 1)
 
 
-def test_each_room_gets_its_own_events_after_a_kill() -> None:
+def test_each_space_gets_its_own_events_after_a_kill() -> None:
     engine = with_messages(1)
     model = ConsumerState.open(engine.store, engine.files, ConsumerSettings(), engine.now_ms)
     record = NewRecord("orders", 0, b"body", {"UNIQ_KEY": "A"})

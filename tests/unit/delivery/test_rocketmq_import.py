@@ -84,7 +84,7 @@ def test_what_the_order_info_says_to_be_in_flight_waits_for_its_time(engine: Eng
     assert attempts(again) == [4, 2, 1]
 
 
-def test_order_info_that_does_not_fit_the_offset_is_passed_over(engine: Engine) -> None:
+def test_order_info_that_does_not_fit_the_offset_is_skipped(engine: Engine) -> None:
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
     for number in range(3):
         engine.send(f"m{number}", key="a")

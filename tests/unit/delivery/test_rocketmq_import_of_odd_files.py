@@ -57,7 +57,7 @@ def test_order_info_of_a_group_without_order_does_not_hold_anything_back(engine:
     ],
     ids=["no offsets", "no stored offset", "no such queue", "beyond the queue", "to and fro", "backwards"],
 )
-def test_order_info_that_tells_of_nothing_there_is_passed_over(
+def test_order_info_that_says_of_nothing_there_is_skipped(
     engine: Engine, topic: str, offsets: list[int], stored: int | None
 ) -> None:
     engine.groups.create(SubscriptionGroup("workers", orderly=True))
@@ -110,7 +110,7 @@ def raw_revive(engine: Engine, tag: str, body: bytes, topic: str = REVIVE_TOPIC)
     return result.physical_offset
 
 
-def test_records_of_the_revive_log_that_say_nothing_are_passed_over(engine: Engine) -> None:
+def test_records_of_the_revive_log_that_say_nothing_are_skipped(engine: Engine) -> None:
     raw_revive(engine, "ck", b"{")
     raw_revive(engine, "ack", b"[]")
     raw_revive(engine, "other", b"{}")
@@ -124,7 +124,7 @@ def test_records_of_the_revive_log_that_say_nothing_are_passed_over(engine: Engi
 
 
 @pytest.mark.parametrize("body", [{"n": 1 << 40}, {"c": "../../etc", "n": 1}, {"c": "g" * 300, "n": 1}])
-def test_a_check_point_that_rocketmq_cannot_have_written_is_passed_over(
+def test_a_check_point_that_rocketmq_cannot_have_written_is_skipped(
     engine: Engine, body: dict[str, object]
 ) -> None:
     engine.store.offsets.commit("workers", "orders", 0, 6)
@@ -143,7 +143,7 @@ def test_a_tag_with_the_hash_of_a_check_points_is_none(engine: Engine) -> None:
     assert engine.receive() == []
 
 
-def test_a_damaged_check_point_and_a_damaged_message_are_passed_over(engine: Engine) -> None:
+def test_a_damaged_check_point_and_a_damaged_message_are_skipped(engine: Engine) -> None:
     size = engine.store.end_offset // 6
     bad = raw_revive(engine, "ck", b"{}")
     revive_record(engine, "ck", so=0, n=3, it=500)

@@ -1,4 +1,4 @@
-"""Check points of RocketMQ that still wait in its timer wheel: who was handed them is owed them once."""
+"""Check points of RocketMQ that still wait in its timer wheel: who was handed them is pending them once."""
 
 from __future__ import annotations
 

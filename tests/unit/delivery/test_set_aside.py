@@ -54,7 +54,7 @@ def test_a_record_that_cannot_be_carried_stopped_retention_and_clean_stop() -> N
     assert [message.body for message in engine.messages(name)] == [b"B"]
 
 
-def test_what_may_pass_is_no_fault_of_the_record() -> None:
+def test_what_may_pass_is_not_a_fault_of_the_record() -> None:
     failures = CopyFailures()
 
     def full() -> None:

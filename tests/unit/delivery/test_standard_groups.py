@@ -308,7 +308,7 @@ def test_acknowledging_many_does_as_one_by_one(engine: Engine) -> None:
     assert bodies(engine.receive()) == ["m4"]
 
 
-def test_a_damaged_record_is_passed_over_and_counted(engine: Engine) -> None:
+def test_a_damaged_record_is_skipped_and_counted(engine: Engine) -> None:
     sent(engine, 3)
     engine.crash()  # from now on the records are older than the process: their CRC counts
     at = engine.store.consume_queues.get("orders", 0).unit(1)[0]  # type: ignore[union-attr]

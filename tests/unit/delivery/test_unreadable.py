@@ -1,4 +1,4 @@
-"""Pages that the disk does not give: their messages are passed over and counted, all others are delivered."""
+"""Pages that the disk does not give: their messages are skipped and counted, all others are delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a crash may leave, one thing each: what is no message must not become one, and what is one stays."""
+"""What a crash may leave, one thing each: what is not a message must not become one, and what is one
+stays."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from trovemq_store.log import state
 FIRST = "commitlog/00000000000000000000"
 
 
-def test_a_record_of_an_older_generation_behind_the_end_is_no_message() -> None:
+def test_a_record_of_an_older_generation_after_the_end_is_not_a_message() -> None:
     """It is whole, its CRC is right, and it says that it lies elsewhere."""
     files = MemoryFileSystem()
     store = open_store(files)

@@ -110,7 +110,7 @@ def test_without_a_new_segment_nothing_is_written_and_no_offset_is_used_up(
             send(store, bytes(8000))
         assert caught.value.spec is spec
     assert (memory.read_bytes("commitlog/00000000000000000000"), store.end_offset) == before
-    assert read_queue(store)[0].queue_offset == 0, "reads go on"
+    assert read_queue(store)[0].queue_offset == 0, "reads continue"
     assert store.segment_create_failures == 2
     files.decide = lambda operation, path: None
     assert send(store, bytes(8000)).first_queue_offset == 1
@@ -232,7 +232,7 @@ def test_too_much_waiting_for_the_disk_is_refused() -> None:
     assert send(store, b"x").first_queue_offset == 1
 
 
-def test_an_offset_inside_a_record_or_beyond_the_end_is_no_message() -> None:
+def test_an_offset_inside_a_record_or_beyond_the_end_is_not_a_message() -> None:
     store = open_store(MemoryFileSystem())
     inner = record(b"fake", physical_offset=0)
     result = send(store, b"....." + inner)

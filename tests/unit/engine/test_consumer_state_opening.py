@@ -48,7 +48,7 @@ def stop(store: MessageStore, model: ConsumerState) -> None:
     store.close(NOW_MS)
 
 
-def test_after_a_kill_the_events_behind_the_snapshot_are_replayed() -> None:
+def test_after_a_kill_the_events_after_the_snapshot_are_replayed() -> None:
     files = MemoryFileSystem()
     worked(files)
     _, model = open_model(files.after_process_kill())
@@ -57,7 +57,7 @@ def test_after_a_kill_the_events_behind_the_snapshot_are_replayed() -> None:
 
 
 def test_a_snapshot_that_is_lost_or_damaged_costs_nothing_but_time() -> None:
-    for damage in (b"", b"TROVEST\x01 this is no snapshot"):
+    for damage in (b"", b"TROVEST\x01 this is not a snapshot"):
         files = MemoryFileSystem()
         worked(files)
         files = files.after_process_kill()
@@ -91,7 +91,7 @@ def test_after_a_clean_stop_what_was_in_flight_comes_at_its_time_and_once() -> N
     assert [one.attempt for one in found] == [2, 2]
 
 
-def test_a_log_that_went_on_after_our_stop_was_rocketmqs() -> None:
+def test_a_log_that_continued_after_our_stop_was_rocketmqs() -> None:
     """Its offset counts then, and not our state."""
     files = MemoryFileSystem()
     store, model = open_model(files)

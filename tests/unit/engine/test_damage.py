@@ -104,7 +104,7 @@ def test_a_damaged_record_and_lost_queues_leave_other_messages_offsets(
     assert queue_of(again, 1) == expected_queue(1, lost)
 
 
-def test_what_was_damaged_is_reported_and_readers_pass_over_the_blanks() -> None:
+def test_what_was_damaged_is_reported_and_readers_skip_the_blanks() -> None:
     files = MemoryFileSystem()
     results = filled(files)
     files = files.after_process_kill()
@@ -139,7 +139,7 @@ def test_a_damaged_queue_offset_costs_no_other_message(wrong: int) -> None:
         assert queue_of(store, queue_id) == expected_queue(queue_id, {20})
 
 
-def test_a_record_within_a_damaged_records_body_is_no_record() -> None:
+def test_a_record_within_a_damaged_records_body_is_not_a_record() -> None:
     files = MemoryFileSystem()
     store = open_store(files)
     inner_at = store.end_offset + 88

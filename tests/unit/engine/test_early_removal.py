@@ -50,7 +50,7 @@ def test_answers_said_complete_though_fresh_messages_were_deleted() -> None:
     assert "removed before their time" in lacking_note(broker.store, "orders", 0)
     assert lacking_note(broker.store, "orders", newest_ms)
     assert lacking_note(broker.store, "", newest_ms)
-    assert not lacking_note(broker.store, "orders", newest_ms + 1), "it does not reach behind it"
+    assert not lacking_note(broker.store, "orders", newest_ms + 1), "it does not reach after it"
     assert not lacking_note(broker.store, "lines", 0), "this topic still has its first message"
     with pytest.raises(TroveError, match="removed before their time") as refused:
         get_message(broker.store, "id-gone")
@@ -101,7 +101,9 @@ def test_what_was_held_until_it_is_acknowledged_lacks_for_as_long() -> None:
     assert removed.until_ms == removed.newest_ms + 24 * HOUR_MS
 
 
-def test_forced_cleaning_is_told_loudly_and_filling_without_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forced_cleaning_is_reported_loudly_and_filling_without_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[str] = []
 
     class Log:

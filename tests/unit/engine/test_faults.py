@@ -48,7 +48,7 @@ class Nth:
 
 
 class Broker:
-    """What a broker does with its store: after a failed sync it stops, after anything else it goes on."""
+    """What a broker does with its store: after a failed sync it stops, after anything else it continues."""
 
     def __init__(self, files: FaultyFileSystem) -> None:
         self.files = files

@@ -41,7 +41,7 @@ def fill_up(files: MemoryFileSystem) -> None:
 
 
 def filled(files: MemoryFileSystem) -> MessageStore:
-    """A store that keeps room, whose disk is full, with little left in its segment."""
+    """A store that keeps space, whose disk is full, with little left in its segment."""
     store = open_store(files, SETTINGS)
     assert keep_reserve(store) is None
     send(store, bytes(7_000))
@@ -74,7 +74,7 @@ def test_the_brokers_records_take_the_kept_segment_and_users_are_refused() -> No
     assert len(scan_bodies(store)) == 6
 
 
-def test_messages_are_taken_again_once_there_is_room() -> None:
+def test_messages_are_taken_again_once_there_is_space() -> None:
     files = MemoryFileSystem()
     store = filled(files)
     write_own(store, bytes(7_000))
@@ -98,7 +98,7 @@ def test_the_kept_segment_outlives_a_stop_and_a_full_disk_start_may_use_it() -> 
     write_own(store, bytes(7_000))
 
 
-def test_a_kept_segment_of_another_size_is_made_anew() -> None:
+def test_a_kept_segment_of_another_size_is_rebuilt() -> None:
     files = MemoryFileSystem()
     files.create(KEPT_PATH, 4_096, preallocate=True)
     store = open_store(files, SETTINGS)
@@ -167,7 +167,7 @@ def test_a_directory_that_could_not_be_opened_is_unsynced_and_not_lost() -> None
 
 
 @pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_a_queue_sync_that_failed_for_room_was_believed_when_tried_again(error_number: int) -> None:
+def test_a_queue_sync_that_failed_for_space_was_believed_when_tried_again(error_number: int) -> None:
     """What a sync could not write may be gone from the page cache, whatever the reason: the next one lies."""
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, SETTINGS)
@@ -193,7 +193,7 @@ def test_an_index_that_no_file_can_be_had_for_was_tried_again_all_the_time() -> 
     assert not store.lagging
 
 
-def test_a_segment_that_cannot_be_had_is_a_full_disk_until_there_is_room() -> None:
+def test_a_segment_that_cannot_be_had_is_a_full_disk_until_there_is_space() -> None:
     files = MemoryFileSystem()
     store = filled(files)
     with pytest.raises(TroveError, match="no new segment of 32768 bytes"):

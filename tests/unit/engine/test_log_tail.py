@@ -31,7 +31,7 @@ def flip(files: MemoryFileSystem, physical_offset: int) -> None:
 
 
 def crashed(count: int, size: int = 300) -> tuple[MemoryFileSystem, list[int]]:
-    """A store that was killed with `count` messages behind the last saved marks, and where each begins."""
+    """A store that was killed with `count` messages after the last saved marks, and where each begins."""
     files = MemoryFileSystem()
     store = open_store(files, SMALL_SYNC)
     places = []
@@ -62,7 +62,7 @@ def firsts(store: MessageStore) -> list[int]:
 
 
 @pytest.mark.parametrize("at", [5, 40, 130, -4])
-def test_a_byte_that_went_bad_behind_the_marks_takes_one_message(at: int) -> None:
+def test_a_byte_that_went_bad_after_the_marks_takes_one_message(at: int) -> None:
     """Of the header, the store time, the body, the CRC property."""
     files, places = crashed(12)
     flip(files, (places[5] if at >= 0 else places[6]) + at)
@@ -140,7 +140,7 @@ def test_a_blank_that_lost_a_sector_does_not_hide_the_next_segment(kept: int) ->
     assert store.end_offset == places[-1]
 
 
-def test_stale_bytes_behind_the_end_are_cut() -> None:
+def test_stale_bytes_after_the_end_are_cut() -> None:
     files, places = crashed(6)
     log = files.open(f"commitlog/{0:020d}").view()
     old = bytes(log[places[1] : places[3]])
@@ -153,7 +153,7 @@ def test_stale_bytes_behind_the_end_are_cut() -> None:
     assert not any(files.open(f"commitlog/{0:020d}").view()[places[-1] :])
 
 
-def test_an_older_record_behind_a_foreign_end_does_not_come_back() -> None:
+def test_an_older_record_after_a_foreign_end_does_not_come_back() -> None:
     """RocketMQ does not zero what it cuts: the records there name their own positions."""
     files, _ = crashed(8)
     store = reopened(files)
@@ -190,7 +190,7 @@ def test_offsets_of_damaged_last_records_are_not_reused_after_queue_loss(lost: i
     assert send(again, b"next").first_queue_offset == 11
 
 
-def test_a_queue_that_lost_its_newest_files_is_made_again_at_once() -> None:
+def test_a_queue_that_lost_its_newest_files_is_rebuilt_at_once() -> None:
     files = MemoryFileSystem()
     store = open_store(files, SMALL_SYNC)
     for number in range(50):

@@ -1,4 +1,4 @@
-"""Stores that are odd when they are opened: what is refused, what is believed, what is made again."""
+"""Stores that are odd when they are opened: what is refused, what is believed, what is rebuilt."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_killed_store_of_rocketmq_is_opened_without_an_index() -> None:
 
 
 def test_a_killed_rocketmq_store_whose_queue_lacks_a_file_is_rebuilt() -> None:
-    """The scan begins behind what the missing file had, and finds a gap."""
+    """The scan begins after what the missing file had, and finds a gap."""
     files = MemoryFileSystem()
     store = open_store(files, SMALL)
     for number in range(120):
@@ -90,7 +90,7 @@ def test_a_killed_rocketmq_store_whose_queue_lacks_a_file_is_rebuilt() -> None:
 
 
 def test_a_state_that_promises_more_than_there_is_does_not_stop_a_start() -> None:
-    """No damage behind the queue's last message explains it: the queue goes on there."""
+    """No damage after the queue's last message explains it: the queue continues there."""
     files, places = crashed(12)
     reopened(files).close(NOW_MS + 2_000)
     saved = state.load(files)
@@ -152,7 +152,7 @@ def test_messages_of_a_queue_without_those_that_cannot_be_had() -> None:
 # --- files that are gone ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("stop", ["clean", "kill"])
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_queue_that_lost_a_file_is_made_again(stop: str, lost: int) -> None:
+def test_a_queue_that_lost_a_file_is_rebuilt(stop: str, lost: int) -> None:
     """The first, a middle one, the last; of a log that begins at 0, and of one that begins later."""
     for trimmed in (False, True):
         files = MemoryFileSystem()
@@ -193,7 +193,7 @@ def test_a_store_whose_first_segment_rocketmq_removed_rebuilds_no_queues() -> No
 
 @pytest.mark.parametrize("stop", ["clean", "kill"])
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_an_index_that_lost_a_file_is_made_again(stop: str, lost: int) -> None:
+def test_an_index_that_lost_a_file_is_rebuilt(stop: str, lost: int) -> None:
     settings = replace(SMALL, index_item_count=16)
     files = MemoryFileSystem()
     for first in (0, 40):
@@ -298,8 +298,8 @@ class FoldingFiles(MemoryFileSystem):
 
 
 def test_topics_of_one_name_but_for_case_shared_their_files() -> None:
-    """Where the file system does not tell them apart the store does not open, and says why."""
-    with pytest.raises(TroveError, match="tells them apart") as refused:
+    """Where the file system does not distinguish them the store does not open, and says why."""
+    with pytest.raises(TroveError, match="distinguishes them") as refused:
         open_store(FoldingFiles())
     assert refused.value.spec is errors.STORE_FAILED
     store = open_store(MemoryFileSystem())

@@ -28,7 +28,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
 
 
-def test_a_clean_stop_and_start_finds_everything_and_goes_on(tmp_path: Path) -> None:
+def test_a_clean_stop_and_start_finds_everything_and_continues(tmp_path: Path) -> None:
     files = RealFileSystem(tmp_path)
     store = open_store(files)
     for i in range(30):
@@ -253,7 +253,7 @@ def test_a_topic_deleted_just_before_a_kill_has_no_messages_left() -> None:
     assert send(again, b"new").first_queue_offset == 0
 
 
-def test_a_switched_off_index_is_made_again_from_the_log_when_switched_on() -> None:
+def test_a_switched_off_index_is_rebuilt_from_the_log_when_switched_on() -> None:
     files = MemoryFileSystem()
     store = open_store(files, replace(SMALL, message_index_enable=False))
     assert store.key_index is None

@@ -1,4 +1,4 @@
-"""Old segments go; what is owed does not; and no crash on the way loses anything else."""
+"""Old segments go; what is pending does not; and no crash on the way loses anything else."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_pull_below_the_minimum_is_told_where_the_queue_begins() -> None:
     assert caught.value.fields["min_offset"] == str(low)
 
 
-def test_queries_pass_over_what_is_gone() -> None:
+def test_queries_skip_what_is_gone() -> None:
     store = filled(MemoryFileSystem())
     (before,) = query_pages(store, KeyQuery("orders", "all", KeyType.KEY), messages_max=64)
     gone = get_message(store, "u70")
@@ -117,10 +117,10 @@ def test_queries_pass_over_what_is_gone() -> None:
     queue = store.consume_queues.get("orders", 0)
     assert queue is not None
     assert search_offset(store, "orders", 0, NOW_MS) == queue.min_offset
-    assert search_offset(store, "idle", 0, NOW_MS) == 60, "the queue is empty and goes on at its end"
+    assert search_offset(store, "idle", 0, NOW_MS) == 60, "the queue is empty and continues at its end"
 
 
-def test_a_page_of_a_query_that_began_before_goes_on_behind_what_is_gone() -> None:
+def test_a_page_of_a_query_that_began_before_continues_after_what_is_gone() -> None:
     store = filled(MemoryFileSystem())
     pages = query_pages(store, KeyQuery("orders", "all", KeyType.KEY), messages_max=10_000)
     first = next(pages)
@@ -133,7 +133,7 @@ def test_a_page_of_a_query_that_began_before_goes_on_behind_what_is_gone() -> No
     assert [note for page in rest for note in page.notes] == []
 
 
-def test_a_scan_that_is_under_way_goes_on_where_the_log_begins_now() -> None:
+def test_a_scan_that_is_under_way_continues_where_the_log_begins_now() -> None:
     store = filled(MemoryFileSystem())
     scan = store.scan(0, store.visible_offset, bytes_max=1_000)
     next(scan)
@@ -218,7 +218,7 @@ def test_the_last_segment_and_what_is_not_on_disk_stay() -> None:
 
 
 @pytest.mark.parametrize("nth", range(1, 9))
-def test_a_removal_that_fails_goes_on_at_the_next_call(nth: int) -> None:
+def test_a_removal_that_fails_continues_at_the_next_call(nth: int) -> None:
     files = FaultyFileSystem(MemoryFileSystem())
     store = filled(files)  # type: ignore[arg-type]
     trim = store.trim(store.closed_segments()[2].end)
@@ -228,7 +228,7 @@ def test_a_removal_that_fails_goes_on_at_the_next_call(nth: int) -> None:
     files.decide = fail_at(failing, 1 + nth // 2, errno.EIO)
     with pytest.raises(StorageError):
         trim.remove()
-    assert scan_bodies(store), "the store goes on meanwhile"
+    assert scan_bodies(store), "the store continues meanwhile"
     trim.remove()
     assert files.list("commitlog")[0] == f"{trim.physical_offset:020d}"
     after = MessageStore.open(files.inner.after_process_kill(), OLD_STORE, NOW_MS)  # type: ignore[attr-defined]
@@ -284,10 +284,10 @@ def test_a_crash_anywhere_in_a_removal_leaves_a_store_that_opens(
     assert sum(len(page.records) for page in pages) == len(found)
 
 
-# --- what is owed ---------------------------------------------------------------------------------------
+# --- what is pending ---------------------------------------------------------------------------------------
 @RESTARTS
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_what_is_owed_is_delivered_once_after_its_segment_went(restart: Restart, when: str) -> None:
+def test_what_is_pending_is_delivered_once_after_its_segment_went(restart: Restart, when: str) -> None:
     """A pending timer, a half message, messages in flight of both kinds of group, one at its last attempt."""
     broker = Broker(MemoryFileSystem())
     broker.send("last")
@@ -346,7 +346,7 @@ def test_what_is_owed_is_delivered_once_after_its_segment_went(restart: Restart,
     assert broker.model.transactions.open_count == 0
 
 
-def test_a_retry_that_nobody_has_read_yet_is_owed_too() -> None:
+def test_a_retry_that_nobody_has_read_yet_is_pending_too() -> None:
     broker = Broker(MemoryFileSystem())
     broker.send("retried")
     assert bodies(broker.receive()) == ["retried"]
@@ -400,7 +400,7 @@ def test_nothing_goes_that_a_start_would_read_from_the_old_snapshot() -> None:
 
 
 @pytest.mark.parametrize("group", [WORKERS, STEPS], ids=["standard", "orderly"])
-def test_a_group_whose_offset_is_gone_goes_on_at_the_minimum(group: SubscriptionGroup) -> None:
+def test_a_group_whose_offset_is_gone_continues_at_the_minimum(group: SubscriptionGroup) -> None:
     broker = Broker(MemoryFileSystem())
     for number in range(3):
         broker.send(f"m{number}")
@@ -452,7 +452,7 @@ def test_no_topic_is_deleted_while_files_of_queues_go() -> None:
 
 # --- a disk that is full --------------------------------------------------------------------------------
 @pytest.mark.parametrize("lines_max", [100, 3])
-def test_a_full_disk_takes_even_what_is_owed_and_says_what(lines_max: int) -> None:
+def test_a_full_disk_takes_even_what_is_pending_and_says_what(lines_max: int) -> None:
     broker = Broker(MemoryFileSystem())
     first = broker.send("lost-1")
     broker.send("lost-2")
@@ -469,7 +469,7 @@ def test_a_full_disk_takes_even_what_is_owed_and_says_what(lines_max: int) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("broker.maintenance.retention_task.get_logger", lambda: Recorder(logged))
         patch.setattr("broker.maintenance.retention_task.DROPPED_LINES_MAX", lines_max)
-        while broker.store.end_offset % 32_768 < 27_000:  # no room is left in the last segment
+        while broker.store.end_offset % 32_768 < 27_000:  # no space is left in the last segment
             broker.send("y" * 2_000, "filler")
         assert broker.clean(PRESSED) >= 1
     counters = broker.task.counters
@@ -491,7 +491,7 @@ def test_a_full_disk_takes_even_what_is_owed_and_says_what(lines_max: int) -> No
     assert bodies(broker.receive()) == ["new"]
 
 
-def test_a_full_disk_takes_first_what_nobody_is_owed() -> None:
+def test_a_full_disk_takes_first_what_nobody_is_pending() -> None:
     broker = Broker(MemoryFileSystem(), policy=replace(AT_ONCE, hours=frozenset()))
     broker.fill(2)
     broker.send("owed")
@@ -499,12 +499,12 @@ def test_a_full_disk_takes_first_what_nobody_is_owed() -> None:
     broker.fill(2)
     assert isinstance(broker.files, MemoryFileSystem)
     broker.files.capacity = broker.files.used_bytes() + 4_096  # for small files
-    while broker.store.end_offset % 32_768 < 32_500:  # no room is left in the last segment
+    while broker.store.end_offset % 32_768 < 32_500:  # no space is left in the last segment
         broker.send("y" * 50, "filler")
     assert broker.clean(PRESSED) == 2
     assert broker.task.counters.dropped_messages == 0
     broker.files.capacity = None
-    assert broker.clean(PRESSED) == 2, "there is room again to carry it"
+    assert broker.clean(PRESSED) == 2, "there is space again to carry it"
     assert broker.task.counters.carried_messages == 1
     assert broker.task.counters.dropped_messages == 0
     assert broker.task.counters.forced_segments == 4
@@ -523,7 +523,7 @@ def test_a_segment_that_is_owed_as_a_whole_is_not_carried_round_and_round() -> N
     assert broker.store.end_offset - end < 2_000, "events only"
     assert broker.task.counters.dropped_messages == 5, "of the oldest segment alone"
     again = DiskUse(10_000_000, 1_500_000)
-    assert broker.clean(again) == 0, "the disk has room now: the rest stays"
+    assert broker.clean(again) == 0, "the disk has space now: the rest stays"
 
 
 class Recorder:
@@ -573,7 +573,7 @@ def test_the_disk_forces_only_what_brings_it_below_its_level() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_task_goes_on_after_a_failure_and_ends_with_the_store() -> None:
+async def test_the_task_continues_after_a_failure_and_ends_with_the_store() -> None:
     broker = Broker(MemoryFileSystem(), interval_ms=1)
     failures: list[Exception] = [
         StorageError("statvfs", "", errno.EIO),

@@ -1,5 +1,5 @@
 """Records with any fields go through a whole life: received, retried, dead-lettered, carried by retention,
-filtered, searched, tracked, handed back at a stop, read again after a start and after a kill.
+filtered, searched, tracked, exported at a stop, read again after a start and after a kill.
 
 Of the doors' records all fields are drawn that a door takes; of a store's, also those that none takes today
 (an older version, or RocketMQ, may have stored them)."""

@@ -53,7 +53,7 @@ def test_more_events_than_a_record_takes_become_several() -> None:
     assert len(list(log.replay(0))) == EVENTS_MAX + 1
 
 
-def test_an_unreadable_record_is_passed_over() -> None:
+def test_an_unreadable_record_is_skipped() -> None:
     store = open_store(MemoryFileSystem())
     writer = RecordWriter(store, store.dispatch)
     log = EventLog(store, writer)

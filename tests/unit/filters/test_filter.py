@@ -38,7 +38,7 @@ def test_tags_are_matched_exactly(expression: str, tags: set[str]) -> None:
     assert not made.matches({})
 
 
-def test_tags_of_one_hash_are_still_told_apart() -> None:
+def test_tags_of_one_hash_are_still_distinguished() -> None:
     assert java_hash("Aa") == java_hash("BB")
     made = parse_filter("tag", "Aa")
     assert not made.matches({"TAGS": "BB"})
@@ -104,7 +104,7 @@ def test_long_expressions_are_forgotten_sooner() -> None:
         cache.parse("tag", str(index) * 30)
         assert len(cache) <= 3
     cache.parse("tag", "x" * 101)
-    assert len(cache) == 0, "one that is longer than all of the room is not kept"
+    assert len(cache) == 0, "one that is longer than all of the space is not kept"
 
 
 def test_faults_are_not_remembered() -> None:

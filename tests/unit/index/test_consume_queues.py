@@ -296,7 +296,7 @@ def test_a_failed_sync_never_counts_as_done() -> None:
     assert queues.synced_position == 0
 
 
-def test_flush_passes_over_files_that_are_gone() -> None:
+def test_flush_skips_files_that_are_gone() -> None:
     queues = ConsumeQueues(MemoryFileSystem(), SETTINGS)
     queues.load(None)
     _fill(queues, 2)
@@ -339,7 +339,7 @@ def test_files_that_do_not_fit_the_settings_are_refused(name: str, size: int, me
     assert caught.value.symbol == "STORE_SETTINGS_MISMATCH"
 
 
-def test_what_is_no_queue_is_passed_over() -> None:
+def test_what_is_not_a_queue_is_skipped() -> None:
     files = MemoryFileSystem()
     files.write_atomic("consumequeue/orders/x/00000000000000000000", b"?")
     files.write_atomic("consumequeue/orders/07/00000000000000000000", b"?")
@@ -352,8 +352,8 @@ def test_what_is_no_queue_is_passed_over() -> None:
     assert not files.exists(f"consumequeue/orders/1/{100:020d}")
 
 
-def test_stale_units_behind_the_end_of_a_clean_queue_are_not_believed() -> None:
-    """RocketMQ does not clear what it cuts: an older timeline's units may stand behind the last one."""
+def test_stale_units_after_the_end_of_a_clean_queue_are_not_believed() -> None:
+    """RocketMQ does not clear what it cuts: an older timeline's units may stand after the last one."""
     files = MemoryFileSystem()
     units = np.array([(0, 100, 0), (100, 100, 0), (50, 100, 0)], UNIT_DTYPE)
     files.write_atomic(f"consumequeue/orders/0/{0:020d}", units.tobytes().ljust(100, b"\0"))
@@ -377,7 +377,7 @@ def test_a_page_lost_in_front_of_the_first_unit_does_not_stop_the_replay() -> No
     assert queue.units(0, 700)["size"].tolist() == [BLANK_SIZE] * 700
 
 
-def test_files_behind_a_gap_go_after_a_crash() -> None:
+def test_files_after_a_gap_go_after_a_crash() -> None:
     files = MemoryFileSystem()
     unit = np.array([(0, 100, 0)] * 5, UNIT_DTYPE)
     unit["physical_offset"] = np.arange(5) * 100

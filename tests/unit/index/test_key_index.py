@@ -355,7 +355,7 @@ def test_a_file_of_another_size_is_refused() -> None:
     assert caught.value.symbol == "STORE_SETTINGS_MISMATCH"
 
 
-def test_odd_names_are_passed_over_and_an_empty_last_file_goes() -> None:
+def test_odd_names_are_skipped_and_an_empty_last_file_goes() -> None:
     files = MemoryFileSystem()
     files.write_atomic("index/notes.txt", b"?")
     files.write_atomic("index/20260101000000000", b"")
@@ -363,7 +363,7 @@ def test_odd_names_are_passed_over_and_an_empty_last_file_goes() -> None:
     assert files.list("index") == ["notes.txt"]
 
 
-def test_another_brokers_index_goes_on_behind_its_last_item() -> None:
+def test_another_brokers_index_continues_after_its_last_item() -> None:
     """The record of its last item is replayed and not put a second time; tags may be missing below."""
     files = MemoryFileSystem()
     data = _log(4)
@@ -424,7 +424,7 @@ def test_a_newer_note_is_refused() -> None:
     assert caught.value.symbol == "STORE_NEWER"
 
 
-def test_a_walk_goes_on_from_its_place() -> None:
+def test_a_walk_continues_from_its_place() -> None:
     index = opened(MemoryFileSystem())
     data = _log(20, keys="k1")
     index.apply(batch_of(data, 0))

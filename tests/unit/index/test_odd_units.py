@@ -55,7 +55,7 @@ def units(queues: ConsumeQueues) -> list[int]:
     ("offsets", "expected"),
     [
         ((0, 0, 1), [0, 2]),  # the same number twice: the first record has it
-        ((0, 9, 1, 2), [0, 2, 3]),  # the records behind go on before it: its number is damaged
+        ((0, 9, 1, 2), [0, 2, 3]),  # the records behind continue before it: its number is damaged
         ((0, 1, 4, 5), [0, 1, -1, -1, 2, 3]),  # two are lost
     ],
 )
@@ -88,7 +88,7 @@ def test_records_that_have_units_get_no_others(offsets: tuple[int, ...]) -> None
     assert queues.position == end
 
 
-def test_what_was_applied_is_passed_over() -> None:
+def test_what_was_applied_is_skipped() -> None:
     queues, end = queues_with(0, 1)
     put(queues, 0, 7, 8)
     assert units(queues) == [0, 1]

@@ -1,4 +1,4 @@
-"""Bad places at the end of the log, each of its own kind: what is kept behind them, and what is cut."""
+"""Bad places at the end of the log, each of its own kind: what is kept after them, and what is cut."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_lost_blank_is_the_end() -> None:
     assert firsts(store) == list(range(1, last + 2))
 
 
-def test_a_bad_blank_with_bytes_behind_it_is_no_blank() -> None:
+def test_a_bad_blank_with_bytes_after_it_is_not_a_blank() -> None:
     files, places = crashed(40)
     last = last_of_segment(places)
     end = places[last] + (places[1] - places[0])
@@ -97,7 +97,7 @@ def test_a_next_segment_that_cannot_be_read_stops_the_start() -> None:
     assert firsts(reopened(files)) == list(range(1, 41))
 
 
-def test_messages_behind_a_record_that_cannot_be_read_are_found() -> None:
+def test_messages_after_a_record_that_cannot_be_read_are_found() -> None:
     """Its head can be read, and what looks like a record within it cannot."""
     memory = MemoryFileSystem()
     settings = replace(SMALL_SYNC, commit_log_file_size=65_536, append_property_crc=False)
@@ -125,7 +125,7 @@ def scan(store: MessageStore) -> list[Message]:
 
 
 # --- segments ---------------------------------------------------------------------------------------------
-def test_an_empty_file_behind_the_last_segment_goes() -> None:
+def test_an_empty_file_after_the_last_segment_goes() -> None:
     files, places = crashed(6)
     files.create(f"commitlog/{SEGMENT:020d}", 0, preallocate=False).close()
     store = reopened(files)
@@ -134,10 +134,10 @@ def test_an_empty_file_behind_the_last_segment_goes() -> None:
     assert not files.exists(f"commitlog/{SEGMENT:020d}")
 
 
-def test_a_file_that_is_no_segment_is_named() -> None:
+def test_a_file_that_is_not_a_segment_is_named() -> None:
     files, _ = crashed(6)
     files.create("commitlog/notes.txt", SEGMENT, preallocate=False).close()
-    with pytest.raises(TroveError, match=r"commitlog/notes\.txt is no segment") as caught:
+    with pytest.raises(TroveError, match=r"commitlog/notes\.txt is not a segment") as caught:
         reopened(files)
     assert caught.value.symbol == "STORE_SETTINGS_MISMATCH"
 

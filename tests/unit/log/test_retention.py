@@ -82,7 +82,7 @@ def test_a_run_takes_no_more_than_its_batch() -> None:
     assert decided(segments(*[YOUNG] * 30), DiskUse(10_000, 0), NOON, replace(POLICY, files_max=3)).count == 3
 
 
-def test_segments_behind_the_first_that_stays_are_not_looked_at() -> None:
+def test_segments_after_the_first_that_stays_are_not_looked_at() -> None:
     looked: list[int] = []
 
     def watched() -> Iterator[ClosedSegment]:
@@ -135,7 +135,7 @@ def test_hours_of_delete_when(text: str, hours: set[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ";", "24", "-1", "4,5", "four", "4.5", "٤"])
-def test_what_is_no_hour_is_refused(text: str) -> None:
+def test_what_is_not_an_hour_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no hour"):
         parse_hours(text)
 

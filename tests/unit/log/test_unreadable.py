@@ -65,7 +65,7 @@ def test_an_unreadable_page_of_the_log_costs_its_messages_and_no_others() -> Non
     assert page.notes
 
 
-def test_a_start_keeps_what_lies_behind_an_unreadable_page() -> None:
+def test_a_start_keeps_what_lies_after_an_unreadable_page() -> None:
     memory = MemoryFileSystem()
     store, places = filled(FaultyFileSystem(memory))
     store.flush_projections(index=True)
@@ -156,7 +156,7 @@ def test_a_start_with_a_shortened_segment_did_not_say_what_to_do(tmp_path: Path)
 
 
 def test_an_unreadable_page_of_the_brokers_own_queue_stopped_its_readers() -> None:
-    """Delayed, half and other records of the broker: those of the page are passed over, and counted."""
+    """Delayed, half and other records of the broker: those of the page are skipped, and counted."""
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, SETTINGS, topics=("orders",))
     for i in range(450):
@@ -210,7 +210,7 @@ def test_an_index_file_that_cannot_be_read_is_not_cut_at_a_start() -> None:
     assert len(scan_bodies(MessageStore.open(files, SETTINGS, NOW_MS))) == COUNT
 
 
-def test_what_lies_behind_the_logs_end_is_asked_for_before_it_is_zeroed() -> None:
+def test_what_lies_after_the_logs_end_is_asked_for_before_it_is_zeroed() -> None:
     """A start of a store of RocketMQ; of ours no more than one failed append can be there."""
     memory = MemoryFileSystem()
     store, places = filled(FaultyFileSystem(memory))

@@ -61,7 +61,7 @@ def test_damage_within_a_transaction_loses_that_record_alone(broken: int) -> Non
 
 
 def test_another_brokers_writes_after_an_open_transaction_keep_its_records() -> None:
-    """RocketMQ knows nothing of transactions: it goes on behind the first records of one."""
+    """RocketMQ knows nothing of transactions: it continues after the first records of one."""
     atomic = AtomicStore(MemoryFileSystem())
     atomic.flush()
     committed = atomic.commit("t", MESSAGES)
@@ -99,7 +99,7 @@ def _with_right_crc(record: bytearray) -> bytes:
     return bytes(record)
 
 
-def test_a_copy_of_its_first_message_is_no_unfinished_transaction() -> None:
+def test_a_copy_of_its_first_message_is_not_an_unfinished_transaction() -> None:
     """Retries and dead letters carry the properties of what they are a copy of."""
     atomic = AtomicStore(MemoryFileSystem())
     atomic.commit("t", MESSAGES)

@@ -132,7 +132,7 @@ async def test_a_broker_registers_with_all_nameservers_and_leaves_them() -> None
 
 
 @pytest.mark.asyncio
-async def test_a_new_topic_is_told_at_once_and_not_at_the_next_heartbeat() -> None:
+async def test_a_new_topic_is_reported_at_once_and_not_at_the_next_heartbeat() -> None:
     app, address = await start_nameserver()
     broker, topics = local_broker()
     async with registered(broker, address, settings=SLOW_HEARTBEAT):

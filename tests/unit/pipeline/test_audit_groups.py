@@ -26,7 +26,7 @@ def unacknowledged(root: Path, *groups: str) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_not_acknowledged_is_told_with_its_first_offsets(seed: int, tmp_path: Path) -> None:
+def test_what_was_not_acknowledged_is_reported_with_its_first_offsets(seed: int, tmp_path: Path) -> None:
     source = random.Random(seed)
     engine = Engine(queue_count=1)
     open_offsets: set[int] = set()
@@ -51,7 +51,7 @@ def test_what_was_not_acknowledged_is_told_with_its_first_offsets(seed: int, tmp
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_the_groups_filter_passed_over_is_not_open(seed: int, tmp_path: Path) -> None:
+def test_what_the_groups_filter_skipped_is_not_open(seed: int, tmp_path: Path) -> None:
     """Red messages are wanted; blue ones count as open only where the group has not looked at them yet."""
     source = random.Random(seed)
     engine = Engine(queue_count=1)
@@ -74,7 +74,7 @@ def test_what_the_groups_filter_passed_over_is_not_open(seed: int, tmp_path: Pat
     assert (row["count"], row["firstOffsets"]) == (len(open_offsets), open_offsets[:10])
 
 
-def test_a_group_that_the_store_does_not_know_is_told(tmp_path: Path) -> None:
+def test_a_group_that_the_store_does_not_know_is_reported(tmp_path: Path) -> None:
     root = unpack("rollover", tmp_path)
     arguments = AuditArguments(str(root), checks=("groups",), groups=("Roll-lite", "wrokers"))
     report = audit(OneProcess(NoProgress()), arguments)

@@ -159,7 +159,7 @@ def test_help_of_every_job_names_its_settings(capsys: pytest.CaptureFixture[str]
         ("archive --out", "requires an argument. See `trovemq-pipeline archive --help`."),
         ("audit --store x y", "unexpected extra argument"),
         ("--store x", "--store"),
-        ("search --server nowhere", "'nowhere' is no HOST:PORT. See "),
+        ("search --server nowhere", "'nowhere' is not HOST:PORT. See "),
         ("search --store x --set order=new", "Did you mean newest? See "),
         ("search --store x --set msg_id=12", "msg_id is 32 or 56 hexadecimal digits"),
         ("archive --store x --out y --set mode=strict", "mode=strict is not known"),
@@ -231,7 +231,7 @@ trovemq_proto.errors.TroveError: RECORD_DAMAGED (221): the record at 77 is torn
     [
         (TroveError(errors.JOB_RUNNING, "by 7"), "error: JOB_RUNNING (311): by 7 → Wait for its end"),
         (RuntimeError(WRAPPED), "error: RECORD_DAMAGED"),
-        (OSError(28, "No space left on device", "f"), "error: DISK_FULL (302): the disk has no room"),
+        (OSError(28, "No space left on device", "f"), "error: DISK_FULL (302): the disk has no space"),
         (RuntimeError("Java said: No space left on device"), "error: DISK_FULL"),
         (JavaMissingError("Spark needs Java"), "error: Spark needs Java"),
         (ValueError("a bug\nsecond line"), "error: ValueError: a bug"),

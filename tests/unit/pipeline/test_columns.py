@@ -130,7 +130,7 @@ def test_a_name_given_twice_is_once_in_the_map() -> None:
     assert row["properties"] == {"a": "second", "b": "x"}
 
 
-def test_a_body_that_does_not_inflate_is_told_or_raised() -> None:
+def test_a_body_that_does_not_inflate_is_reported_or_raised() -> None:
     good, bad = encode_record("t", b"plain"), encode_record("t", b"no zlib stream", sys_flag=1)
     batch = RecordBatch.split(good + bad)
     told: list[tuple[int, str]] = []

@@ -68,7 +68,7 @@ def test_rows_in_any_order_come_in_it_in_chunks_that_inflate_to_no_more(seed: in
 
 
 def bombs(store: Path) -> LogDirectory:
-    """40 MiB of bodies in some 40 KiB of log, out of the order of their queue; one is no stream."""
+    """40 MiB of bodies in some 40 KiB of log, out of the order of their queue; one is not a stream."""
     log = LogFiles(store, segment_size=1 << 18)
     for number in range(40):
         body = zlib.compress(bytes([number]) * MIB)

@@ -137,7 +137,7 @@ def make_archive(place: Place, commits: int = 5) -> Manifest:
     return manifest
 
 
-def test_a_flipped_bit_is_told_and_never_another_answer(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_reported_and_never_another_answer(tmp_path: Path) -> None:
     place = Place(str(tmp_path / "a"))
     make_archive(place, 2)
     path = tmp_path / "a" / "_manifest" / f"{2:020d}.json"
@@ -153,7 +153,7 @@ def test_a_flipped_bit_is_told_and_never_another_answer(tmp_path: Path) -> None:
         Manifest.open(place)
 
 
-def test_a_missing_commit_is_told(tmp_path: Path) -> None:
+def test_a_missing_commit_is_reported(tmp_path: Path) -> None:
     place = Place(str(tmp_path / "a"))
     make_archive(place)
     (tmp_path / "a" / "_manifest" / f"{3:020d}.json").unlink()
@@ -180,8 +180,8 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Manifest.open(place)
 
 
-def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TroveError, match="is no archive"):
+def test_what_is_not_an_archive_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(TroveError, match="is not an archive"):
         Manifest.open(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(TroveError, match=r"is not empty and no archive \(it holds mine.txt\)"):
@@ -232,7 +232,7 @@ def test_a_batch_committed_twice_counts_once(tmp_path: Path) -> None:
 # --- one writer ------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_told_who_writes(tmp_path: Path) -> None:
+def test_a_second_writer_is_reported_who_writes(tmp_path: Path) -> None:
     with (
         Manifest.writing(tmp_path / "a", "archive"),
         pytest.raises(TroveError, match=r"JOB_RUNNING.*job archive \(process \d+ on "),
@@ -267,7 +267,7 @@ def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return make_object_store(tmp_path / "bucket", monkeypatch)
 
 
-def test_on_an_object_store_the_slower_of_two_runs_is_told(object_store: str) -> None:
+def test_on_an_object_store_the_slower_of_two_runs_is_reported(object_store: str) -> None:
     place = Place(object_store)
     with (
         raises(errors.JOB_RUNNING),

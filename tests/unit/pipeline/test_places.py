@@ -109,14 +109,14 @@ def test_a_damaged_byte_costs_its_record_only(seed: int, tmp_path: Path) -> None
     assert [damage.physical_offset for damage in damages] == sorted(set(all_offsets) - set(offsets))
 
 
-def test_a_place_without_a_log_is_told(tmp_path: Path) -> None:
+def test_a_place_without_a_log_is_reported(tmp_path: Path) -> None:
     for text in (str(tmp_path), str(tmp_path / "nothing"), tmp_path.as_uri()):
         with pytest.raises(TroveError, match="no commit log") as caught:
             LogDirectory.open(text)
         assert caught.value.spec is errors.STORE_FAILED
 
 
-def test_segments_of_two_stores_in_one_directory_are_told(tmp_path: Path) -> None:
+def test_segments_of_two_stores_in_one_directory_are_reported(tmp_path: Path) -> None:
     for name, size in (("0" * 20, 1000), (f"{500:020d}", 1000)):
         (tmp_path / name).write_bytes(b"\x01" * size)
     with pytest.raises(TroveError, match="two stores"):

@@ -67,7 +67,7 @@ def _check_against_broker(store: Path, out: Path) -> None:
         assert built[path] == units.tobytes(), path
 
 
-def test_queues_that_only_their_own_files_know_are_told(written: Path, tmp_path: Path) -> None:
+def test_queues_that_only_their_own_files_know_are_reported(written: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(written, store)
     trim(store, len(list((store / "commitlog").iterdir())) - 1)
@@ -78,7 +78,7 @@ def test_queues_that_only_their_own_files_know_are_told(written: Path, tmp_path:
 
 
 @pytest.mark.parametrize("core_count", [1, 64])
-def test_damaged_records_are_findings_and_the_rest_goes_on(
+def test_damaged_records_are_findings_and_the_rest_continues(
     core_count: int, written: Path, tmp_path: Path
 ) -> None:
     store, out = tmp_path / "store", tmp_path / "out"

@@ -41,7 +41,7 @@ _STEPS = st.one_of(
 
 @st.composite
 def _logs(draw: st.DrawFn) -> list[dict[str, object]]:
-    """Records' fields; `offset` by steps that mostly go on."""
+    """Records' fields; `offset` by steps that mostly continue."""
     ends: dict[tuple[str, int], int] = {}
     records = []
     for number in range(draw(st.integers(0, 40))):
@@ -126,7 +126,7 @@ def test_rebuilt_queues_are_those_of_the_broker_that_reads_the_whole_log(
 
 
 def _has_twice_or_late_begin(records: list[dict[str, object]]) -> bool:
-    """Whether some offset of a queue does not go on from the ones before, from 0 on."""
+    """Whether some offset of a queue does not continue from the ones before, from 0 on."""
     ends: dict[tuple[object, object], int] = {}
     for one in records:
         if one["sys_flag"] in (4, SYS_FLAG_TRANSACTION_ROLLBACK):

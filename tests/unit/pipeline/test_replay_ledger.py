@@ -44,7 +44,7 @@ def test_each_queue_has_what_was_saved_last_whatever_its_names(
     assert {queue: ledger.load(queue) for queue in expected} == expected
 
 
-def test_a_replay_goes_on_with_its_own_ledger_and_no_other(tmp_path: Path) -> None:
+def test_a_replay_continues_with_its_own_ledger_and_no_other(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path))
     run = ledger.begin(REPLAY)
     assert ledger.begin(dict(REPLAY)) == run
@@ -56,7 +56,7 @@ def test_a_replay_goes_on_with_its_own_ledger_and_no_other(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"form": 2}', '{"form": 1, "sent": 1}', "\xff"])
-def test_a_damaged_file_is_an_error_and_not_a_queue_that_begins_anew(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_an_error_and_not_a_queue_that_starts_over(tmp_path: Path, text: str) -> None:
     ledger, queue = Ledger(str(tmp_path)), SourceQueue("topic", "", 3)
     ledger.save(queue, QueueState("t", "b", 0, 0))
     (path,) = (tmp_path / "queues").rglob("*.json")

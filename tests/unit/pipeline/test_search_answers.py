@@ -109,7 +109,7 @@ def test_an_index_that_cannot_be_trusted_hides_nothing(harm: str, tmp_path: Path
     check_all(messages, {"store": str(store)}, 3, 16)
 
 
-def test_a_damaged_record_is_told_and_the_answer_is_not_complete(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_the_answer_is_not_complete(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", 9)
     victim = living_messages(store)[100]
     (segment,) = [
@@ -144,7 +144,7 @@ def archived(store: Path, archive: Path, **changes: Any) -> str:
     return str(archive)
 
 
-def test_places_that_the_archive_could_not_read_are_told(tmp_path: Path) -> None:
+def test_places_that_the_archive_could_not_read_are_reported(tmp_path: Path) -> None:
     store = log_of(tmp_path / "store", [{"body": b"body %d" % i} for i in range(9)])
     messages = living_messages(store)
     segment = store / "commitlog" / ("0" * 20)
@@ -189,7 +189,7 @@ def test_times_of_no_calendar_are_found_like_others(tmp_path: Path) -> None:
     assert len(rows_of(search(**places[0], **places[1]))) == 6, "each once"
 
 
-def test_what_was_gone_before_it_was_archived_is_told(tmp_path: Path) -> None:
+def test_what_was_gone_before_it_was_archived_is_reported(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", 12)
     messages = living_messages(store)
     names = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
@@ -204,7 +204,7 @@ def test_what_was_gone_before_it_was_archived_is_told(tmp_path: Path) -> None:
     assert search(archive=archive, msg_id=messages[0].offset_msg_id).facts["complete"]
 
 
-def test_a_topic_that_is_nowhere_is_told(tmp_path: Path) -> None:
+def test_a_topic_that_is_nowhere_is_reported(tmp_path: Path) -> None:
     """It was an empty answer, as of a topic that has no such message."""
     store = make_store(tmp_path / "store", 12)
     archive = archived(store, tmp_path / "archive")
@@ -218,7 +218,7 @@ def test_a_topic_that_is_nowhere_is_told(tmp_path: Path) -> None:
     assert search(store=str(store / "commitlog"), topic="order").notes == [], "segments alone do not say"
 
 
-def test_missing_segments_are_told(tmp_path: Path) -> None:
+def test_missing_segments_are_reported(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", 10)
     names = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
     names[1].unlink()
@@ -264,7 +264,7 @@ def test_wrong_arguments_are_refused(wanted: dict[str, Any], said: str) -> None:
     assert refused.value.spec is errors.OPTION_ILLEGAL
 
 
-def test_what_is_no_store_or_archive_is_told(tmp_path: Path) -> None:
+def test_what_is_not_a_store_or_archive_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TroveError, match="no commit log"):
         search(store=str(tmp_path))
     with pytest.raises(TroveError, match="no archive"):

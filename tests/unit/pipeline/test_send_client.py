@@ -47,7 +47,7 @@ def chunk(body: bytes, row: int) -> Chunk:
 )
 @pytest.mark.parametrize("behind", [0, 1, 20])
 def test_a_chunk_that_fails_in_any_way_is_not_taken_for_sent(failure: Exception, behind: int) -> None:
-    """An error that was none of the SDK's was forgotten with the chunk, when others came behind it."""
+    """An error that was none of the SDK's was forgotten with the chunk, when others came after it."""
     client = FakeClient(failure)
 
     async def send() -> None:
@@ -63,7 +63,7 @@ def test_a_chunk_that_fails_in_any_way_is_not_taken_for_sent(failure: Exception,
 
 
 def test_tasks_of_one_process_send_on_one_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a loop for each, gRPC logged `Event loop is closed` for what it finished behind it."""
+    """With a loop for each, gRPC logged `Event loop is closed` for what it finished after it."""
     loops = set()
     client = FakeClient()
 

@@ -47,7 +47,7 @@ def watched(
     return stopped, told
 
 
-def test_each_batch_is_told_once() -> None:
+def test_each_batch_is_reported_once() -> None:
     query = Query([0, 0, 1, 1, 4])
     assert watched(query) == (False, [0, 1, 4])
     assert query.stopped
@@ -63,7 +63,7 @@ def test_a_stop_ends_it_before_its_end() -> None:
 
 def test_a_failure_is_told_by_its_cause() -> None:
     sink = BatchSink(lambda rows: None)
-    sink.failure = TroveError(errors.DISK_FULL, "no room")
+    sink.failure = TroveError(errors.DISK_FULL, "no space")
     query = Query([], RuntimeError("FOREACH_BATCH_USER_FUNCTION_ERROR"))
     with pytest.raises(TroveError, match=errors.DISK_FULL.symbol):
         watched(query, sink)

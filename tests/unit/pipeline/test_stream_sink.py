@@ -166,7 +166,7 @@ def test_a_batch_that_is_there_is_not_committed_again(batches: Batches, tmp_path
             entries = write_files(manifest.place, list(batches.parts(number))[1], LAYOUT)
             assert sink.commit(entries, number, QUERY) is None
         assert manifest.number == before
-        assert sink.commit([], 3, QUERY) == 0, "a batch without rows is no commit"
+        assert sink.commit([], 3, QUERY) == 0, "a batch without rows is not a commit"
         assert manifest.number == before
         assert len(list((table / FILES).iterdir())) == len(manifest.files())
     assert archive_rows(table) == log_rows(tmp_path / "store")
@@ -234,7 +234,7 @@ def test_no_file_stays_where_a_task_fails(
         place = Place(tmp_path / f"table-{fails_at}")
         with pytest.raises(TroveError, match=errors.DISK_FULL.symbol):
             write_files(place, rows, LAYOUT)
-        assert calls == fails_at, "nothing is written behind the failure"
+        assert calls == fails_at, "nothing is written after the failure"
         assert not list(place.entries(FILES))
 
 

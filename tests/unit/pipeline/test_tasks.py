@@ -1,4 +1,4 @@
-"""What a task that fails becomes, and what a runner tells of its progress."""
+"""What a task that fails becomes, and what a runner says of its progress."""
 
 from __future__ import annotations
 

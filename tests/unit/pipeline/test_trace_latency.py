@@ -56,7 +56,7 @@ def test_quantiles_by_topic_group_and_hour_are_those_of_the_chosen_times(seed: i
     assert report.notes == []
 
 
-def test_topics_and_groups_that_have_nothing_are_told(tmp_path: Path) -> None:
+def test_topics_and_groups_that_have_nothing_are_reported(tmp_path: Path) -> None:
     store = TracedStore(4)
     store.append([b"one"], [0], every_ms=1)
     store.deliver("workers", acknowledged=1.0)

@@ -353,7 +353,7 @@ async def test_sends_that_wait_for_a_sync_which_fails_all_hear_of_it() -> None:
 
 
 @pytest.mark.asyncio
-async def test_sends_behind_a_sync_that_takes_long_are_appended_all_the_same() -> None:
+async def test_sends_after_a_sync_that_takes_long_are_appended_all_the_same() -> None:
     """Else their own time-out would begin only when that sync has ended."""
     bench = Bench(mode="sync", gather_max_ms=1)
     worker = asyncio.create_task(bench.commit.run())

@@ -182,7 +182,7 @@ async def test_a_failed_sync_fails_everybody_and_ends_the_worker() -> None:
 
 
 @pytest.mark.asyncio
-async def test_room_comes_with_the_sync_and_is_refused_where_it_does_not() -> None:
+async def test_space_comes_with_the_sync_and_is_refused_where_it_does_not() -> None:
     store = Store(end_offset=100)
     settings = FlushSettings(unsynced_bytes_max=100, append_wait_max_ms=1)
     async with committing(store, settings) as commit:

@@ -1,4 +1,4 @@
-"""The tree keeps its own rules: small modules, calls only in their rooms, no traces of one machine.
+"""The tree keeps its own rules: small modules, calls only in their packages, no traces of one machine.
 
 import-linter checks who imports whom and ruff the style; what stands here is what they cannot see.
 """
@@ -169,7 +169,7 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return 0 if not body else (node.end_lineno or 0) - body[0].lineno + 1
 
 
-# --- calls in their rooms ---------------------------------------------------------------------------
+# --- calls in their packages ---------------------------------------------------------------------------
 def test_only_the_seam_touches_the_disk() -> None:
     """Elsewhere a write or a sync would go round the fake disks of the tests.
 

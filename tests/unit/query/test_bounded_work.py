@@ -51,7 +51,7 @@ def test_a_log_that_is_read_window_by_window_gives_the_same_answer(
     assert ask(scene.store, KeyQuery(TOPICS[0], "k1"))[0] == expected != []
 
 
-def test_records_of_a_deleted_topic_are_passed_over_in_the_log_too(scene: Scene) -> None:
+def test_records_of_a_deleted_topic_are_skipped_in_the_log_too(scene: Scene) -> None:
     send_some(scene, 40)
     scene.delete(TOPICS[1])
     send_some(scene, 20)
@@ -94,7 +94,7 @@ def test_a_page_that_did_its_work_stops_between_two_windows(
 
 # --- unique keys over all topics --------------------------------------------------------------------------
 @pytest.mark.parametrize("work", [1, 20, 60])
-def test_merged_chains_go_on_where_a_page_ends(work: int) -> None:
+def test_merged_chains_continue_where_a_page_ends(work: int) -> None:
     scene = Scene()
     send_some(scene, 60)
     index = scene.store.key_index
@@ -204,7 +204,7 @@ def pages_of(store: MessageStore, query: KeyQuery) -> list[query_by_key.QueryPag
 
 @pytest.mark.parametrize("kind", [KeyType.KEY, KeyType.UNIQUE])
 def test_a_page_looked_at_as_many_large_messages_as_small_ones(kind: KeyType) -> None:
-    """30 KiB of properties take a millisecond to read: a page passes over a few of them, found or not."""
+    """30 KiB of properties take a millisecond to read: a page skips a few of them, found or not."""
     store = open_store(MemoryFileSystem(), LARGE)
     for number in range(40):
         send(store, b"x", keys="k", unique_key=f"U{number}", properties=MANY_PROPERTIES)

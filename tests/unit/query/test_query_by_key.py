@@ -267,7 +267,7 @@ def test_a_page_has_a_share_of_work(store: MessageStore, monkeypatch: pytest.Mon
     assert 5 < pages < 100
 
 
-def test_a_cursor_goes_on_in_the_chain_and_does_not_begin_it_again(
+def test_a_cursor_continues_in_the_chain_and_does_not_begin_it_again(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All messages of a large tag, page by page, while further ones arrive."""
@@ -288,7 +288,7 @@ def test_a_cursor_goes_on_in_the_chain_and_does_not_begin_it_again(
         cursor, complete = page.cursor, page.complete
         send(store, b"later", topic="AaTopic", tag="Aa")
     assert found == places[::-1], "exactly those that were there when it began"
-    assert steps < 6 * len(places), "with the chains begun anew for each page it would be 30 times as many"
+    assert steps < 6 * len(places), "with the chains started over for each page it would be 30 times as many"
 
 
 def test_a_page_has_bounded_bytes() -> None:

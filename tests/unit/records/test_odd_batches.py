@@ -72,7 +72,8 @@ def test_properties_are_found_beside_any_body_size_and_in_any_order(body_size: i
 def test_records_are_grouped_by_topic_in_the_order_of_first_appearance(
     topics: list[str], broken: int
 ) -> None:
-    """Few topics, more than are told apart by columns, of several lengths, and one whose name is no text."""
+    """Few topics, more than are distinguished by columns, of several lengths, and one whose name is not
+    text."""
     records = [bytearray(record(b"body", topic=topic)) for topic in topics]
     if broken < len(records):
         records[broken] = records[broken].replace(b"t", b"\xff", 1)
@@ -100,13 +101,13 @@ def test_an_lz4_body_that_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 90])
-def test_a_run_of_records_that_leads_nowhere_is_no_batch(size: int) -> None:
+def test_a_run_of_records_that_leads_nowhere_is_not_a_batch(size: int) -> None:
     first = record(b"first")
     with pytest.raises(TroveError, match="1 records lead to byte"):
         RecordBatch.split(first + size.to_bytes(4, signed=True) + bytes(100))
 
 
-def test_a_record_of_the_smallest_size_has_no_room_for_long_hosts() -> None:
+def test_a_record_of_the_smallest_size_has_no_space_for_long_hosts() -> None:
     data = encode_record("o", b"", properties={})
     assert len(data) < 91 + 24
     assert read_fields(data, 0, len(data)) is not None

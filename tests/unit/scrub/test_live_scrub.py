@@ -182,7 +182,7 @@ def test_a_blank_where_there_is_a_message(store: MessageStore, files: MemoryFile
 
 
 def test_a_unit_without_a_record(store: MessageStore, files: MemoryFileSystem) -> None:
-    """The log's records go on behind a gap, in which a unit names a place that is no record's."""
+    """The log's records continue after a gap, in which a unit names a place that is not a record's."""
     queue = store.consume_queues.queues("orders")[2]
     at, size, _ = queue.unit(4)
     patch(files, LOG, at, bytes(size))
@@ -197,7 +197,7 @@ def index_file(store: MessageStore) -> str:
 
 
 @pytest.mark.parametrize(("field", "data"), [(0, b"\0\0\0\x2a"), (4, b"\0\0\0\0\0\0\0\1")])
-def test_an_item_that_is_no_key_of_its_record(
+def test_an_item_that_is_not_a_key_of_its_record(
     store: MessageStore, files: MemoryFileSystem, field: int, data: bytes
 ) -> None:
     place = index_file(store), ITEMS_AT + 20 * 17
@@ -320,7 +320,7 @@ def test_damage_is_found_by_its_first_thousand_and_counted_in_all(
 
 @pytest.mark.parametrize("bad", [(0, 4096), (8192, 12_288)])
 def test_a_scrub_of_a_disk_with_a_bad_sector_ended_the_broker(bad: tuple[int, int]) -> None:
-    """Also one that reading ahead did not meet: in the record that goes on behind what was read ahead, or
+    """Also one that reading ahead did not meet: in the record that continues after what was read ahead, or
     of a file that somebody shortened."""
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, replace(SMALL, commit_log_file_size=65_536))

@@ -124,7 +124,7 @@ def test_records_that_are_not_indexed_yet_are_a_note(tmp_path: Path) -> None:
 
 # --- consume queues ---------------------------------------------------------------------------------------
 def test_units_without_a_file(tmp_path: Path) -> None:
-    """A whole queue, and the last file of one; what is no file of a queue is named and passed over."""
+    """A whole queue, and the last file of one; what is not a file of a queue is named and skipped."""
     store = open_store(RealFileSystem(tmp_path))
     fill(store, 200)
     flush(store)
@@ -158,7 +158,7 @@ def test_units_of_a_live_queue_that_are_asked_for_one_by_one() -> None:
     assert found["physical_offset"].tolist() == [queue.unit(299)[0], 0, queue.unit(0)[0]]
 
 
-def test_a_topic_deleted_while_its_records_are_checked_is_no_finding() -> None:
+def test_a_topic_deleted_while_its_records_are_checked_is_not_a_finding() -> None:
     store = open_store(MemoryFileSystem(), topics=("orders", "gone"))
     fill(store, 20)
     fill(store, 20, topic="gone")
@@ -238,7 +238,7 @@ def test_a_long_damage_is_searched_step_by_step(monkeypatch: pytest.MonkeyPatch)
     assert f"{end_at - begin_at} bytes are" in "".join(each.what for each in found)
 
 
-def test_what_cannot_be_read_behind_a_damage_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_after_a_damage_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     files = MemoryFileSystem()
     begin_at, end_at = long_damage(files, monkeypatch)
     checking, found = begin(open_store(files.after_process_kill()))

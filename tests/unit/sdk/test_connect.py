@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize("server", ["", "nowhere", "host:", "host:x", "host:99999", "unix:/tmp/x:1", [" "]])
-async def test_what_is_no_address(server: str | list[str]) -> None:
+async def test_what_is_not_an_address(server: str | list[str]) -> None:
     with pytest.raises(TroveError) as refused:
         trovemq.connect(server)
     assert refused.value.spec is errors.REQUEST_ILLEGAL
@@ -113,7 +113,7 @@ async def test_grpc_errors_are_rows_of_the_table(code: grpc.StatusCode, spec: er
 
 
 async def test_the_server_s_own_error_counts_more() -> None:
-    sent = TroveError(errors.DISK_FULL, "no room", free=0)
+    sent = TroveError(errors.DISK_FULL, "no space", free=0)
     trailer = (("trovemq-error-bin", wire_error(sent).SerializeToString()),)
     error = error_from_grpc(failure(grpc.StatusCode.UNAVAILABLE, trailer), "h:1")
-    assert (error.spec, error.message, error.fields) == (errors.DISK_FULL, "no room", {"free": "0"})
+    assert (error.spec, error.message, error.fields) == (errors.DISK_FULL, "no space", {"free": "0"})

@@ -104,7 +104,7 @@ async def test_a_message_for_one_broker_stays_there(
     assert (await client.send("orders", b"x", queue_id=1, broker="b2")).broker == "b2"
 
 
-async def test_a_broker_that_is_gone_is_passed_over(
+async def test_a_broker_that_is_gone_is_skipped(
     nameserver: FakeServer, broker: FakeServer, other: FakeServer, connect: Connect
 ) -> None:
     client = await connect(nameserver)
@@ -321,7 +321,7 @@ async def test_a_broker_that_leaves_may_still_acknowledge(
     assert (await waiting).broker == "b1"
 
 
-async def test_a_reply_that_is_no_reply_ends_its_frames(broker: FakeServer, connect: Connect) -> None:
+async def test_a_reply_that_is_not_a_reply_ends_its_frames(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
 
     async def nonsense(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:

@@ -47,7 +47,7 @@ def test_fetch_replies(
 
 
 @given(st.binary(max_size=60))
-def test_what_is_no_message_is_refused_or_read_as_protobuf_does(data: bytes) -> None:
+def test_what_is_not_a_message_is_refused_or_read_as_protobuf_does(data: bytes) -> None:
     try:
         split_fetch_reply(data)
     except ValueError:

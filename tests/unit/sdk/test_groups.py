@@ -56,7 +56,7 @@ OFFLINE, NOT_FOUND = errors.CONSUMER_NOT_ONLINE, errors.MESSAGE_NOT_FOUND
 
 
 @pytest.mark.asyncio
-async def test_a_command_goes_on_until_a_broker_has_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_continues_until_a_broker_has_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     groups, asked = groups_of(monkeypatch, OFFLINE, OK, OK)
     assert await groups.consume_directly("c", "g", "m") is OK
     assert asked == ["broker-a", "broker-b"], "the client consumes it once"

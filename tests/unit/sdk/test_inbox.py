@@ -22,7 +22,7 @@ def message(queue_offset: int, group: str | None = None, **values: Any) -> Recei
     return ReceivedMessage(**{**fixed, "queue_offset": queue_offset, "message_group": group, **values})
 
 
-def test_room_is_counted_in_messages_and_bytes() -> None:
+def test_space_is_counted_in_messages_and_bytes() -> None:
     inbox = Inbox(3, 10)
     inbox.put(message(0))
     assert (inbox.free, inbox.count, inbox.size) == (2, 1, 5)
@@ -32,7 +32,7 @@ def test_room_is_counted_in_messages_and_bytes() -> None:
     assert (inbox.free, inbox.count, inbox.size) == (2, 1, 5)
 
 
-def test_a_lease_that_is_over_is_dropped_with_what_waits_behind_it() -> None:
+def test_a_lease_that_is_over_is_dropped_with_what_waits_after_it() -> None:
     inbox = Inbox(8, 1_000)
     inbox.ordered = True
     inbox.put(message(0, "a", lease_end=10.0))
@@ -44,8 +44,8 @@ def test_a_lease_that_is_over_is_dropped_with_what_waits_behind_it() -> None:
     assert (inbox.take(15.0), inbox.count, inbox.size) == (None, 0, 0)
 
 
-def test_what_a_poll_brought_late_overtook_what_was_given_back() -> None:
-    """The rest of the poll goes back as well; what another poll brings comes behind it and stays."""
+def test_what_a_poll_brought_late_overtook_what_was_returned() -> None:
+    """The rest of the poll goes back as well; what another poll brings comes after it and stays."""
     inbox = Inbox(8, 1_000)
     inbox.ordered = True
     inbox.begin_poll(1)
@@ -121,7 +121,7 @@ async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
 
 
 @pytest.mark.asyncio
-async def test_room_is_told_when_it_is_worth_a_call() -> None:
+async def test_space_is_told_when_it_is_worth_a_call() -> None:
     inbox = Inbox(4, 1_000)
     for offset in range(4):
         inbox.put(message(offset))

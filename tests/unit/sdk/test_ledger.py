@@ -96,7 +96,7 @@ def test_each_write_is_in_the_file_at_once(tmp_path: Path) -> None:
             assert len(read(tmp_path / "l")[0]) == number + 1
 
 
-def test_a_ledger_cut_anywhere_behind_its_first_line_is_readable(tmp_path: Path) -> None:
+def test_a_ledger_cut_anywhere_after_its_first_line_is_readable(tmp_path: Path) -> None:
     whole = written(tmp_path / "whole", *(entry(number) for number in range(3))).read_bytes()
     cut_path = tmp_path / "cut"
     for size in range(whole.index(b"\n") + 1, len(whole)):
@@ -161,7 +161,7 @@ def no_object(lines: list[bytes]) -> list[bytes]:
     ],
     ids=lambda damage: damage.__name__,
 )
-def test_a_file_that_is_no_ledger_is_refused(
+def test_a_file_that_is_not_a_ledger_is_refused(
     damage: Callable[[list[bytes]], list[bytes]], tmp_path: Path
 ) -> None:
     path = written(tmp_path / "l", entry(0), entry(1, UNKNOWN))

@@ -168,7 +168,7 @@ async def test_back_pressure(broker: FakeServer, connect: Connect) -> None:
     assert len(broker.messages()) == 9
 
 
-async def test_a_message_larger_than_the_room_goes_alone(broker: FakeServer, connect: Connect) -> None:
+async def test_a_message_larger_than_the_space_goes_alone(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     async with client.producer("orders", in_flight_bytes_max=1_000) as producer:
         receipts = await asyncio.gather(*(producer.send(bytes(5_000)) for _ in range(3)))
@@ -194,7 +194,7 @@ async def test_one_way_messages_have_no_receipt(broker: FakeServer, connect: Con
     async with client.producer("orders") as producer:
         producer.send_oneway(b"fire")
         await producer.flush()
-        await producer.send(b"and wait")  # behind the first on the same stream
+        await producer.send(b"and wait")  # after the first on the same stream
     assert [(frame.one_way, len(frame.records) > 0) for frame in broker.frames] == [
         (True, True),
         (False, True),
@@ -301,7 +301,7 @@ async def test_an_illegal_batch_is_refused_whole(
     assert broker.frames == []
 
 
-async def test_text_is_no_body(broker: FakeServer, connect: Connect) -> None:
+async def test_text_is_not_a_body(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     with pytest.raises(TypeError):
         await client.send("orders", "text")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A broker says that messages went before their time: no cursor goes on there, and not all is complete."""
+"""A broker says that messages went before their time: no cursor continues there, and not all is complete."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def frames(broker: FakeServer) -> list[list[tuple[str, int]]]:
     ]
 
 
-async def test_numbers_go_on_from_what_the_broker_says_and_it_is_asked_once(
+async def test_numbers_continue_from_what_the_broker_says_and_it_is_asked_once(
     broker: FakeServer, connect: Connect
 ) -> None:
     broker.next_sequence = 7

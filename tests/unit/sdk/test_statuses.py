@@ -25,7 +25,7 @@ def test_what_the_broker_says_comes_back_as_the_row_it_was_made_of() -> None:
             assert error.symbol == symbol
 
 
-def test_success_is_no_error_and_an_unknown_code_is_one() -> None:
+def test_success_is_not_an_error_and_an_unknown_code_is_one() -> None:
     check(v2.Status(code=v2.Code.OK), "b")
     check(v2.Status(code=v2.Code.MULTIPLE_RESULTS), "b")
     for code in (v2.Code.CODE_UNSPECIFIED, v2.Code.INTERNAL_SERVER_ERROR, 12_345):

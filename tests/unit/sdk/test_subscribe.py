@@ -238,7 +238,7 @@ async def test_a_message_is_settled_once(broker: FakeServer, connect: Connect) -
     assert len(broker.messaging.requests("AckMessage")) == 1
 
 
-async def test_a_lease_that_is_over_is_told(broker: FakeServer, connect: Connect) -> None:
+async def test_a_lease_that_is_over_is_reported(broker: FakeServer, connect: Connect) -> None:
     fake = broker.messaging
     client = await connect(broker)
     async with client.subscribe("orders", "g") as subscription:
@@ -384,7 +384,7 @@ async def test_a_broker_that_restarts_is_entered_again(broker: FakeServer, conne
         first, second = await take(subscription, 2)
         await first.ack()
         await broker.stop()
-        held = asyncio.ensure_future(second.ack())  # goes on trying while nobody is there
+        held = asyncio.ensure_future(second.ack())  # continues trying while nobody is there
         await asyncio.wait([held], timeout=0)
         await broker.start()
         await held
@@ -463,7 +463,7 @@ async def test_stack_traces_name_threads_and_tasks(broker: FakeServer, connect: 
 
 
 # --- consume --------------------------------------------------------------------------------------------
-async def test_consume_runs_handlers_at_a_time_and_goes_on_after_failures(
+async def test_consume_runs_handlers_at_a_time_and_continues_after_failures(
     broker: FakeServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake = broker.messaging

@@ -87,7 +87,9 @@ async def test_a_commit_is_tried_again(broker: FakeServer, connect: Connect) -> 
     assert len(ends(broker)) == 2
 
 
-async def test_a_transaction_that_is_not_open_any_more_is_told(broker: FakeServer, connect: Connect) -> None:
+async def test_a_transaction_that_is_not_open_any_more_is_reported(
+    broker: FakeServer, connect: Connect
+) -> None:
     refusal = v2.Status(code=v2.Code.INVALID_TRANSACTION_ID)
     broker.messaging.hooks["EndTransaction"] = lambda request: refusal
     client = await connect(broker)

@@ -160,7 +160,7 @@ class Script:
         carrier, rolled_back = message.pop("carrier"), message.pop("rolled_back")
         properties = {"carrier": carrier} if carrier else {}
         if rolled_back:
-            message["queue_id"] = 7  # it has no place in a queue, so that no other message may come behind it
+            message["queue_id"] = 7  # it has no place in a queue, so that no other message may come after it
             append_rolled_back(self.store, record(b"body", properties=properties, **message), self.now_ms)
             return
         result = send(self.store, b"body", self.now_ms, properties=properties, **message)
@@ -515,7 +515,7 @@ def test_a_flipped_bit_that_only_the_crc_shows_is_noted() -> None:
     assert page.notes == (f"skipped at {places[1]}: the record is damaged",)
 
 
-def test_a_record_that_is_no_record_any_more_is_noted() -> None:
+def test_a_record_that_is_not_a_record_any_more_is_noted() -> None:
     store = opened(MemoryFileSystem())
     places = [send(store, b"body", topic="flights", keys="k").physical_offset for _ in range(3)]
     flush(store)

@@ -165,7 +165,7 @@ async def test_snapshots_that_cannot_be_saved(bench: Bench, monkeypatch: pytest.
     def refuse(_now_ms: int) -> None:
         if model.snapshot_failures == 2:
             failed.set()
-        raise TroveError(errors.DISK_FULL, "no room")
+        raise TroveError(errors.DISK_FULL, "no space")
 
     monkeypatch.setattr(model, "begin_snapshot", refuse)
     monkeypatch.setattr(consumer_tasks, "SNAPSHOT_POLL_S", 0)

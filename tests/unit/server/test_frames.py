@@ -39,7 +39,7 @@ def test_any_bytes_give_a_frame_or_a_fault(data: bytes) -> None:
         assert bytes(frame.records) == wire.records
 
 
-def test_unknown_fields_are_passed_over_and_the_last_value_counts() -> None:
+def test_unknown_fields_are_skipped_and_the_last_value_counts() -> None:
     known = message_pb2.AppendFrame(frame_id=1, records=b"a").SerializeToString()
     varint, fixed64, fixed32, text = b"\x58\x05", b"\x59" + bytes(8), b"\x5d" + bytes(4), b"\x5a\x02ab"
     later = message_pb2.AppendFrame(frame_id=2, records=b"bc").SerializeToString()

@@ -62,7 +62,7 @@ class Stream:
 
 
 class Bench:
-    """The service with everything real behind it, but for the network and the clock."""
+    """The service with everything real after it, but for the network and the clock."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
@@ -238,7 +238,7 @@ async def test_lists_have_groups_of_the_table_of_offsets_and_of_members() -> Non
 
 
 @pytest.mark.asyncio
-async def test_a_deleted_group_begins_anew_and_its_dead_letters_stay() -> None:
+async def test_a_deleted_group_starts_over_and_its_dead_letters_stay() -> None:
     bench = Bench()
     for _ in range(3):
         send(bench.store, b"x")

@@ -1,4 +1,4 @@
-"""Long work goes on in turns, one of them in each pass of the event loop."""
+"""Long work continues in turns, one of them in each pass of the event loop."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_many_long_reads_at_once_took_a_turn_each_before_anybody_else() -> None:
     fake_loop.run(scene())
 
 
-def test_one_that_is_cancelled_lets_the_others_go_on() -> None:
+def test_one_that_is_cancelled_lets_the_others_continue() -> None:
     def pages() -> Iterator[int]:
         yield from range(1_000_000)
 

@@ -269,7 +269,7 @@ def test_grpcs_sizes_fit_its_int() -> None:
     assert limits.send_size_max < 1 << 31
 
 
-def test_limits_leave_room_for_the_largest_frames() -> None:
+def test_limits_leave_space_for_the_largest_frames() -> None:
     settings = load("batch_size_max=16MiB", "pull_bytes_max=1MiB", "grpc_receive_size_max=64KiB").settings
     limits = settings.grpc_limits()
     assert limits.receive_size_max > settings.batch_size_max
@@ -332,5 +332,5 @@ def test_the_retention_policy_is_rocketmqs() -> None:
 
 
 def test_an_hour_that_is_none_is_a_problem() -> None:
-    with pytest.raises(SettingsError, match="delete_when '25' is no hour from 0 to 23"):
+    with pytest.raises(SettingsError, match="delete_when '25' is not an hour from 0 to 23"):
         load("deleteWhen=25")

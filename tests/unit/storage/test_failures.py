@@ -23,7 +23,7 @@ from trovemq_store.files.files import StorageError
         ("sync", errno.ENOSPC, errors.DISK_FULL),
     ],
 )
-def test_no_room_a_failed_sync_and_the_rest_are_told_apart(
+def test_no_space_a_failed_sync_and_the_rest_are_distinguished(
     operation: str, number: int, expected: ErrorSpec
 ) -> None:
     failure = StorageError(operation, "config/topics.json", number)

@@ -164,7 +164,7 @@ def test_injected_faults_hit_the_named_call_only(tmp_path: Path) -> None:
     files.create("index/1", 16, preallocate=True)
 
 
-def test_a_preallocation_without_room_took_all_the_room_there_was(
+def test_a_preallocation_without_space_took_all_the_space_there_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And whoever wrote meanwhile found the disk full: it is not even begun."""

@@ -111,7 +111,7 @@ def test_a_kernel_that_cannot_say_what_is_readable_is_believed() -> None:
 
 
 @pytest.mark.parametrize(("blocks", "made"), [(0, True), (1_000, False)])
-def test_room_is_looked_for_before_a_file_is_preallocated(
+def test_space_is_looked_for_before_a_file_is_preallocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, made: bool
 ) -> None:
     """A file system that gives no number of blocks cannot tell: then it is tried."""
@@ -144,7 +144,7 @@ def test_nothing_is_scattered_where_there_are_no_values() -> None:
     assert not target.any()
 
 
-def test_a_file_of_the_reserve_of_another_size_is_made_again() -> None:
+def test_a_file_of_the_reserve_of_another_size_is_rebuilt() -> None:
     memory = MemoryFileSystem()
     files = GuardedFileSystem(memory, 100)
     files.refill()

@@ -194,7 +194,7 @@ def _cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_garbage, _cut])
-def test_a_file_that_is_no_whole_one_of_lmdb_is_refused(
+def test_a_file_that_is_not_a_whole_one_of_lmdb_is_refused(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     files = RealFileSystem(tmp_path)
@@ -207,7 +207,7 @@ def test_a_file_that_is_no_whole_one_of_lmdb_is_refused(
     assert (caught.value.errno, caught.value.operation) == (errno.EINVAL, "open_trees")
 
 
-def test_the_lock_file_has_its_blocks_so_that_a_full_disk_is_no_sigbus(tmp_path: Path) -> None:
+def test_the_lock_file_has_its_blocks_so_that_a_full_disk_is_not_a_sigbus(tmp_path: Path) -> None:
     RealFileSystem(tmp_path).open_trees("trees", NAMES).close()
     status = (tmp_path / "trees" / "lock.mdb").stat()
     assert status.st_size >= LOCK_FILE_SIZE

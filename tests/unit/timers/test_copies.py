@@ -122,7 +122,7 @@ def test_a_record_that_is_gone_has_no_copy() -> None:
     assert delivered_copy(memoryview(b""), PLACE, target(), NOW_MS, told=True) is None
 
 
-def test_a_record_without_room_is_told_nothing() -> None:
+def test_a_record_without_space_is_reported_nothing() -> None:
     block = b"REAL_QID\x010\x02a\x01".ljust(PROPERTIES_ROOM_MAX - 1, b"x") + b"\x02"
     _, data = copied(waiting(block), target(crc=True))
     assert _block(data)[: len(block)] == block

@@ -56,7 +56,9 @@ def test_recalls_before_their_time_are_limited(monkeypatch: pytest.MonkeyPatch) 
     broker.timers.recall("orders", NOW_MS + 9_000, "C", NOW_MS + 7_000)
 
 
-def test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(delivering, "TURN_BYTES_MAX", 600)
     broker = Broker()
     for number in range(6):
@@ -68,7 +70,7 @@ def test_a_turn_reads_a_bounded_number_of_bytes_and_the_next_goes_on(monkeypatch
 
 # --- records ------------------------------------------------------------------------------------------
 def test_full_properties_without_the_last_separator_are_copied_unchanged() -> None:
-    """Once such a message was lost when its time came: there was no room for the separator."""
+    """Once such a message was lost when its time came: there was no space for the separator."""
     block = b"REAL_QID\x010\x02a\x01".ljust(PROPERTIES_SIZE_MAX, b"x")
     for told in (True, False):
         _, data = copied(waiting(block), target(crc=True), told=told)
@@ -154,7 +156,7 @@ def test_the_messages_of_a_lost_waiting_queue_count_as_lost_for_all_groups() -> 
     assert (other.timers.pending_count, other.timers.lost_count) == (0, 1)
 
 
-def test_a_waiting_message_whose_unit_is_gone_is_owed_to_nobody() -> None:
+def test_a_waiting_message_whose_unit_is_gone_is_pending_to_nobody() -> None:
     broker = Broker()
     places = [broker.schedule(b"%d" % number, NOW_MS + 100).physical_offset for number in range(2)]
     broker.files._files[f"consumequeue/{WHEEL_TOPIC}/0/{0:020d}"].data[8:12] = b"\x7f\xff\xff\xff"
@@ -163,7 +165,7 @@ def test_a_waiting_message_whose_unit_is_gone_is_owed_to_nobody() -> None:
     assert broker.timers.lost_count == 1
 
 
-def test_a_level_that_nobody_has_is_no_source() -> None:
+def test_a_level_that_nobody_has_is_not_a_source() -> None:
     broker = Broker()
     broker.store.topics.ensure_internal(SCHEDULE_TOPIC, 18)
     properties = {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A"}
@@ -190,7 +192,7 @@ def test_a_timer_log_of_several_files_is_read_as_it_was_written(count: int) -> N
     assert len(rocketmq_files.log_files(files)) == -(-count // 5)
 
 
-def test_a_timer_log_pointing_behind_the_wheels_queue_says_nothing_of_it() -> None:
+def test_a_timer_log_pointing_after_the_wheels_queue_says_nothing_of_it() -> None:
     files, size = MemoryFileSystem(), 5 * UNIT_SIZE + 30
     broker = Broker(files)
     broker.schedule(b"a", NOW_MS + 5_000)
@@ -237,7 +239,7 @@ def test_rows_of_times_far_apart_come_in_their_order() -> None:
 
 
 def test_an_unreadable_page_of_the_delayed_queue_stopped_the_broker() -> None:
-    """Those of the page are passed over, and counted; the others come."""
+    """Those of the page are skipped, and counted; the others come."""
     count, page = 500, (4_096, 8_192)
     roomy = replace(ROOMY, consume_queue_file_size=20_000)
     broker = Broker(MemoryFileSystem(), store_settings=roomy)

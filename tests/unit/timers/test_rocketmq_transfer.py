@@ -1,4 +1,4 @@
-"""What we hand back is read by a model of RocketMQ; what RocketMQ wrote is taken over."""
+"""A model of RocketMQ reads our export; what RocketMQ wrote is imported."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ delays = st.one_of(
 @example(delays=[20 * DAY_MS, 1_000], wait_ms=1_500, recalled=set())
 @example(delays=[1_000, 1_000, 3_000], wait_ms=1_500, recalled={2})
 @settings(max_examples=10, deadline=None)
-def test_rocketmq_goes_on_where_we_stopped(delays: list[int], wait_ms: int, recalled: set[int]) -> None:
+def test_rocketmq_continues_where_we_stopped(delays: list[int], wait_ms: int, recalled: set[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         make_wheel_small(patch)
         check_that_rocketmq_goes_on(delays, wait_ms, recalled)
@@ -159,7 +159,7 @@ def test_the_size_of_the_files_there_counts_where_they_agree(
     assert [name for name in broker.files.list("") if name.startswith("timerlog")] == ["timerlog"]
 
 
-def test_levels_go_on_behind_what_was_delivered() -> None:
+def test_levels_continue_after_what_was_delivered() -> None:
     broker = Broker()
     for level in (1, 1, 3):
         properties = {"DELAY": str(level), "REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": "A"}
@@ -207,7 +207,7 @@ def test_without_timercheck_everything_in_the_wheels_queue_waits() -> None:
 
 
 def test_delete_markers_in_the_timer_log_are_taken_over() -> None:
-    """RocketMQ had put message and marker into its wheel; both lie below the offset where it goes on."""
+    """RocketMQ had put message and marker into its wheel; both lie below the offset where it continues."""
     broker = Broker(with_small_log(MemoryFileSystem()))
     broker.schedule(b"a", NOW_MS + 60_500, unique_key="A")
     broker.schedule(b"b", NOW_MS + 60_500, unique_key="B")
@@ -289,7 +289,7 @@ def test_golden_what_is_pending_comes_once_and_at_its_time(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("hours", [0, 6, 7])
-def test_golden_rocketmq_goes_on_after_us_as_it_would_have_without_us(tmp_path: Path, hours: int) -> None:
+def test_golden_rocketmq_continues_after_us_as_it_would_have_without_us(tmp_path: Path, hours: int) -> None:
     manifest = load_manifest("small")
     files = RealFileSystem(unpack("small", tmp_path))
     now_ms = manifest["messages"][-1]["storeTimestamp"] + hours * 3_600_000

@@ -278,7 +278,7 @@ def test_a_rolled_record_replaces_the_one_before() -> None:
     "changes",
     [{"TIMER_OUT_MS": "soon"}, {"TIMER_OUT_MS": "9" * 19}, {"REAL_TOPIC": None}, {"REAL_QID": "-1"}],
 )
-def test_a_record_that_says_nothing_of_its_delivery_is_passed_over(changes: dict[str, str | None]) -> None:
+def test_a_record_that_says_nothing_of_its_delivery_is_skipped(changes: dict[str, str | None]) -> None:
     broker = Broker()
     bad = rocketmq_record(b"bad", NOW_MS + 2_000).with_properties(changes)
     broker.writer.append([bad, rocketmq_record(b"good", NOW_MS + 2_000)], NOW_MS)
@@ -395,7 +395,7 @@ def test_what_waits_in_old_segments_is_appended_again_and_comes_once() -> None:
     assert broker.bodies() == [b"b", b"a", b"level", b"c"]
 
 
-def test_nothing_waits_nothing_is_owed() -> None:
+def test_nothing_waits_nothing_is_pending() -> None:
     broker = Broker()
     assert broker.timers.lowest_live_record() is None
     assert broker.timers.reappend_live_records_before(1 << 40, NOW_MS) == 0

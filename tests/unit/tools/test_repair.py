@@ -1,4 +1,4 @@
-"""`repair`: projections made anew from a log that is only read."""
+"""`repair`: projections rebuilt from a log that is only read."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_store_that_is_open_is_left_alone(root: Path) -> None:
     assert b"STORE_LOCKED" in done.stderr
 
 
-def test_a_queue_whose_file_was_cut_behind_expired_units_is_made_again(root: Path) -> None:
+def test_a_queue_whose_file_was_cut_behind_expired_units_is_rebuilt(root: Path) -> None:
     store = open_store(RealFileSystem(root), SMALL_SYNC)
     fill(store, 60)
     store.flush_projections()

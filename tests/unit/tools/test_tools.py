@@ -141,7 +141,7 @@ def fill(store: MessageStore, count: int) -> None:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    """A store of ours with a deleted topic that was made again, stopped cleanly."""
+    """A store of ours with a deleted topic that was recreated, stopped cleanly."""
     root = tmp_path / "ours"
     store = open_store(RealFileSystem(root), SMALL, topics=("orders", "gone"))
     fill(store, 60)
@@ -186,7 +186,7 @@ def test_a_killed_store_shows_what_recovery_would_do(tmp_path: Path) -> None:
     assert summary["shutdown"] == "killed"
     assert (summary["commitLogMaxOffset"], summary["records"]) == (end, 40)
     assert summary["bytesCut"] > 0
-    assert [note["file"] for note in found if "behind it" in note["what"]] == [f"commitlog/{segment.name}"]
+    assert [note["file"] for note in found if "after it" in note["what"]] == [f"commitlog/{segment.name}"]
     assert all(note["note"] for note in found)
     assert len(run("export", "--store", root).lines) == 40
 
@@ -198,7 +198,7 @@ def patch(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_damaged_record_is_named_and_passed_over(small: Path) -> None:
+def test_a_damaged_record_is_named_and_skipped(small: Path) -> None:
     victim = load_manifest("small")["messages"][50]
     offset = victim["commitLogOffset"]
     patch(small / "commitlog" / f"{0:020d}", offset + 90, b"\xff\x00\xff")
@@ -311,7 +311,7 @@ def test_every_kind_of_damage_is_reported_by_file_and_offset(rollover: Path, har
     assert summary["records"] == 2000
 
 
-def test_units_and_items_behind_the_end_of_a_shorter_log(rollover: Path) -> None:
+def test_units_and_items_after_the_end_of_a_shorter_log(rollover: Path) -> None:
     last = sorted((rollover / "commitlog").iterdir())[-1]
     last.write_bytes(bytes(65_536))
     (rollover / "abort").touch()

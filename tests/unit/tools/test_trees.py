@@ -178,7 +178,7 @@ def test_trees_of_another_store_are_a_note(root: Path, tmp_path: Path) -> None:
     code, findings, _ = verify(root)
     assert (code, [finding["what"] for finding in findings]) == (
         0,
-        ["the trees have another format; they are made again"],
+        ["the trees have another format; they are rebuilt"],
     )
 
 

@@ -132,7 +132,7 @@ def test_rocketmqs_groups_are_read(rocketmq_files: MemoryFileSystem) -> None:
     assert groups.data_version == 7
 
 
-def test_unknown_members_and_the_version_go_on(rocketmq_files: MemoryFileSystem) -> None:
+def test_unknown_members_and_the_version_continue(rocketmq_files: MemoryFileSystem) -> None:
     before = json.loads(ROCKETMQ_FILE.replace(b"{0:1}", b"{}"))["subscriptionGroupTable"]
     SubscriptionGroups.load(rocketmq_files).alter("orders", retry_max=5)
     after = document(rocketmq_files)

@@ -110,7 +110,7 @@ def test_topics_of_a_crashed_store_that_rocketmq_wrote_to_since_are_there() -> N
 def test_topics_that_rocketmq_deleted_after_a_clean_stop_stay_deleted(count: int) -> None:
     files = MemoryFileSystem()
     table = _made(files, "a", "b", "c")
-    for number in range(count - 3):  # so many that the journal begins anew
+    for number in range(count - 3):  # so many that the journal starts over
         table.alter("c", queue_count=9 + number)
     table.write_file()
     files = files.after_power_cut()
@@ -135,7 +135,7 @@ def test_a_refused_topic_leaves_no_trace(operation: str) -> None:
     assert TopicTable.load(memory).names() == ["a", "b", "c", "taken"]
 
 
-def test_a_damaged_entry_hides_no_topic_behind_it() -> None:
+def test_a_damaged_entry_hides_no_topic_after_it() -> None:
     files = MemoryFileSystem()
     _made(files, "a", "b", "c", "d")
     data = bytearray(files.read_bytes(PATH))

@@ -82,7 +82,7 @@ def test_rocketmqs_topics_are_read(rocketmq_files: MemoryFileSystem) -> None:
     assert table.data_version == 7
 
 
-def test_unknown_members_and_the_version_go_on(rocketmq_files: MemoryFileSystem) -> None:
+def test_unknown_members_and_the_version_continue(rocketmq_files: MemoryFileSystem) -> None:
     before = rocketmq_topics()
     TopicTable.load(rocketmq_files).alter("Orders", queue_count=8)
     document = json.loads(rocketmq_files.read_bytes(TOPICS_PATH))

@@ -66,7 +66,7 @@ class World:
         self.model.on_messages_available(self.store.dispatch())
 
     def stop(self) -> None:
-        """A clean stop: what is owed becomes retry messages; then a start."""
+        """A clean stop: what is pending becomes retry messages; then a start."""
         self.model.export_to_rocketmq(self.now_ms)
         flush(self.store)
         self.store.close(self.now_ms)
@@ -128,7 +128,7 @@ class World:
         for one in delivered:
             self.model.delivery.acknowledge(group, topic, one.receipt_handle, self.now_ms)
 
-    def give_back(self, one: Delivered, after_ms: int, group: str = "workers") -> None:
+    def return_message(self, one: Delivered, after_ms: int, group: str = "workers") -> None:
         self.model.delivery.change_invisible(group, "orders", one.receipt_handle, after_ms, self.now_ms)
 
     # --- the question ------------------------------------------------------------------------------------

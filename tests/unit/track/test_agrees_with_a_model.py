@@ -87,7 +87,7 @@ class History(RuleBasedStateMachine):
         return len(ready) < count
 
     def _look_on(self, name: str, line: Line, got: list[int], count: int) -> None:
-        """New messages that the filter does not take are passed over, up to where the batch was full."""
+        """New messages that the filter does not take are skipped, up to where the batch was full."""
         end = max([at + 1 for at in got if at >= line.looked_to], default=line.looked_to)
         again = sum(at < line.looked_to for at in got)
         if len(got) < count:
@@ -112,7 +112,7 @@ class History(RuleBasedStateMachine):
             self.world.ack(one.handle, group=name)
             one.reason = "acknowledged"
         else:
-            self.world.give_back(one.handle, 3_000, group=name)
+            self.world.return_message(one.handle, 3_000, group=name)
             one.reason, one.until_ms = "given-back", self.world.now_ms + 3_000
         one.handle = None
 

@@ -101,7 +101,7 @@ def test_several_messages_under_one_key_each_have_a_life_of_their_own(world: Wor
     assert [life.copies[0].queue_offset for life in world.tell(second).messages] == [1]
 
 
-# --- one group: what is owed --------------------------------------------------------------------------
+# --- one group: what is pending --------------------------------------------------------------------------
 def test_in_flight_until_its_lease_ends_then_ready(world: World) -> None:
     world.send("a")
     world.receive()
@@ -129,10 +129,10 @@ def test_a_broker_renewed_lease_is_in_flight_and_its_renewals_one_event(world: W
     assert world.happenings("a", "workers") == ["delivered", "renewed", "released"]
 
 
-def test_given_back_with_a_back_off(world: World) -> None:
+def test_returned_with_a_back_off(world: World) -> None:
     world.send("a")
     (one,) = world.receive()
-    world.give_back(one, 30_000)
+    world.return_message(one, 30_000)
     status = world.status("a")
     assert (status.reason, status.until_ms, status.attempt) == ("given-back", NOW_MS + 30_000, 1)
     world.now_ms += 30_000
@@ -169,9 +169,7 @@ def test_by_priority_what_is_higher_is_ahead_whatever_its_offset(world: World) -
         ("not-reached", 1),
         ("not-reached", 2),
     ]
-    assert (
-        world.happenings("p1", "workers") == []
-    )  # what lies behind it was delivered: it was not passed over
+    assert world.happenings("p1", "workers") == []  # what lies after it was delivered: it was not skipped
     world.receive(count=1, filter=parse_filter("tag", "paid"))
     assert world.status("p1").reason == "filtered-out"
     assert world.happenings("p1", "workers") == ["passed-over"]
@@ -181,7 +179,7 @@ def test_by_priority_what_is_higher_is_ahead_whatever_its_offset(world: World) -
     assert world.status("p2").ahead == 0
 
 
-def test_by_priority_what_is_ahead_is_told_after_a_start_without_trees(world: World) -> None:
+def test_by_priority_what_is_ahead_is_reported_after_a_start_without_trees(world: World) -> None:
     world.store.topics.alter("orders", options={"order": "priority"})
     for number, priority in enumerate((1, 5, 9)):
         world.send(f"p{number}", priority=priority)
@@ -316,11 +314,11 @@ def test_a_client_that_forwards_to_the_dead_letters(world: World) -> None:
     assert world.status("a").reason == "dead"
 
 
-def test_after_a_stop_it_goes_on_as_a_retry_message(world: World) -> None:
+def test_after_a_stop_it_continues_as_a_retry_message(world: World) -> None:
     world.send("a")
     world.send("b")
     (first, _) = world.receive()
-    world.give_back(first, 0)
+    world.return_message(first, 0)
     world.now_ms += 1
     world.stop()
     story = world.story("b")  # invisible still: its retry waits
@@ -498,7 +496,7 @@ def test_a_key_of_hundreds_of_messages_held_the_loop_for_half_a_minute(
     assert len(found.notes) == 2
 
 
-def test_without_a_key_or_an_index_only_the_record_itself_is_told() -> None:
+def test_without_a_key_or_an_index_only_the_record_itself_is_reported() -> None:
     world = World(replace(ROOMY, message_index_enable=False))
     world.send("a")
     found = world.tell(Location("orders", 0, 0))

@@ -90,13 +90,13 @@ def told(*events: Event) -> GroupEvents:
     return groups
 
 
-def test_a_group_that_began_behind_the_message_has_skipped_it() -> None:
+def test_a_group_that_began_after_the_message_has_skipped_it() -> None:
     groups = told(event(EventKind.STARTED, 9))
     assert [one.kind for one in groups.timeline] == [TrackEventKind.STARTED]
     assert groups.last_events["workers", PLACE].result is TrackEventKind.STARTED
 
 
-def test_a_group_that_began_before_it_says_nothing_of_it_and_goes_on() -> None:
+def test_a_group_that_began_before_it_says_nothing_of_it_and_continues() -> None:
     groups = told(
         event(EventKind.STARTED, 0), event(EventKind.RECEIVED, 7, attempt=1, lease=1, until=NOW_MS + 5)
     )
@@ -107,7 +107,7 @@ def test_a_forgotten_group_that_never_had_it_is_not_told_of() -> None:
     assert told(event(EventKind.FORGOTTEN, 0)).timeline == []
 
 
-def test_a_record_of_events_that_cannot_be_read_is_said_and_passed_over(world: World) -> None:
+def test_a_record_of_events_that_cannot_be_read_is_said_and_skipped(world: World) -> None:
     world.send("a")
     world.receive()
     world.model.events.flush(world.now_ms)
@@ -141,7 +141,7 @@ def test_a_store_without_events_has_none() -> None:
     assert (scan.events, scan.complete) == ([], True)
 
 
-def test_a_message_that_retention_carried_is_told_with_its_copy(world: World) -> None:
+def test_a_message_that_retention_carried_is_reported_with_its_copy(world: World) -> None:
     world.send("a")
     world.receive()
     world.now_ms += 1

@@ -83,7 +83,7 @@ def test_only_its_own_give_up_record_ends_a_half(settings: StoreSettings) -> Non
     assert [half.transaction_id for half in broker.transactions.snapshot().open] == ["A1"]
 
 
-def test_the_half_topic_may_hold_what_is_no_half_message() -> None:
+def test_the_half_topic_may_hold_what_is_not_a_half_message() -> None:
     broker = Broker()
     broker.transactions.prepare(message("A1"), NOW_MS)
     append(broker, NewRecord(HALF_TOPIC, TRANSACTION_QUEUE_ID, b"?", {"UNIQ_KEY": "x"}))

@@ -1,4 +1,4 @@
-"""Numbered messages in the engine: gaps and replays are told apart, in a window that outlives restarts."""
+"""Numbered messages in the engine: gaps and replays are distinguished, in a window that outlives restarts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def settle(store: MessageStore) -> None:
         pass
 
 
-def test_gaps_are_counted_and_told_and_what_fills_them_is_no_replay() -> None:
+def test_gaps_are_counted_and_told_and_what_fills_them_is_not_a_replay() -> None:
     told: list[tuple[str, Gap]] = []
     store, _ = opened(MemoryFileSystem())
     deduplication = Deduplication(store, on_gap=lambda topic, gap: told.append((topic, gap)))
@@ -155,7 +155,7 @@ ILLEGAL = [
 
 
 @pytest.mark.parametrize(("producer", "sequence"), ILLEGAL)
-def test_what_is_no_number_is_refused_with_its_whole_batch(producer: str, sequence: int | str) -> None:
+def test_what_is_not_a_number_is_refused_with_its_whole_batch(producer: str, sequence: int | str) -> None:
     store, deduplication = opened(MemoryFileSystem())
     own = [Message("p", 0), Message(producer, sequence)]
     assert refusal(deduplication, store, *own) is errors.PRODUCER_SEQUENCE_ILLEGAL
@@ -163,7 +163,7 @@ def test_what_is_no_number_is_refused_with_its_whole_batch(producer: str, sequen
 
 
 @pytest.mark.parametrize(("producer", "sequence"), ILLEGAL)
-def test_what_is_no_number_in_the_log_stops_nothing(producer: str, sequence: int | str) -> None:
+def test_what_is_not_a_number_in_the_log_stops_nothing(producer: str, sequence: int | str) -> None:
     """It was stored while the topic was not deduplicated."""
     store, deduplication = opened(MemoryFileSystem(), "off")
     send(deduplication, store, [Message(producer, sequence), Message("p", 5)])
@@ -212,7 +212,7 @@ def test_topics_that_are_not_deduplicated_do_not_look_at_numbers() -> None:
     assert not store.trees.producer_entries.last
 
 
-def test_a_topic_that_is_made_again_knows_no_producer() -> None:
+def test_a_topic_that_is_recreated_knows_no_producer() -> None:
     store, deduplication = opened(MemoryFileSystem())
     send(deduplication, store, numbers("p", 0, 1))
     for indexed in (False, True):

@@ -37,7 +37,7 @@ def test_rows_are_sorted_as_bytes_are_and_equal_ones_stay_in_their_order(found: 
     assert first_of_equal(taken).tolist() == firsts
 
 
-def test_bytes_that_one_number_has_no_room_for_are_compared_as_well() -> None:
+def test_bytes_that_one_number_has_no_space_for_are_compared_as_well() -> None:
     source = np.random.default_rng(7)
     heads = source.integers(0, 4, (500, 3)).astype(np.uint8)
     matrix = np.concatenate([np.repeat(heads, 20, axis=1), source.integers(0, 256, (500, 2))], axis=1)

@@ -1,4 +1,4 @@
-"""The B+trees of a store: equal to the log at every position, made again where they cannot be trusted."""
+"""The B+trees of a store: equal to the log at every position, rebuilt where they cannot be trusted."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_records_of_one_key_share_an_entry_and_a_repeated_key_counts_once() -> N
 def test_a_store_far_behind_indexes_in_bounded_steps_for_all_indexes(
     name: str, most: int, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step ends where a run of the log does; killed at any commit, it goes on behind the last one."""
+    """A step ends where a run of the log does; killed at any commit, it continues after the last one."""
     monkeypatch.setattr(tree_index, name, most)
     monkeypatch.setattr(tree_index, "RUN_BYTES_MAX", 1)
     for failing in range(1, commits + 2):
@@ -243,7 +243,7 @@ def filled(files: FileSystem, count: int = 5) -> MessageStore:
     return store
 
 
-def test_they_go_on_where_they_were_after_a_restart(files: RealFileSystem) -> None:
+def test_they_continue_where_they_were_after_a_restart(files: RealFileSystem) -> None:
     filled(files).close(NOW_MS)
     store = opened(files)
     assert store.trees is not None
@@ -285,7 +285,7 @@ def _of_a_longer_log(root: Path) -> None:
 @pytest.mark.parametrize(
     "harm", [_damaged, _missing, _of_another_format, _of_another_store, _of_a_longer_log]
 )
-def test_what_cannot_be_trusted_is_put_aside_and_made_again(
+def test_what_cannot_be_trusted_is_quarantined_and_made_again(
     files: RealFileSystem, tmp_path: Path, harm: Any
 ) -> None:
     filled(files).close(NOW_MS)

@@ -129,7 +129,7 @@ def test_while_messages_come_in_the_trees_take_only_their_share() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_figures_of_the_trees_are_told() -> None:
+async def test_the_figures_of_the_trees_are_reported() -> None:
     bench = Bench()
     store = bench.store
     bench.parts.statistics.store = open_store(MemoryFileSystem())  # type: ignore[misc]

@@ -3,11 +3,11 @@
 | what happens to a message                        | what the broker is told                                 |
 |--------------------------------------------------|---------------------------------------------------------|
 | acknowledged                                     | AckMessage, up to 32 a call                             |
-| given back                                       | ChangeInvisibleDuration, by the group's back-off        |
-| given back, orderly group, attempts used up      | ForwardMessageToDeadLetterQueue                         |
-| behind one of its message group that comes again | ChangeInvisibleDuration(0), no attempt is counted       |
+| returned                                       | ChangeInvisibleDuration, by the group's back-off        |
+| returned, orderly group, attempts used up      | ForwardMessageToDeadLetterQueue                         |
+| after one of its message group that comes again | ChangeInvisibleDuration(0), no attempt is counted       |
 | not handed out when the subscription closes      | the same                                                |
-| not the one that its digest was made of          | as given back; the program never sees it                |
+| not the one that its digest was made of          | as returned; the program never sees it                |
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class GroupConsumer:
         await self._sessions.open()
 
     async def close(self) -> None:
-        """Waits until what was processed is acknowledged, then receives no more, gives back what was not
+        """Waits until what was processed is acknowledged, then receives no more, returns what was not
         handed out, and leaves the group. In this order: of a receive that is cancelled the broker takes
         messages back, and may not know yet which of them were processed."""
         self._closing = True
@@ -126,7 +126,7 @@ class GroupConsumer:
     # --- receiving ------------------------------------------------------------------------------------
 
     async def _receive(self, session: Session) -> None:
-        """Receives from one broker until it is cancelled, or until going on is no use."""
+        """Receives from one broker until it is cancelled, or until continuing is no use."""
         failures, attempt_id = 0, str(uuid.uuid4())
         home = self._homes.get(session.broker)
         settler = home.settler if home is not None else self._new_settler(session)
@@ -199,8 +199,8 @@ class GroupConsumer:
         try:
             received = received_message(message, session.broker)
         except TroveError as error:
-            _log.warning("a message of %s was given back: %s", self._subscription.topic, error)
-            self.give_back(_without_body(message, session.broker), None, tried=True)
+            _log.warning("a message of %s was returned: %s", self._subscription.topic, error)
+            self.return_message(_without_body(message, session.broker), None, tried=True)
             return
         received.settlement, received.poll = self, poll
         if self._subscription.invisible_ms is not None:
@@ -212,12 +212,12 @@ class GroupConsumer:
     # --- Settlement of the messages -------------------------------------------------------------------
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """Consumed; the next of its message group may go on when the broker knows."""
+        """Consumed; the next of its message group may continue when the broker knows."""
         answer = self._settler(message).acknowledge(message, urgent=urgent or self._inbox.ordered)
         answer.add_done_callback(partial(self._answered, message, True))
         return answer
 
-    def give_back(
+    def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
     ) -> asyncio.Future[None]:
         """To come again; in an orderly group with its attempts used up, to the dead letters."""
@@ -238,7 +238,7 @@ class GroupConsumer:
         return self._subscription.group
 
     def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
-        """An atomic transaction has acknowledged it: the next of its message group may go on."""
+        """An atomic transaction has acknowledged it: the next of its message group may continue."""
         for other in self._inbox.settled(message, done=True):
             self._release(other)
 
@@ -260,7 +260,7 @@ class GroupConsumer:
             self._release(other)
 
     def _release(self, message: ReceivedMessage) -> None:
-        """Gives back what was not tried."""
+        """Returns what was not tried."""
         message.settled = True
         answer = self._settler(message).come_again(message, 0, suspend=True)
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -3,8 +3,8 @@
 A lane is one message group of one queue (messages without a group share their queue's lane). Invariants:
 
 - what was put and not taken is counted in `count` and `size`, and is there exactly once by its place;
-- orderly: of each lane exactly one message, its head, is ready or with the program; the rest wait behind it
-  in queue order, and go on only when the head is settled.
+- orderly: of each lane exactly one message, its head, is ready or with the program; the rest wait after it
+  in queue order, and continue only when the head is settled.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Inbox:
     def put(self, message: ReceivedMessage) -> bool:
         """One more message. One that waits here already and was delivered again gets the newer lease.
 
-        False: one before it in its lane, of the same poll, was given back meanwhile; it must be, too.
+        False: one before it in its lane, of the same poll, was returned meanwhile; it must be, too.
         """
         if self.ordered and self._given_back.get(_lane_key(message)) == message.poll:
             return False
@@ -143,7 +143,7 @@ class Inbox:
         """The program is through with a message; `done`: it is consumed.
 
         Returns:
-            Messages of its lane that wait no more because it comes again before them: to be given back.
+            Messages of its lane that wait no more because it comes again before them: to be returned.
         """
         key = _lane_key(message)
         lane = self._lanes.get(key)

@@ -225,7 +225,7 @@ def delivery_time(deliver_at: datetime | None, deliver_after: float | timedelta 
     except (OverflowError, ValueError, OSError) as error:
         raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"no such time: {error}") from error
     if not 0 <= deliver_ms <= DELIVER_MS_MAX:
-        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"{deliver_ms} ms since 1970 is no delivery time")
+        raise TroveError(errors.DELIVERY_TIME_ILLEGAL, f"{deliver_ms} ms since 1970 is not a delivery time")
     return deliver_ms
 
 

@@ -218,7 +218,7 @@ class Session:
             self._spawn(self._commands, "verify", answer())
 
     def _check(self, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
-        # One that finds no room is asked for again in the broker's next round.
+        # One that finds no space is asked for again in the broker's next round.
         if self.role.check is not None and len(self._commands) < COMMANDS_AT_ONCE_MAX:
             self._spawn(self._commands, "check", self.role.check(self, command))
 

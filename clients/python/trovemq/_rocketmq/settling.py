@@ -22,7 +22,7 @@ from trovemq_proto.errors import TroveError
 ACKNOWLEDGED_TOGETHER_MAX: Final = 32
 LINGER_SECONDS: Final = 0.002  # that an acknowledgement which nobody waits for waits for others
 CHANGES_AT_ONCE_MAX: Final = 32
-UNDER_WAY_MAX: Final = 4_096  # `room` waits while more than that are not answered
+UNDER_WAY_MAX: Final = 4_096  # `space` waits while more than that are not answered
 
 _Answer = TypeVar("_Answer")
 

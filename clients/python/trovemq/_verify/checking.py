@@ -105,7 +105,7 @@ class Checker:
             self._evidence.compare(place, 0, OFFSET_MAX, {}, frozenset())
             return
         position = max(begin, bounds.min_offset)
-        self._evidence.pass_over(place, position, expired_ok=expired_ok)
+        self._evidence.skip(place, position, expired_ok=expired_ok)
         if position < bounds.max_offset:
             batches = self._client.pull_batches(
                 self._topic, queue_id=place[1], offset=position, broker=place[0]
@@ -176,7 +176,7 @@ def readable(batch: FetchedBatch, begin: int) -> tuple[dict[int, Message], set[i
     messages: dict[int, Message] = {}
     try:
         records, offsets = batch.records, batch.offsets.tolist()
-    except TroveError:  # not even its records can be told apart
+    except TroveError:  # not even its records can be distinguished
         return {}, {*unreadable, *range(begin, batch.next_offset)}
     for i, offset in enumerate(offsets):
         try:

@@ -92,7 +92,7 @@ class Evidence:
         """The next ranges are of another queue."""
         self._last_sequences.clear()
 
-    def pass_over(self, place: Place, end: int, *, expired_ok: bool) -> None:
+    def skip(self, place: Place, end: int, *, expired_ok: bool) -> None:
         """Nothing below `end` can be read any more: what was acknowledged there is missing, or expired."""
         for row in self._rows.acked_in(place, 0, end):
             self._check_order(row)
@@ -132,7 +132,7 @@ class Evidence:
     def _check_order(self, row: AckedRow) -> None:
         last = self._last_sequences.get(row.producer)
         if last is not None and row.sequence < last:
-            how = f"send {row.sequence} of producer {row.producer} lies behind its send {last}"
+            how = f"send {row.sequence} of producer {row.producer} lies after its send {last}"
             self.findings.add(REORDERED, **row.fields(), how=how)
         self._last_sequences[row.producer] = row.sequence
 

@@ -73,9 +73,9 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunHeader:
-        """Raises KeyError, TypeError, ValueError where the object is no begin line."""
+        """Raises KeyError, TypeError, ValueError where the object is not a begin line."""
         if fields["run"] != "begin":
-            raise ValueError("the first line is no begin")
+            raise ValueError("the first line is not a begin")
         begins = {(str(q["broker"]), int(q["queueId"])): int(q["offset"]) for q in fields["queues"]}
         content = RunContent(int(fields["seed"]), int(fields["size"]), int(fields["keyCount"]))
         return cls(str(fields["topic"]), content, int(fields["producers"]), begins, int(fields["time"]))
@@ -142,7 +142,7 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], topic: str) -> LedgerEntry:
-        """Raises KeyError, TypeError, ValueError where the object is no send to the topic."""
+        """Raises KeyError, TypeError, ValueError where the object is not a send to the topic."""
         outcome = fields["outcome"]
         if outcome not in OUTCOMES or fields["topic"] != topic:
             raise ValueError("no send of this run")
@@ -209,7 +209,7 @@ class LedgerReader:
         torn: The last line was not whole and was left out.
 
     Raises:
-        TroveError: REQUEST_ILLEGAL where the file cannot be read or is no ledger.
+        TroveError: REQUEST_ILLEGAL where the file cannot be read or is not a ledger.
     """
 
     def __init__(self, path: Path) -> None:
@@ -228,7 +228,7 @@ class LedgerReader:
             self.header: Final = RunHeader.from_json(fields)
         except (KeyError, TypeError, ValueError):
             self._file.close()
-            raise self._illegal("it is no begin line") from None
+            raise self._illegal("it is not a begin line") from None
         except TroveError:
             self._file.close()
             raise
@@ -245,11 +245,11 @@ class LedgerReader:
             try:
                 entry = LedgerEntry.from_json(fields, topic)
             except (KeyError, TypeError, ValueError):
-                raise self._illegal("it is no send of this run") from None
+                raise self._illegal("it is not a send of this run") from None
             yield entry
 
     def _next(self) -> dict[str, Any] | None:
-        """The next line's object; None behind the last whole one."""
+        """The next line's object; None after the last whole one."""
         line = self._file.readline(LINE_BYTES_MAX)
         if not line:
             return None
@@ -263,7 +263,7 @@ class LedgerReader:
         if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
             self.torn = True
             return None
-        raise self._illegal("it is no JSON object")
+        raise self._illegal("it is not JSON object")
 
     def _illegal(self, why: str) -> TroveError:
         text = f"line {self._number} of {self._path}: {why}"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BATCHES_IN_FLIGHT_MAX: Final = 16  # a producer
 BATCH_MESSAGES_MAX: Final = 500
 BATCH_BYTES_MAX: Final = 256 << 10  # of bodies; well below what a broker takes in one frame
-IN_FLIGHT_BYTES_MAX: Final = 128 << 20  # more than all those batches: nothing ever waits for room
+IN_FLIGHT_BYTES_MAX: Final = 128 << 20  # more than all those batches: nothing ever waits for space
 TICK_SECONDS: Final = 0.005
 CATCH_UP_SECONDS: Final = 1.0
 DRAIN_SECONDS_MAX: Final = 60.0  # how long after its time a run still sends again

@@ -62,7 +62,7 @@ def split_fetch_reply(data: bytes) -> tuple[memoryview, bytes]:
     """The records of a serialised FetchReply (a view of `data`) and the message without them.
 
     Raises:
-        ValueError: `data` is no protobuf message.
+        ValueError: `data` is not protobuf message.
     """
     view = memoryview(data)
     records, rest, position = view[:0], [], 0

@@ -83,7 +83,7 @@ def parse_file(content: bytes) -> Wanted:
     except (UnicodeDecodeError, RecursionError):
         raise _illegal("apply reads JSON in UTF-8, and the file is none") from None
     if not isinstance(document, dict):
-        raise _illegal('the file is no object: {"topics": […], "groups": […]}')
+        raise _illegal('the file is not an object: {"topics": […], "groups": […]}')
     _check_members("the file", document, _KINDS)
     topics = tuple(_topic(where, entry) for where, entry in _entries(document, "topics"))
     groups = tuple(_group(where, entry) for where, entry in _entries(document, "groups"))
@@ -94,7 +94,7 @@ def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, A
     """(where it stands, the entry). Names are there, and none twice."""
     entries = document.get(kind, [])
     if not isinstance(entries, list):
-        raise _illegal(f"{kind} is no list")
+        raise _illegal(f"{kind} is not a list")
     if len(entries) > ENTRIES_MAX:
         raise _illegal(f"{kind} has {len(entries)} entries, more than {ENTRIES_MAX}")
     named: set[str] = set()
@@ -102,7 +102,7 @@ def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, A
     for index, entry in enumerate(entries):
         where = f"{kind}[{index}]"
         if not isinstance(entry, dict):
-            raise _illegal(f"{where} is no object")
+            raise _illegal(f"{where} is not an object")
         name = entry.get("name")
         if not isinstance(name, str) or not name:
             raise _illegal(f"{where} has no name")
@@ -127,10 +127,10 @@ def _topic(where: str, entry: dict[str, Any]) -> WantedTopic:
         raise _illegal(f"{where}: type {message_type!r} is none of {', '.join(MessageType)}")
     queues = entry.get("queues")
     if queues is not None and not _is_integer(queues, 1, QUEUE_COUNT_MAX):
-        raise _illegal(f"{where}: queues is no number from 1 to {QUEUE_COUNT_MAX}")
+        raise _illegal(f"{where}: queues is not a number from 1 to {QUEUE_COUNT_MAX}")
     options = entry.get("options", {})
     if not isinstance(options, dict) or not all(isinstance(text, str) for text in options.values()):
-        raise _illegal(f"{where}: options is no object of texts")
+        raise _illegal(f"{where}: options is not an object of texts")
     return WantedTopic(entry["name"], message_type, queues, options)
 
 
@@ -140,10 +140,10 @@ def _group(where: str, entry: dict[str, Any]) -> WantedGroup:
         raise _illegal(f"{where}: orderly is neither true nor false")
     retry_max = entry.get("maxRetries", RETRY_MAX_DEFAULT)
     if not _is_integer(retry_max, 0, RETRY_MAX_MAX):
-        raise _illegal(f"{where}: maxRetries is no number from 0 to {RETRY_MAX_MAX}")
+        raise _illegal(f"{where}: maxRetries is not a number from 0 to {RETRY_MAX_MAX}")
     backoff = entry.get("backoffMillis", [])
     if not isinstance(backoff, list) or not all(_is_integer(ms, 0, 1 << 62) for ms in backoff):
-        raise _illegal(f"{where}: backoffMillis is no list of milliseconds")
+        raise _illegal(f"{where}: backoffMillis is not a list of milliseconds")
     if len(backoff) > BACKOFF_STEPS_MAX:
         raise _illegal(f"{where}: backoffMillis has {len(backoff)} steps, more than {BACKOFF_STEPS_MAX}")
     return WantedGroup(entry["name"], orderly, retry_max, tuple(backoff))

@@ -321,7 +321,7 @@ async def reset(
     preview: Annotated[bool, typer.Option("--preview", help="Show what would change, and stop.")] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Set where a group goes on, of every queue of a topic (or of one); what is in flight is forgotten."""
+    """Set where a group continues, of every queue of a topic (or of one); what is in flight is forgotten."""
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
         raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
     async with session.client() as client:

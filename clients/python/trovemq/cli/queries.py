@@ -181,7 +181,7 @@ def _show(session: Session, rows: list[Message], delayed: list[DelayedMessage], 
 
 
 def tell_coverage(session: Session, unreachable: Iterable[str], notes: Iterable[str], cursor: str) -> None:
-    """Below an answer: who is missing in it, what there is to know of it, how to go on."""
+    """Below an answer: who is missing in it, what there is to know of it, how to continue."""
     for name in sorted(unreachable):
         session.output.remark(f"not complete: broker {name} did not answer")
     for note in notes:

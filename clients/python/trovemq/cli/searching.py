@@ -111,7 +111,7 @@ async def search(
 def _name_and_value(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
-        raise typer.BadParameter(f"{text!r} is no NAME=VALUE")
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
     return name, value
 
 

@@ -27,5 +27,5 @@ def parse_size(text: str | int) -> int:
     """Bytes of `65536`, `64KiB`, `100MiB` or `1GiB`. Raises typer.BadParameter (usage) on anything else."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None or match[2].lower() not in _FACTORS:
-        raise typer.BadParameter(f"{text!r} is no size: a whole number, for example 65536 or 64KiB")
+        raise typer.BadParameter(f"{text!r} is not a size: a whole number, for example 65536 or 64KiB")
     return int(match[1].replace("_", "")) * _FACTORS[match[2].lower()]

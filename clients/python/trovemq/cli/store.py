@@ -82,7 +82,7 @@ async def scrub(session: Session, rate: RateOption = None, broker: BrokerOption 
     if any(end.damages for end in ended):
         session.output.remark(
             "what is damaged in commitlog/ is left out of every answer (a backup may have it); all else is "
-            "made anew by `python -m broker.tools repair` on the stopped store"
+            "rebuilt by `python -m broker.tools repair` on the stopped store"
         )
 
 

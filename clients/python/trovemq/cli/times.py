@@ -46,10 +46,10 @@ def parse_duration_ms(text: str | int) -> int:
     """
     match = _DURATION.fullmatch(str(text).strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is no time: a number with ms, s, m, h or d (10s)")
+        raise typer.BadParameter(f"{text!r} is not a time: a number with ms, s, m, h or d (10s)")
     milliseconds = Decimal(match[1]) * _UNITS_MS[match[2] or "s"]
     if milliseconds != int(milliseconds) or milliseconds > TIME_MAX:
-        raise typer.BadParameter(f"{text!r} is no whole number of milliseconds, or too long")
+        raise typer.BadParameter(f"{text!r} is not a whole number of milliseconds, or too long")
     return int(milliseconds)
 
 

@@ -30,10 +30,10 @@ _WHAT_TO_SAY: Final = {
     "consumed": "consumed",
     "dead": "not consumed: it is a dead letter",
     "filtered-out": "not wanted by its filter",
-    "skipped": "passed by: its offset was set behind it",
+    "skipped": "passed by: its offset was set after it",
     "dropped": "dropped: filtered away later, or unreadable",
     "in-flight": "in flight",
-    "given-back": "given back, comes again",
+    "given-back": "returned, comes again",
     "ready": "comes with the next receive",
     "locked": "waits for its message group",
     "not-reached": "not reached yet",
@@ -101,7 +101,7 @@ async def track(
 
 def _number(text: str, largest: int) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > largest:
-        raise typer.BadParameter(f"{text!r} is no number of 0 … {largest}")
+        raise typer.BadParameter(f"{text!r} is not a number of 0 … {largest}")
     return int(text)
 
 

@@ -24,7 +24,7 @@ kind: 1 unique key, 2 key, 3 tag, 4 property (which alone has a name). An entry 
 physical offset; of the others it has up to 200, of what one step found of a term. A value of more than 350
 bytes, or with a 0x01, is cut: its term is its first 334 bytes, or those before the 0x01, and the BLAKE2b of
 all of it (8 bytes, as 16 hexadecimal digits). So no term has a 0x01. What an entry leads to is always looked
-at. `since`: where the topic of that number begins in the log; one that is deleted and made again gets a new
+at. `since`: where the topic of that number begins in the log; one that is deleted and rebuilt gets a new
 number.
 """
 

@@ -185,7 +185,8 @@ class OrderTree:
 def sweep_order(
     reader: TreeReader, begin: bytes, below: int, entries_max: int
 ) -> tuple[list[bytes], bytes | None]:
-    """Keys, from `begin` on, of entries whose record lies below; where to go on (None: that was the end)."""
+    """Keys, from `begin` on, of entries whose record lies below; where to continue (None: that was the
+    end)."""
     removals: list[bytes] = []
     for seen, (key, value) in enumerate(reader.items(ORDER, begin)):
         if seen >= entries_max:

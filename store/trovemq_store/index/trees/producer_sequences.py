@@ -51,7 +51,7 @@ def numbers_of(batch: RecordBatch) -> list[SequencedRecord]:
 
 
 def stored_numbers(batch: RecordBatch) -> list[SequencedRecord]:
-    """The same of what is in the log, where what is no number counts as none."""
+    """The same of what is in the log, where what is not a number counts as none."""
     return _read(batch, checked=False)
 
 

@@ -52,7 +52,7 @@ class DedupResult:
     repeats: dict[int, int] = field(default_factory=dict)
     """Index -> index of the record further in front that has the same number."""
     gaps: dict[int, Gap] = field(default_factory=dict)
-    """Index of the record that came behind a gap -> the gap."""
+    """Index of the record that came after a gap -> the gap."""
     filled: int = 0
     """Records that came later than a higher number."""
 

@@ -55,8 +55,9 @@ def take_rows(matrix: Matrix, indexes: Int64s) -> Matrix:
 def order_of(matrix: Matrix) -> Int64s:
     """The indexes of the rows in ascending order; of equal rows the first comes first.
 
-    Of each row as many leading bytes as there is room for become one number, written in the digits that occur
-    in their columns, with the row's index behind it. What then is still equal is sorted by its other bytes.
+    Of each row as many leading bytes as there is space for become one number, written in the digits that
+    occur in their columns, with the row's index after it. What then is still equal is sorted by its other
+    bytes.
     """
     count = len(matrix)
     if count < 2:

@@ -139,7 +139,7 @@ class _Terms:
             by_size.setdefault(size, []).append(found)
 
     def changes(self) -> list[TreeChange]:
-        """One a prefix, in their order: in a tree that is empty each goes behind the one before."""
+        """One a prefix, in their order: in a tree that is empty each goes after the one before."""
         return [_change(prefix, self._found.pop(prefix)) for prefix in sorted(self._found)]
 
 

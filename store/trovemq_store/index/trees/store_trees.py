@@ -1,7 +1,7 @@
-"""The B+trees of a store: opened, trusted or put aside, kept up with the log, cleared of what is gone.
+"""The B+trees of a store: opened, trusted or quarantined, kept up with the log, cleared of what is gone.
 
-They are projections: a store without them gets them, and where they cannot be trusted they are put aside
-(`trovemq/trees-aside/`, one of them is kept) and made again from the log. They are not trusted where LMDB
+They are projections: a store without them gets them, and where they cannot be trusted they are quarantined
+(`trovemq/trees-aside/`, one of them is kept) and rebuilt from the log. They are not trusted where LMDB
 refuses the file, where their format is another one, or where the log does not have the record that an index
 says it took last: then they belong to another store, or to a log that was cut or changed.
 
@@ -85,7 +85,7 @@ class LogView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreesReport:
-    """What opening them found: why they were put aside, or an empty text."""
+    """What opening them found: why they were quarantined, or an empty text."""
 
     quarantined: str = ""
 

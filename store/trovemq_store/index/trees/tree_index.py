@@ -158,7 +158,7 @@ class TreeIndex:
     def _read(
         self, step: TreeStep, deletions: TopicDeletions, builders: Sequence[TreeBuilder]
     ) -> tuple[int, DispatchBatch | None, int]:
-        """Gives the builders the runs of the step. Where the next step goes on, the last run that has
+        """Gives the builders the runs of the step. Where the next step continues, the last run that has
         records, and how many there are in all."""
         last = None
         byte_count = record_count = 0
@@ -201,7 +201,7 @@ class TreeIndex:
 
 def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:
     """Everything below `limit` into every index; blocks. StorageError. The indexes that are furthest behind,
-    equally far, go on together."""
+    equally far, continue together."""
     while steps := [step for index in indexes if (step := index.begin(limit, bytes_max)) is not None]:
         begin = min(step.begin for step in steps)
         first, *first.beside = [step for step in steps if step.begin == begin]

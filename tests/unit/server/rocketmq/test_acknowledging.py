@@ -167,7 +167,7 @@ def test_an_acknowledgement_lets_the_next_of_its_message_group_come() -> None:
     run(scene())
 
 
-def test_an_acknowledgement_makes_room_in_a_full_queue() -> None:
+def test_an_acknowledgement_makes_space_in_a_full_queue() -> None:
     async def scene() -> None:
         parts = parts_with(in_flight_max=2)
         handles = await received_by(parts, 3)
@@ -305,7 +305,7 @@ def test_a_dead_letter_that_was_answered_was_not_listed_yet() -> None:
     run(scene())
 
 
-def test_a_forwarded_message_lets_its_message_group_go_on() -> None:
+def test_a_forwarded_message_lets_its_message_group_continue() -> None:
     async def scene() -> None:
         parts = parts_with()
         parts.groups.create(SubscriptionGroup("g", orderly=True))

@@ -144,7 +144,7 @@ def test_messages_of_a_killed_consumer_came_back_after_12_seconds() -> None:
     assert BROKEN_MS + 100 < 2_000
 
 
-def test_a_client_whose_stream_alone_broke_off_is_no_killed_one() -> None:
+def test_a_client_whose_stream_alone_broke_off_is_not_a_killed_one() -> None:
     registry = ClientRegistry()
     call, ended = Receive(), Receive()
     ended.over = True

@@ -213,7 +213,7 @@ def test_the_other_producers_are_asked_in_turn() -> None:
     assert sorted(map(str, asked)) == ["a", "a", "b", "b", "c", "c"]
 
 
-def test_a_producer_that_does_not_read_is_passed_over() -> None:
+def test_a_producer_that_does_not_read_is_skipped() -> None:
     bench = Bench()
     bench.producer("sender", "orders").full = True
     assert bench.commands.recover_orphaned_transaction("sender", "orders", MESSAGE, "T") is None

@@ -142,7 +142,7 @@ def test_in_sync_mode_a_commit_waits_for_the_disk() -> None:
     run(scene())
 
 
-def test_a_write_that_fails_is_refused_and_the_store_goes_on() -> None:
+def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
     async def scene() -> None:
         parts = Parts()
         await prepared(parts)

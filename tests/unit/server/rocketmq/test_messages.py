@@ -112,7 +112,7 @@ def test_what_a_message_does_not_have_is_absent() -> None:
     assert system.message_type == v2.NORMAL
 
 
-def test_outside_of_a_delivery_there_is_no_handle() -> None:
+def test_outside_of_a_delivery_there_is_not_a_handle() -> None:
     found = message_of(stored(properties={"UNIQ_KEY": "01AA"}), "orders", 1, 7)
     assert not found.system_properties.HasField("receipt_handle")
     assert found.system_properties.delivery_attempt == 1

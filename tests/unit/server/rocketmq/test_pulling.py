@@ -92,7 +92,7 @@ def test_status_then_messages_then_the_next_offset() -> None:
     run(scene())
 
 
-def test_filters_go_on_behind_what_they_drop() -> None:
+def test_filters_continue_after_what_they_drop() -> None:
     async def scene() -> None:
         bench = await Bench().fill()
         tags = v2.FilterExpression(type=v2.TAG, expression="odd || other")

@@ -61,7 +61,7 @@ def test_status_then_messages_then_the_time() -> None:
     run(scene())
 
 
-def test_nothing_within_the_polling_time_is_no_error() -> None:
+def test_nothing_within_the_polling_time_is_not_an_error() -> None:
     async def scene() -> None:
         parts, loop = parts_with(), asyncio.get_running_loop()
         reply, end = await parts.receive(polling_ms=7_000)
@@ -466,7 +466,7 @@ def test_what_a_broken_stream_has_written_comes_again_a_second_later(elements: i
 
 
 def test_an_acknowledgement_was_lost_when_its_receive_was_cancelled() -> None:
-    """All messages of a receive whose stream was not written to its end were given back under new handles,
+    """All messages of a receive whose stream was not written to its end were returned under new handles,
     also those that the client had and was just acknowledging: they came again, with attempt 1."""
 
     async def scene() -> None:
@@ -486,7 +486,7 @@ def test_an_acknowledgement_was_lost_when_its_receive_was_cancelled() -> None:
     run(scene())
 
 
-def test_what_was_settled_is_not_given_back_with_its_cancelled_receive() -> None:
+def test_what_was_settled_is_not_returned_with_its_cancelled_receive() -> None:
     async def scene() -> None:
         parts = parts_with()
         await parts.send(message(b"1", message_id="M1"), message(b"2", message_id="M2"))

@@ -1,4 +1,4 @@
-"""A group whose filter is changed member by member: who waits passes over nothing that another one takes."""
+"""A group whose filter is changed member by member: who waits skips nothing that another one takes."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def test_a_mixed_topic_takes_every_kind_in_one_send() -> None:
     run(scene())
 
 
-def test_results_that_differ_are_told_one_by_one() -> None:
+def test_results_that_differ_are_reported_one_by_one() -> None:
     async def scene() -> None:
         parts = Parts()
 
@@ -326,7 +326,7 @@ def test_results_that_differ_are_told_one_by_one() -> None:
     run(scene())
 
 
-def test_a_write_that_fails_is_refused_and_the_store_goes_on() -> None:
+def test_a_write_that_fails_is_refused_and_the_store_continues() -> None:
     async def scene() -> None:
         parts = Parts()
 

@@ -271,7 +271,7 @@ async def test_the_largest_legal_client_properties_are_echoed() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_stream_without_a_client_id_is_told_and_ended() -> None:
+async def test_a_stream_without_a_client_id_is_reported_and_ended() -> None:
     bench = Bench()
     context, task = bench.open("")
     assert (await end_of(task)).code is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,58 @@
+"""Code, pages and names of tests use the field's words: the worst of the old ones do not come back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDERS = (
+    "bench", "broker", "clients", "deploy", "docs", "nameserver",
+    "pipeline", "proto", "rpc", "store", "tests", "trovemq_daemon",
+)  # fmt: skip
+BUILT = ("_pb2", "/build/", "node_modules", "egg-info")
+
+INSTEAD = {
+    r"\banew\b": "again, or rebuilt",
+    r"\bmade anew\b": "rebuilt",
+    r"\btold apart\b": "distinguished",
+    r"\b(puts? (it|them) aside|put[ _]aside|trees_aside)\b": "quarantined",
+    r"\bfor who (may|can|must) not\b": "non-blocking variant",
+    r"(?<!here )\bis no (HOST|NAME|number|list|object|JSON|path|store|record|archive)\b": "is not a …",
+    r"\bhand(s|ed|ing)?[ _]back\b": "export to RocketMQ, return",
+    r"\b(gives?|given|gave)[ _]back\b": "return",
+    r"\b(passe[sd][ _]over|pass_over)\b": "skip",
+    r"\b(ConsumerModel|OrderlyTaker|PriorityTaker|StoreRoom|RoomWork|LateMessages)\b": "the new names",
+    r"\b(carry_before|owed_before|lowest_owed|go_on_at|tend_deliveries|pair_table)\b": "the new names",
+}
+"""Each pattern, and what to write."""
+
+EXCEPTIONS = {
+    "docs/track-record.md", "tests/durability/test_track_record.py",  # faults under the names of their time
+    "tests/unit/project/test_words.py",
+}  # fmt: skip
+
+
+def pages() -> Iterator[Path]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            name = path.relative_to(ROOT).as_posix()
+            if path.suffix in (".py", ".md") and name not in EXCEPTIONS and not any(p in name for p in BUILT):
+                yield path
+    yield from sorted(ROOT.glob("*.md"))
+
+
+LINES = [
+    (path.relative_to(ROOT).as_posix(), number, line)
+    for path in pages()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+]
+
+
+@pytest.mark.parametrize("pattern", INSTEAD)
+def test_a_word_of_the_old_dialect_does_not_come_back(pattern: str) -> None:
+    found = [f"{name}:{number}: {line.strip()}" for name, number, line in LINES if re.search(pattern, line)]
+    assert found == [], f"write: {INSTEAD[pattern]}"
