@@ -176,7 +176,7 @@ class Walk:
     # --- ends of lives ------------------------------------------------------------------------------
     async def stop(self) -> None:
         await self.broker.services.settle()
-        self.broker.model.hand_back(clock_ms())
+        self.broker.model.export_to_rocketmq(clock_ms())
         self.broker.store.close(clock_ms())
 
     def kill(self) -> None:
