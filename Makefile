@@ -158,8 +158,8 @@ imports: setup ## import-linter: imports point inwards, the engine knows no even
 	@$(VENV)/bin/lint-imports
 
 .PHONY: generated
-generated: setup ## Generated code and pages are what their sources give
-	@$(RUN) -m pytest -q tests/unit/project/test_generated.py
+generated: setup ## Generated code and pages are what their sources give; the rules of the tree
+	@$(RUN) -m pytest -q tests/unit/project/test_generated.py tests/unit/project/test_tidy.py
 
 # --- things that are made ---------------------------------------------------------------------------
 # Of RocketMQ's protocol the messages only: broker and SDK name its methods themselves.
