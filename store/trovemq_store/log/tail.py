@@ -25,7 +25,7 @@ from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES, MAGIC_V1_BYTES, MAGIC_V2_BYTES
 from trovemq_store.files.files import StorageError
 from trovemq_store.log.readable import PAGE_SIZE, can_read_record, readable_end
-from trovemq_store.log.sectors import written_until
+from trovemq_store.log.sectors import SECTOR_SIZE, written_until
 from trovemq_store.log.segments import Segment
 
 _CHUNK_MIN: Final = 1 << 12
@@ -107,9 +107,11 @@ def find_record(segment: Segment, physical_offset: int, end: int | None = None) 
 
 def _is_broken_blank(segment: Segment, position: int) -> bool:
     """Whether a blank's eight bytes are all that was written in the rest of the segment. The first bytes of a
-    record that lost the others are none."""
+    record that lost the others are none, nor is a blank that lost one of its two sectors."""
     view = segment.file.view()
     head = bytes(view[position : position + BLANK_SIZE])
+    if _lost_a_sector(head, position, segment.file.size - position):
+        return False
     magic = head[_MAGIC_POSITION:].rstrip(b"\x00")
     if not any(head) or any(magic and whole.startswith(magic) for whole in (MAGIC_V1_BYTES, MAGIC_V2_BYTES)):
         return False
@@ -121,6 +123,14 @@ def _is_broken_blank(segment: Segment, position: int) -> bool:
             if np.frombuffer(view[chunk : min(chunk + _CHUNK_MAX, end)], np.uint8).any():
                 return False
     return True
+
+
+def _lost_a_sector(head: bytes, position: int, size: int) -> bool:
+    """Whether a blank of `size` bytes lies in two sectors, and its bytes in one of them were lost."""
+    boundary = -position % SECTOR_SIZE
+    whole = size.to_bytes(_MAGIC_POSITION) + MAGIC_BLANK_BYTES
+    parts = (slice(None, boundary), slice(boundary, None))
+    return boundary < BLANK_SIZE and any(any(whole[part]) and not any(head[part]) for part in parts)
 
 
 def _has_blank(segment: Segment, begin: int, end: int) -> bool:

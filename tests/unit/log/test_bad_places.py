@@ -12,13 +12,14 @@ from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, over
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 from trovemq_proto.records.check import RecordState
-from trovemq_proto.records.layout import MAGIC_BLANK
+from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log import damage_counts, segment_age, state
 from trovemq_store.log.damage_counts import DamageCounts
 from trovemq_store.log.reader import Damage
+from trovemq_store.log.sectors import SECTOR_SIZE
 
 LOG = f"commitlog/{0:020d}"
 
@@ -73,6 +74,21 @@ def test_a_lost_blank_is_the_end() -> None:
     store = reopened(files)
     assert store.end_offset == end
     assert firsts(store) == list(range(1, last + 2))
+
+
+@pytest.mark.parametrize("lost", ["first", "second"])
+def test_a_blank_that_lost_a_sector_was_reported_as_damage(lost: str) -> None:
+    """A power cut kept one of its two sectors and what came after: the log ends, and nothing is damaged."""
+    for size in range(300, 450):
+        files, places = crashed(30, size)
+        end = places[last_of_segment(places)] + (places[1] - places[0])
+        in_first = -end % SECTOR_SIZE
+        if 4 <= in_first < BLANK_SIZE:
+            break
+    begin, count = (end, in_first) if lost == "first" else (end + in_first, BLANK_SIZE - in_first)
+    overwrite(files, begin, bytes(count))
+    store = reopened(files)
+    assert (store.end_offset, list(store.recovery.damages)) == (end, [])
 
 
 def test_a_bad_blank_with_bytes_after_it_is_not_a_blank() -> None:
