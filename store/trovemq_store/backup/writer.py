@@ -46,7 +46,7 @@ def checked_target(directory: str, source: Path) -> Path:
     """
     target = Path(directory)
     if not target.is_absolute() or os.path.normpath(directory) != directory.rstrip("/") or "\0" in directory:
-        raise _illegal(f"{directory!r} is not plain absolute path")
+        raise _illegal(f"{directory!r} is not a plain absolute path")
     try:
         if os.path.realpath(target) != str(target):
             raise _illegal(f"{target} leads over a symbolic link, to {os.path.realpath(target)}")

@@ -111,7 +111,7 @@ def test_a_failure_on_the_way_says_what_was_done(
         (b"{", "line 1, column 2"),
         (b"\xff", "apply reads JSON in UTF-8"),
         (b"[" * 100_000, "apply reads JSON"),
-        (b"[]", "no object"),
+        (b"[]", "not an object"),
         (b'{"topic": []}', "unknown member 'topic'"),
         (b'{"topics": {}}', "topics is not a list"),
         (b'{"topics": [3]}', "topics[0] is not an object"),
@@ -125,8 +125,8 @@ def test_a_failure_on_the_way_says_what_was_done(
         (b'{"topics": [{"name": "a", "queues": true}]}', "queues is not a number"),
         (b'{"groups": [{"name": "a", "orderly": 1}]}', "orderly is neither"),
         (b'{"groups": [{"name": "a", "maxRetries": -1}]}', "maxRetries is not a number"),
-        (b'{"groups": [{"name": "a", "backoffMillis": [1.5]}]}', "no list of milliseconds"),
-        (b'{"groups": [{"name": "a", "backoffMillis": 5}]}', "no list of milliseconds"),
+        (b'{"groups": [{"name": "a", "backoffMillis": [1.5]}]}', "not a list of milliseconds"),
+        (b'{"groups": [{"name": "a", "backoffMillis": 5}]}', "not a list of milliseconds"),
     ],
 )
 def test_a_wrong_file_is_refused_before_anything_is_asked(

@@ -326,7 +326,7 @@ def test_few_files_stay_open() -> None:
     [
         ("0" * 20, 80, "has 80 bytes instead of 100"),
         (f"{50:020d}", 100, "not named by a multiple"),
-        ("stray", 100, "no file of a consume queue"),
+        ("stray", 100, "not a file of a consume queue"),
         (f"{300:020d}", 100, "does not follow"),
     ],
 )

@@ -120,7 +120,7 @@ def test_segments_alone_are_checked_by_themselves(golden_store: Path, tmp_path: 
     segments = root / "commitlog"
     whole = audited(segments)
     assert whole.findings == []
-    assert any("no whole store" in note for note in whole.notes)
+    assert any("not a whole store" in note for note in whole.notes)
     expected = FAULTS["bit_flipped_in_a_body"](DamagedStore(root))
     assert named(audited(segments)) == {expected}
 

@@ -267,5 +267,5 @@ def test_wrong_arguments_are_refused(wanted: dict[str, Any], said: str) -> None:
 def test_what_is_not_a_store_or_archive_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TroveError, match="no commit log"):
         search(store=str(tmp_path))
-    with pytest.raises(TroveError, match="no archive"):
+    with pytest.raises(TroveError, match="not an archive"):
         search(archive=str(tmp_path))

@@ -79,7 +79,7 @@ def test_each_entry_has_its_own_status() -> None:
     async def scene() -> None:
         parts = parts_with()
         first, second = await received_by(parts, 2)
-        response = await parts.acknowledge(first, "no handle", second, "")
+        response = await parts.acknowledge(first, "not a handle", second, "")
         assert response.status.code == v2.MULTIPLE_RESULTS
         assert [one.status.code for one in response.entries] == [
             v2.OK,

@@ -209,7 +209,7 @@ def test_a_mixed_topic_has_delayed_messages() -> None:
     ("handle", "topic", "expected"),
     [
         ("", "later", v2.BAD_REQUEST),
-        ("no handle", "later", v2.BAD_REQUEST),
+        ("not a handle", "later", v2.BAD_REQUEST),
         ("é" * 5_000, "later", v2.BAD_REQUEST),
         (encode_recall_handle("mixed", BROKER, NOW_MS + 10_000, "D1"), "later", v2.BAD_REQUEST),
         (encode_recall_handle("later", "broker-b", NOW_MS + 10_000, "D1"), "later", v2.BAD_REQUEST),
