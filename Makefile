@@ -19,7 +19,8 @@ UV := $(VENV)/bin/uv
 STAMP_RUN := $(VENV)/.setup-run-done
 STAMP := $(VENV)/.setup-done
 STAMP_DOCS := $(VENV)/.setup-docs-done
-PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
+# A trial is made from its number alone: the order of sets is the same in each run, too.
+PYTEST := PYTHONHASHSEED=$(SEED) $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
 PACKAGES := broker nameserver trovemq_daemon proto store rpc clients/python pipeline
 TYPED := $(PACKAGES) deploy bench docs tests
 PROJECTS := pyproject.toml proto/pyproject.toml store/pyproject.toml rpc/pyproject.toml clients/python/pyproject.toml pipeline/pyproject.toml
