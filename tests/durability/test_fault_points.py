@@ -115,7 +115,7 @@ def cut(files: MemoryFileSystem, source: random.Random) -> MemoryFileSystem:
 # --- the table ----------------------------------------------------------------------------------------
 def test_the_table_and_the_source_name_the_same_points() -> None:
     named: Counter[str] = Counter()
-    for path in Path("broker").rglob("*.py"):
+    for path in [*Path("broker").rglob("*.py"), *Path("store/trovemq_store").rglob("*.py")]:
         if path.name != "fault_points.py":
             named.update(re.findall(r'fault_point\("([^"]+)"\)', path.read_text()))
     assert set(named) == set(POINTS)

@@ -377,7 +377,7 @@ def test_what_retention_takes_meanwhile_is_data_loss(
             found = [row["queueOffset"] for row in rows_of(reader.read(part))]
         assert found == list(range(found[0], 40))
         assert found[0] >= low
-        assert f"it continues at {found[0]}" in caplog.text
+        assert f"reading continues at {found[0]}" in caplog.text
         named = options | {"startingOffsets": json.dumps({"filler": {NAME: {"0": 0}}})}
         with pytest.raises(TroveError) as lost:
             partitions_of(named)
