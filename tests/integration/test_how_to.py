@@ -155,6 +155,7 @@ def test_the_blocks_of_the_page_run(
     here = place / page.stem
     here.mkdir()
     monkeypatch.chdir(here)
+    monkeypatch.setenv("COLUMNS", "200")  # tables are as wide as their terminal
     if page.stem == "upgrade":  # a stopped store, and RocketMQ's settings of it
         unpack("small", here).rename(here / "data")
         settings = load_manifest("small")["brokerConfig"]

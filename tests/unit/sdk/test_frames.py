@@ -48,9 +48,12 @@ def test_fetch_replies(
 
 @given(st.binary(max_size=60))
 def test_what_is_not_a_message_is_refused_or_read_as_protobuf_does(data: bytes) -> None:
+    """But for groups (wire types 3 and 4), which protobuf skips and no message of ours has."""
     try:
         split_fetch_reply(data)
-    except ValueError:
+    except ValueError as error:
+        if "wire type" in str(error):
+            return
         with pytest.raises(Exception):  # noqa: B017  protobuf's DecodeError
             message_pb2.FetchReply.FromString(data)
 
