@@ -47,7 +47,7 @@ def _consumer(group: str, topic: str, expression: Any = "*") -> Any:
     closing(consumer)
     settings = getattr(consumer, "_init_settings_event", None)
     # This client starts also where its first look-up of the route timed out, and looks again after 30 s.
-    if settings is not None and not settings.wait(45):
+    if settings is not None and not settings.wait(150):
         raise AssertionError("the server sent no settings")
     for message in consumer.receive(32, 15):
         consumer.ack(message)
