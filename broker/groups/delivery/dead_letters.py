@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.groups.delivery.context import Context
+from broker.groups.delivery.group_topic import GroupTopic
+from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
 from trovemq_proto.records.layout import PROPERTY_DEAD_ID, PROPERTY_DEAD_TOPIC
 from trovemq_proto.records.message import decode_stored
@@ -39,6 +41,18 @@ def copy_to_dead_letters(
     fault_point("delivery.after_dead_letter")
     context.store.offsets.needs_log(result.end)
     context.dead_letter_count += 1
+
+
+def copy_open_message(
+    context: Context, pair: GroupTopic, state: QueueState, lease: Lease, offset: int, now_ms: int
+) -> None:
+    """Appends the copy of a message that is handed out; one that cannot be read is counted alone."""
+    record = context.record_of(state, offset)
+    if record is None:
+        context.damaged_count += 1
+        return
+    copy_to_dead_letters(context, state, pair.topic, record, lease.attempt, now_ms)
+    pair.dead_letter_count += 1
 
 
 def _dead_letter(context: Context, name: str, topic: str, record: memoryview, deliveries: int) -> NewRecord:

@@ -19,7 +19,7 @@ from typing import Final
 from broker.groups.consumer_settings import ConsumerSettings
 from broker.groups.delivery import reappending, replaying, rocketmq_export, snapshotting
 from broker.groups.delivery.context import Context
-from broker.groups.delivery.dead_letters import copy_to_dead_letters
+from broker.groups.delivery.dead_letters import copy_open_message
 from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.lease_time import LeaseTime
@@ -254,22 +254,21 @@ class Delivery:
         head = handle_head(state.kind, state.queue_id, lease.number, lease.until_ms, False)
         return encode_handle(pair.seed, head, offset)
 
-    def dead_letter(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
+    def dead_letter(self, group: str, topic: str, handle: str, now_ms: int, attempts_min: int = 0) -> bool:
         """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
 
-        TroveError RECEIPT_HANDLE_ILLEGAL, and what an append is refused with: then nothing has changed.
+        False where it was delivered less often than attempts_min. TroveError RECEIPT_HANDLE_ILLEGAL, and what
+        an append is refused with. Then nothing has changed.
         """
-        pair, state, head, offset = self._find(group, topic, receipt_handle)
+        pair, state, head, offset = self._find(group, topic, handle)
         lease = self._open_lease(state, head, offset, now_ms)
         if lease is None:
-            return
-        record = self.context.record_of(state, offset)
-        if record is None:
-            self.context.damaged_count += 1
-        else:
-            copy_to_dead_letters(self.context, state, topic, record, lease.attempt, now_ms)
-            pair.dead_letter_count += 1
+            return True
+        if lease.attempt < attempts_min:
+            return False
+        copy_open_message(self.context, pair, state, lease, offset, now_ms)
         self._settle(pair, state, EventKind.DEAD_LETTERED, lease, range(offset, offset + 1), now_ms)
+        return True
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[GroupTopic, QueueState, HandleHead, int]:
         pair = self.group_topics.get(group, topic)

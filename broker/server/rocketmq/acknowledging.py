@@ -55,7 +55,11 @@ class Acknowledger:
     async def change_invisible(
         self, request: service_pb2.ChangeInvisibleDurationRequest, _context: Context
     ) -> service_pb2.ChangeInvisibleDurationResponse:
-        """ChangeInvisibleDuration: visible again in that time from now; answers the new handle."""
+        """ChangeInvisibleDuration: visible again in that time from now; answers the new handle.
+
+        What would be visible at once, and was delivered as often as its group allows, is a dead letter at
+        once: a reply means that it is found there, also where nobody receives any more.
+        """
         group, topic = group_name(request.group), topic_to_read(request.topic)
         invisible_ms = duration_ms(request.invisible_duration)
         if not 0 <= invisible_ms <= self._parts.settings.invisible_max_ms:
@@ -64,11 +68,15 @@ class Acknowledger:
                 f"an invisible duration of {invisible_ms} ms is not 0 to"
                 f" {self._parts.settings.invisible_max_ms}",
             )
+        handle = request.receipt_handle
+        if invisible_ms == 0 and not request.suspend and self._exhausted(group, topic, handle):
+            await self._dead_lettered(group, topic)
+            return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
         try:
             handle = self._parts.delivery.change_invisible(
                 group,
                 topic,
-                request.receipt_handle,
+                handle,
                 invisible_ms,
                 self._parts.clock_ms(),
                 suspend=request.suspend,
@@ -77,9 +85,7 @@ class Acknowledger:
             if error.spec is not errors.LIMIT_EXCEEDED:
                 raise
             # nothing has changed: the client tries again, with the handle that it takes from this reply
-            return service_pb2.ChangeInvisibleDurationResponse(
-                status=status_of(error), receipt_handle=request.receipt_handle
-            )
+            return service_pb2.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
         if invisible_ms == 0:
             self._parts.waits.wake((group, topic))
         return service_pb2.ChangeInvisibleDurationResponse(status=OK_STATUS, receipt_handle=handle)
@@ -94,9 +100,29 @@ class Acknowledger:
         parts = self._parts
         group, topic = group_name(request.group), topic_to_read(request.topic)
         parts.delivery.dead_letter(group, topic, request.receipt_handle, parts.clock_ms())
-        self._wake(group, topic)
-        await parts.group_commit.acknowledgeable(parts.store.end_offset)
+        await self._dead_lettered(group, topic)
         return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK_STATUS)
+
+    def _exhausted(self, group: str, topic: str, handle: str) -> bool:
+        """Whether the message had its last attempt, and is a dead letter now.
+
+        False also where the copy is refused: the next receive tries again.
+        """
+        parts = self._parts
+        settings = parts.groups.get(group)
+        if settings is None:
+            return False
+        try:
+            return parts.delivery.dead_letter(group, topic, handle, parts.clock_ms(), settings.max_attempts)
+        except TroveError as error:
+            if error.spec is errors.RECEIPT_HANDLE_ILLEGAL:
+                raise
+            return False
+
+    async def _dead_lettered(self, group: str, topic: str) -> None:
+        """Returns when the copy is durable."""
+        self._wake(group, topic)
+        await self._parts.group_commit.acknowledgeable(self._parts.store.end_offset)
 
     def _wake(self, group: str, topic: str) -> None:
         """Messages that were held back by those that are consumed now can be received."""

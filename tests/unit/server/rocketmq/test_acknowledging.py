@@ -264,6 +264,47 @@ def test_too_many_requests_leave_the_client_its_handle() -> None:
     run(scene())
 
 
+def test_the_last_attempt_given_back_was_no_dead_letter_until_a_receive() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        parts.groups.create(SubscriptionGroup("g", retry_max=1))
+        (first,) = await received_by(parts)
+        assert (await change(parts, first, 0)).status.code == v2.OK
+        (again,) = await parts.messages()
+        last = again.system_properties.receipt_handle
+        suspended = await change(parts, last, 0, suspend=True)
+        await turns()
+        assert read_queue(parts.store, "%DLQ%g", 0) == [], "it comes again with the same attempt"
+        (again,) = await parts.messages()
+        assert again.system_properties.delivery_attempt == 2
+        assert again.system_properties.receipt_handle != suspended.receipt_handle
+        assert (await change(parts, again.system_properties.receipt_handle, 0)).status.code == v2.OK
+        await turns()
+        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", 0)] == [b"0"]
+        assert await parts.messages() == []
+
+    run(scene())
+
+
+def test_a_last_attempt_whose_copy_is_refused_stays_visible() -> None:
+    async def scene() -> None:
+        parts = parts_with()
+        parts.groups.create(SubscriptionGroup("g", retry_max=0))
+        (handle,) = await received_by(parts)
+
+        def refused(*_: Any, **__: Any) -> bool:
+            raise TroveError(errors.DISK_FULL)
+
+        plain, parts.delivery.dead_letter = parts.delivery.dead_letter, refused  # type: ignore[method-assign]
+        assert (await change(parts, handle, 0)).status.code == v2.OK
+        parts.delivery.dead_letter = plain  # type: ignore[method-assign]
+        assert await parts.messages() == []
+        await turns()
+        assert [dead.body for dead in read_queue(parts.store, "%DLQ%g", 0)] == [b"0"], "by the receive"
+
+    run(scene())
+
+
 # --- ForwardMessageToDeadLetterQueue --------------------------------------------------------------------
 def test_a_forwarded_message_is_a_dead_letter_and_consumed() -> None:
     async def scene() -> None:
