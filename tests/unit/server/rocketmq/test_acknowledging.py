@@ -264,7 +264,7 @@ def test_too_many_requests_leave_the_client_its_handle() -> None:
     run(scene())
 
 
-def test_the_last_attempt_given_back_was_no_dead_letter_until_a_receive() -> None:
+def test_the_last_attempt_returned_was_no_dead_letter_until_a_receive() -> None:
     async def scene() -> None:
         parts = parts_with()
         parts.groups.create(SubscriptionGroup("g", retry_max=1))
