@@ -25,8 +25,8 @@ from bench.report import Report
 from trovemq_proto.records.hashes import index_hash, java_hash
 from trovemq_spark.job import NoProgress
 from trovemq_spark.jobs.rebuild import RebuildArguments, run
+from trovemq_spark.log.sizes import FileSizes
 from trovemq_spark.rebuild.run import Rebuild, rebuild
-from trovemq_spark.rebuild.sizes import FileSizes
 from trovemq_spark.storage import Place
 from trovemq_spark.tasks import OneProcess
 from trovemq_store.check.repair import repair

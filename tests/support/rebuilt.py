@@ -10,8 +10,8 @@ from typing import Any
 from pyarrow import fs
 
 from trovemq_spark.job import NoProgress, Report
+from trovemq_spark.log.sizes import FileSizes, complete
 from trovemq_spark.rebuild.run import Parts, Rebuild, rebuild
-from trovemq_spark.rebuild.sizes import FileSizes, complete
 from trovemq_spark.storage import Place
 from trovemq_spark.tasks import OneProcess
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from trovemq_proto.records import RECORD_SIZE_MIN, RecordState, check_record, scan_run
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.item_check import open_view
 from trovemq_spark.audit.store import AuditedStore, IndexFacts
+from trovemq_spark.log.scan import record_at
 from trovemq_store.check import layouts
 from trovemq_store.check.index_chains import ChainCheck
 from trovemq_store.check.index_rules import (
@@ -89,18 +89,6 @@ def _check_outside(store: AuditedStore, view: IndexView, log_end: int, found: Fo
 def record_time(store: AuditedStore, physical_offset: int) -> int | None:
     """Store time of the good record that begins there, epoch ms; None where there is none."""
     for file in store.log.covering(physical_offset, physical_offset + 1):
-        segment = store.log.open_segment(file)
-        view, position = segment.file.view(), physical_offset - segment.start
-        found, _ = check_record(view, position, len(view), physical_offset=physical_offset)
-        if found is not RecordState.RECORD:
-            return None
-        records, _, _ = scan_run(
-            view,
-            position,
-            len(view),
-            physical_offset_of_data=segment.start,
-            check_crc=False,
-            bytes_max=RECORD_SIZE_MIN,
-        )
+        records = record_at(store.log.open_segment(file), physical_offset)
         return int(records.store_timestamps[0]) if len(records) else None
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_spark.audit.found import FoundList
 from trovemq_spark.audit.place_files import PlaceFiles, as_file_system, as_read_only
 from trovemq_spark.log.segments import LogDirectory
+from trovemq_spark.log.sizes import FileSizes
 from trovemq_spark.storage import Place
 from trovemq_store.check.layouts import Records, written_count
 from trovemq_store.check.store_view import infer_sizes
@@ -32,15 +33,6 @@ from trovemq_store.topics.json_file import JsonFile
 
 QueueKey = tuple[str, int]
 Int64s = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """As the settings of the broker that wrote the store name them; 0: not known."""
-
-    consume_queue_file_size: int = 0
-    index_slot_count: int = 0
-    index_item_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,7 @@ class AuditedStore:
 
     place: Place
     log: LogDirectory
-    sizes: Sizes
+    sizes: FileSizes
     clean: bool
     """Nothing may be missing; else recovery completes it, and that something is missing is a note."""
     own_state: bool
@@ -102,7 +94,7 @@ class AuditedStore:
         return QueueReader(self.files, key, self.queues[key], self.sizes.consume_queue_file_size)
 
 
-def open_store(text: str, given: Sizes, found: FoundList) -> AuditedStore:
+def open_store(text: str, given: FileSizes, found: FoundList) -> AuditedStore:
     """The store in a path or URI. Files that cannot be read are found, and read no further.
 
     TroveError STORE_FAILED where there is no log.
@@ -138,19 +130,15 @@ def _deletions(files: PlaceFiles, found: FoundList) -> TopicDeletions:
         return TopicDeletions(JsonFile(as_file_system(files), DELETIONS_PATH), {})
 
 
-def _sizes(files: PlaceFiles, given: Sizes, found: FoundList) -> Sizes:
+def _sizes(files: PlaceFiles, given: FileSizes, found: FoundList) -> FileSizes:
     queue_file_size = given.consume_queue_file_size or _common_queue_file_size(files)
-    wanted = {
-        "consume_queue_file_size": queue_file_size,
-        "index_slot_count": given.index_slot_count,
-        "index_item_count": given.index_item_count,
-    }
+    sizes = replace(given, consume_queue_file_size=queue_file_size)
     try:
-        settings = infer_sizes(as_read_only(files), {name: size for name, size in wanted.items() if size})
+        settings = infer_sizes(as_read_only(files), sizes.given())
     except (TroveError, StorageError, ValueError) as error:
         found.of("indexFileSize").add("index", 0, f"the sizes of the index files are not known: {error}")
-        return Sizes(queue_file_size, given.index_slot_count, given.index_item_count)
-    return Sizes(queue_file_size, settings.index_slot_count, settings.index_item_count)
+        return sizes
+    return FileSizes(queue_file_size, settings.index_slot_count, settings.index_item_count)
 
 
 def _common_queue_file_size(files: PlaceFiles) -> int:

@@ -20,7 +20,6 @@ from trovemq_spark.audit.segment_check import SegmentResult, check_segment
 from trovemq_spark.audit.store import (
     AuditedStore,
     QueueKey,
-    Sizes,
     is_locked,
     open_store,
     queue_facts,
@@ -29,6 +28,7 @@ from trovemq_spark.audit.store import (
 from trovemq_spark.audit.unique_keys import find_twice, keys_of_segment
 from trovemq_spark.job import Report
 from trovemq_spark.log.scan import unfinished_notes
+from trovemq_spark.log.sizes import FileSizes
 from trovemq_spark.tasks import Runner
 from trovemq_store.check.layouts import INDEX_DIRECTORY
 from trovemq_store.check.log_rules import report_tail
@@ -54,7 +54,7 @@ class Audit:
         self._groups = groups
         self._report = report
 
-    def run(self, text: str, sizes: Sizes) -> None:
+    def run(self, text: str, sizes: FileSizes) -> None:
         """Fills the report. TroveError STORE_FAILED where there is no store."""
         found = FoundList()
         store = open_store(text, sizes, found)

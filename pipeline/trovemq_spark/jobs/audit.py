@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_spark.audit.store import Sizes
 from trovemq_spark.audit.whole import CHECKS, Audit
 from trovemq_spark.job import Progress, Report
-from trovemq_spark.rebuild.sizes import FileSizes, check_sizes
+from trovemq_spark.log.sizes import FileSizes, check_sizes
 from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.tasks import Runner
 
@@ -44,7 +43,11 @@ class AuditArguments:
     def check(self) -> None:
         """TroveError OPTION_ILLEGAL."""
         _checks(self.checks)
-        check_sizes(FileSizes(self.consume_queue_file_size, self.index_slot_count, self.index_item_count))
+        check_sizes(self.sizes)
+
+    @property
+    def sizes(self) -> FileSizes:
+        return FileSizes(self.consume_queue_file_size, self.index_slot_count, self.index_item_count)
 
 
 def run(session: SparkSession, arguments: AuditArguments, progress: Progress) -> Report:
@@ -58,8 +61,8 @@ def run(session: SparkSession, arguments: AuditArguments, progress: Progress) ->
 def audit(runner: Runner, arguments: AuditArguments) -> Report:
     """The same where the runner says."""
     report = Report("audit")
-    sizes = Sizes(arguments.consume_queue_file_size, arguments.index_slot_count, arguments.index_item_count)
-    Audit(runner, _checks(arguments.checks), frozenset(arguments.groups), report).run(arguments.store, sizes)
+    made = Audit(runner, _checks(arguments.checks), frozenset(arguments.groups), report)
+    made.run(arguments.store, arguments.sizes)
     return report
 
 

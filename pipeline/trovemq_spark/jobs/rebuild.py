@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from trovemq_spark.job import Progress, Report
+from trovemq_spark.log.sizes import FileSizes, check_sizes, complete
 from trovemq_spark.rebuild.run import Rebuild, rebuild
-from trovemq_spark.rebuild.sizes import FileSizes, check_sizes, complete
 from trovemq_spark.spark_tasks import SparkTasks
 from trovemq_spark.storage import Place
 

@@ -146,14 +146,7 @@ def unfinished_from(segment: Segment, bounds: ScanBounds, records: RecordBatch) 
 def unfinished_notes(log: LogDirectory, end: int) -> list[str]:
     """What to say where a reading ended here because of a transaction; nothing where it did not."""
     for file in log.covering(end, end + 1):
-        records, _, _ = scan_run(
-            log.open_segment(file).file.view(),
-            end - file.start,
-            file.size,
-            physical_offset_of_data=file.start,
-            check_crc=True,
-            bytes_max=1,
-        )
+        records = record_at(log.open_segment(file), end)
         mark = read_mark(records, 0, end) if len(records) else None
         if mark is not None:
             return [
@@ -165,16 +158,20 @@ def unfinished_notes(log: LogDirectory, end: int) -> list[str]:
 
 def _is_written_by_now(segment: Segment, position: int) -> bool:
     """A record of an open segment that was seen half-written: one after it is whole, so now it is too."""
-    view = segment.file.view()
+    return len(record_at(segment, position)) > 0
+
+
+def record_at(segment: Segment, physical_offset: int) -> RecordBatch:
+    """The good record that begins there; an empty batch where none does."""
     records, _, _ = scan_run(
-        view,
-        position - segment.start,
+        segment.file.view(),
+        physical_offset - segment.start,
         segment.file.size,
         physical_offset_of_data=segment.start,
         check_crc=True,
         bytes_max=1,
     )
-    return len(records) > 0
+    return records
 
 
 def _is_end(segment: Segment, position: int, state: RecordState, bounds: ScanBounds) -> bool:

@@ -10,12 +10,12 @@ from trovemq_proto.errors import TroveError
 from trovemq_spark.job import Report
 from trovemq_spark.log.parts import LogPart, plan_parts
 from trovemq_spark.log.segments import LogDirectory, open_deletions
+from trovemq_spark.log.sizes import FileSizes
 from trovemq_spark.rebuild.blocks import EntryRange, Piece
 from trovemq_spark.rebuild.index import IndexTask, build_index_file, file_names, plan_files
 from trovemq_spark.rebuild.queues import QueueResult, QueueTask, build_queue
 from trovemq_spark.rebuild.reporting import note_absent_queues, report_log, report_queues
 from trovemq_spark.rebuild.runs import SegmentRuns, SegmentTask, extract_runs
-from trovemq_spark.rebuild.sizes import FileSizes
 from trovemq_spark.rebuild.workspace import Workspace, open_workspace
 from trovemq_spark.storage import Place
 from trovemq_spark.tasks import Runner

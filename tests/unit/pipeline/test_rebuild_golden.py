@@ -14,7 +14,7 @@ from bench.pipeline.rebuilds import rebuild_plainly
 from tests.support.golden import CLEAN_NAMES, load_manifest, settings_of, unpack
 from tests.support.rebuilt import files_of, index_contents, rebuild_here, remote
 from trovemq_proto.errors import TroveError
-from trovemq_spark.rebuild.sizes import FileSizes, complete
+from trovemq_spark.log.sizes import FileSizes, complete
 from trovemq_spark.storage import Place
 from trovemq_store.check import layouts
 from trovemq_store.index.index_file import HEADER_SIZE
