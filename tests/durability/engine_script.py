@@ -28,6 +28,7 @@ from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.subscription_groups import RetryPolicy, SubscriptionGroup
+from trovemq_store.topics.topics import NewTopic
 
 SETTINGS: Final = replace(
     SMALL,
@@ -196,9 +197,10 @@ class EngineScript:
         if self.store.topics.get(topic) is None:
             possible = self.ledger.topics.setdefault(topic, {False})
             possible.add(True)
-            change = self.store.topics.begin_create(
-                topic, QUEUES, options={"deduplicate": "30d"} if topic in UNIQUE else {}, now_ms=self.now_ms
-            )
+            options = {"deduplicate": "30d"} if topic in UNIQUE else {}
+            wanted = NewTopic(topic, QUEUES, options=options)
+            change, refusals = self.store.topics.begin_create_all([wanted], now_ms=self.now_ms)
+            assert change is not None, refusals
             try:
                 self.work(change.run)
             finally:

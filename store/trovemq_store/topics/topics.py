@@ -8,25 +8,23 @@
 Invariants
 - A change is on disk before the call that makes it returns; a change that cannot be saved is not made.
 - A change costs the same however many topics there are: see topics_file.py.
-- `data_version` grows with every change.
-- Members that we do not know are written back as they were read.
+- `data_version` grows with every change, and config_table.py keeps the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
-from trovemq_store.topics.json_file import ADVICE
+from trovemq_store.topics.config_table import Change, Changed, ConfigTable, read_table
 from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
 from trovemq_store.topics.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_name, is_system_topic
 from trovemq_store.topics.topic_options import TopicOptions, check_together, options_of, with_options
-from trovemq_store.topics.topics_file import TOPICS_PATH, TopicSaving, TopicsFile
+from trovemq_store.topics.topics_file import TOPICS_PATH, TopicsFile
 
 QUEUE_COUNT_DEFAULT: Final = 8
 QUEUE_COUNT_MAX: Final = 1024
@@ -119,6 +117,15 @@ class TopicConfig:
         )
 
 
+class TopicAlteration(TypedDict, total=False):
+    """The values of a topic that alter() changes; None leaves a value as it is."""
+
+    queue_count: int | None
+    message_type: str | None
+    perm: int | None
+    options: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic that somebody wants."""
@@ -129,60 +136,20 @@ class NewTopic:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedTopic:
-    """`before` None: it is made; `after` None: it is deleted. `value`: RocketMQ's object for it."""
-
-    name: str
-    before: TopicConfig | None
-    after: TopicConfig | None
-    value: JsonObject | None
+TopicChange = Change[TopicConfig]
 
 
-class TopicChange:
-    """A change of the table that is ready to be saved: `run()` may block, and may run in another thread."""
+class TopicTable(ConfigTable[TopicConfig]):
+    """The topics by name. Changes are durable when they return."""
 
-    def __init__(self, saving: TopicSaving, parts: Sequence[ChangedTopic], version: JsonObject) -> None:
-        self.saving = saving
-        self.parts = parts
-        self.version = version
-        self.saved = False
-
-    @property
-    def name(self) -> str:
-        """Of the only topic, or of the first one."""
-        return self.parts[0].name
-
-    @property
-    def before(self) -> TopicConfig | None:
-        return self.parts[0].before
-
-    def run(self) -> None:
-        """TroveError DISK_FULL, STORE_FAILED; then what is on disk is as it was."""
-        fault_point("topics.before_save")
-        self.saving.run()
-        fault_point("topics.after_save")
-        self.saved = True
-
-
-class TopicTable:
-    """The topics by name. Changes are durable when they return; used from one thread.
-
-    begin_create(), begin_alter() and begin_delete() leave the saving to the caller: run() of what they
-    return, wherever it may block, and finish() on the owner's thread, whatever became of run(). One change at
-    a time: until finish() any other is refused with SERVICE_NOT_AVAILABLE.
-    """
+    NOUN = "topic"
+    NOT_FOUND = errors.TOPIC_NOT_FOUND
 
     def __init__(self, file: TopicsFile, document: JsonObject, *, reserved: Collection[str] = ()) -> None:
-        self._file = file
+        values, version = object_member(document, "topicConfigTable"), object_member(document, "dataVersion")
+        super().__init__(file, values, version, TopicConfig.from_json)
+        self._topics_file = file
         self._reserved = frozenset(reserved)
-        self._values = object_member(document, "topicConfigTable")
-        self._version = object_member(document, "dataVersion")
-        self._configs = {
-            name: TopicConfig.from_json(name, object_member(self._values, name)) for name in self._values
-        }
-        self._listeners: list[Callable[[], None]] = []
-        self._change: TopicChange | None = None
         self._priority_topics = self._by_priority()
 
     @classmethod
@@ -190,25 +157,7 @@ class TopicTable:
         """Reads the table; empty where there is none. `reserved`: further names that no user may create
         (RocketMQ takes the cluster's and the broker's). TroveError STORE_FAILED where it cannot be read."""
         file = TopicsFile(files)
-        try:
-            return cls(file, file.load(), reserved=reserved)
-        except ValueError as error:
-            what = f"{TOPICS_PATH}: {error}: {ADVICE}"
-            raise TroveError(errors.STORE_FAILED, what, file=TOPICS_PATH) from error
-
-    @property
-    def data_version(self) -> int:
-        """RocketMQ's dataVersion.counter."""
-        return integer_member(self._version, "counter", 0)
-
-    def __len__(self) -> int:
-        return len(self._configs)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._configs
-
-    def get(self, name: str) -> TopicConfig | None:
-        return self._configs.get(name)
+        return read_table(TOPICS_PATH, lambda: cls(file, file.load(), reserved=reserved))
 
     def priority_topics(self) -> frozenset[str]:
         """The topics that are received by priority. May be asked in another thread."""
@@ -217,27 +166,10 @@ class TopicTable:
     def _by_priority(self) -> frozenset[str]:
         return frozenset(name for name, config in self._configs.items() if config.by_priority)
 
-    def require(self, name: str) -> TopicConfig:
-        """TroveError TOPIC_NOT_FOUND where there is none."""
-        config = self._configs.get(name)
-        if config is None:
-            raise TroveError(
-                errors.TOPIC_NOT_FOUND, f"topic {name[:200]!r} does not exist here", topic=name[:200]
-            )
-        return config
-
     def options(self, name: str) -> TopicOptions:
         """What is set for the topic; the defaults where it is not in the table."""
         config = self._configs.get(name)
         return NO_OPTIONS_SET if config is None else config.options
-
-    def names(self, include_system: bool = False) -> list[str]:
-        """Sorted; without `include_system` only those that users made."""
-        return sorted(name for name in self._configs if include_system or not self._is_system(name))
-
-    def add_change_listener(self, listener: Callable[[], None]) -> None:
-        """`listener()` is called after every change."""
-        self._listeners.append(listener)
 
     def create(
         self,
@@ -251,42 +183,31 @@ class TopicTable:
         """Makes a topic of 1 to 1024 queues. TroveError TOPIC_ILLEGAL, TOPIC_EXISTS, REQUEST_ILLEGAL,
         MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED,
         SERVICE_NOT_AVAILABLE."""
-        change = self.begin_create(name, queue_count, message_type, options=options, now_ms=now_ms)
-        self._carry_out(change)
-        return self.require(name)
-
-    def begin_create(
-        self,
-        name: str,
-        queue_count: int = QUEUE_COUNT_DEFAULT,
-        message_type: str = "NORMAL",
-        *,
-        options: Mapping[str, str] = NO_OPTIONS,
-        now_ms: int | None = None,
-    ) -> TopicChange:
-        """The topic is there after finish(). Raises as create() but for what the file may raise."""
-        config = self._checked(NewTopic(name, queue_count, message_type, options), len(self._configs))
-        return self._begin_put(None, config, now_ms)
+        config = self._checked(NewTopic(name, queue_count, message_type, options))
+        self._carry_out(self._begin_put(None, config, now_ms))
+        return config
 
     def begin_create_all(
         self, wanted: Sequence[NewTopic], *, now_ms: int | None = None
     ) -> tuple[TopicChange | None, list[TroveError | None]]:
-        """Several topics in one change, None where there is none to be made; and for each wanted one why it
-        is refused, as begin_create() would. TroveError SERVICE_NOT_AVAILABLE."""
+        """Creates several topics in one change, None where none is left to create. The list has, for each
+        wanted topic, the error with which create() would refuse it. TroveError SERVICE_NOT_AVAILABLE."""
         made: dict[str, TopicConfig] = {}
         refusals: list[TroveError | None] = []
         for one in wanted:
             try:
                 if one.name in made:
                     raise _exists(one.name)
-                made[one.name] = self._checked(one, len(self._configs) + len(made))
+                made[one.name] = self._checked(one, len(made))
                 refusals.append(None)
             except TroveError as error:
                 refusals.append(error)
         parts = [self._put(None, config) for config in made.values()]
-        return self._begin(parts, now_ms) if parts else None, refusals
+        if not parts:
+            return None, refusals
+        return self._begin(parts[0].name, parts, now_ms, versions=len(parts)), refusals
 
-    def _checked(self, wanted: NewTopic, topic_count: int) -> TopicConfig:
+    def _checked(self, wanted: NewTopic, added: int = 0) -> TopicConfig:
         name, queue_count = wanted.name, wanted.queue_count
         check_topic_name(name)
         if name in self._configs:
@@ -297,8 +218,7 @@ class TopicTable:
             )
         _check_queue_count(name, queue_count)
         _check_message_type(wanted.message_type)
-        if topic_count >= TOPIC_COUNT_MAX:
-            raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
+        self._check_count(added)
         config = TopicConfig(name, queue_count, queue_count).with_message_type(wanted.message_type)
         return config.with_options(wanted.options)
 
@@ -317,59 +237,35 @@ class TopicTable:
         assert self._is_system(name), f"{name} is not a topic of the broker's own"
         if name in self._configs:
             return None
-        if len(self._configs) >= TOPIC_COUNT_MAX:
-            raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {TOPIC_COUNT_MAX} topics already")
+        self._check_count()
         return self._begin_put(None, TopicConfig(name, queue_count, queue_count), now_ms)
 
     def alter(
-        self,
-        name: str,
-        *,
-        queue_count: int | None = None,
-        message_type: str | None = None,
-        perm: int | None = None,
-        options: Mapping[str, str] = NO_OPTIONS,
-        now_ms: int | None = None,
+        self, name: str, *, now_ms: int | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicConfig:
         """Changes what is given; queues are only ever added. TroveError as create(), and TOPIC_NOT_FOUND."""
-        self._carry_out(
-            self.begin_alter(
-                name,
-                queue_count=queue_count,
-                message_type=message_type,
-                perm=perm,
-                options=options,
-                now_ms=now_ms,
-            )
-        )
+        self._carry_out(self.begin_alter(name, now_ms=now_ms, **wanted))
         return self.require(name)
 
     def begin_alter(
-        self,
-        name: str,
-        *,
-        queue_count: int | None = None,
-        message_type: str | None = None,
-        perm: int | None = None,
-        options: Mapping[str, str] = NO_OPTIONS,
-        now_ms: int | None = None,
+        self, name: str, *, now_ms: int | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicChange | None:
         """None where nothing is to be changed. Raises as alter() but for what the file may raise."""
         before = self.require(name)
         check_topic_name(name)
         after = before
-        if queue_count is not None:
+        if (queue_count := wanted.get("queue_count")) is not None:
             _check_queue_count(
                 name, queue_count, queue_count_min=max(before.queue_count, before.write_queue_count)
             )
             after = replace(after, queue_count=queue_count, write_queue_count=queue_count)
-        if message_type is not None:
+        if (message_type := wanted.get("message_type")) is not None:
             _check_message_type(message_type)
             after = after.with_message_type(message_type)
             check_together(after.options, message_type)
-        if options:
+        if options := wanted.get("options"):
             after = after.with_options(options)
-        if perm is not None:
+        if (perm := wanted.get("perm")) is not None:
             if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT | PERM_PRIORITY:
                 raise TroveError(errors.REQUEST_ILLEGAL, f"perm {perm} is not 0 to 15", field="perm")
             after = replace(after, perm=perm)
@@ -388,75 +284,23 @@ class TopicTable:
     def begin_delete(self, name: str, *, now_ms: int | None = None) -> TopicChange:
         """The topic is gone from here on, so that nothing is sent to it; it is back where run() fails."""
         self.check_deletable(name)
-        change = self._begin([ChangedTopic(name, self._configs[name], None, None)], now_ms)
-        del self._configs[name]
-        return change
-
-    def finish(self, change: TopicChange) -> None:
-        """After run(): the table has the change where the file has it, else it is as it was."""
-        assert change is self._change, "one change at a time"
-        self._change = None
-        for part in change.parts:
-            config = part.after if change.saved else part.before
-            if config is not None:
-                self._configs[part.name] = config
-            if change.saved and part.value is not None:
-                self._values[part.name] = part.value
-            elif change.saved:
-                self._values.pop(part.name, None)
-        if change.saved:
-            self._version = change.version
-            change.saving.finish()
-        if any(
-            one is not None and one.by_priority for part in change.parts for one in (part.before, part.after)
-        ):
-            self._priority_topics = self._by_priority()
-        if change.saved and change.parts:
-            self._notify()
+        return self._begin_delete(self._configs[name], now_ms)
 
     def write_file(self) -> None:
         """topics.json has everything, as RocketMQ reads it. May block. TroveError as run()."""
         assert self._change is None, "one change at a time"
-        self._file.write_all(self._version)
+        self._topics_file.write_all(self._version)
 
     def _is_system(self, name: str) -> bool:
         return name in self._reserved or is_system_topic(name)
 
-    def _begin_put(self, before: TopicConfig | None, after: TopicConfig, now_ms: int | None) -> TopicChange:
-        return self._begin([self._put(before, after)], now_ms)
+    def _count_max(self) -> int:
+        return TOPIC_COUNT_MAX
 
-    def _put(self, before: TopicConfig | None, after: TopicConfig) -> ChangedTopic:
-        value = after.to_json(object_member(self._values, after.name))
-        return ChangedTopic(after.name, before, after, value)
-
-    def _begin(self, parts: Sequence[ChangedTopic], now_ms: int | None) -> TopicChange:
-        if self._change is not None:
-            raise TroveError(
-                errors.SERVICE_NOT_AVAILABLE, f"topic {self._change.name} is being changed; try again"
-            )
-        version = self._version_after(len(parts), now_ms)
-        changes = {part.name: part.value for part in parts}
-        self._change = TopicChange(self._file.begin_save(changes, version), parts, version)
-        return self._change
-
-    def _carry_out(self, change: TopicChange | None) -> None:
-        if change is not None:
-            try:
-                change.run()
-            finally:
-                self.finish(change)
-
-    def _version_after(self, change_count: int, now_ms: int | None) -> JsonObject:
-        version = self._version
-        return {
-            "counter": integer_member(version, "counter", 0) + change_count,
-            "stateVersion": integer_member(version, "stateVersion", 0),
-            "timestamp": integer_member(version, "timestamp", 0) if now_ms is None else now_ms,
-        }
-
-    def _notify(self) -> None:
-        for listener in self._listeners:
-            listener()
+    def _finish_part(self, part: Changed[TopicConfig], *, saved: bool) -> None:
+        super()._finish_part(part, saved=saved)
+        if any(config is not None and config.by_priority for config in (part.before, part.after)):
+            self._priority_topics = self._by_priority()
 
 
 def _exists(name: str) -> TroveError:

@@ -7,10 +7,12 @@ is appended to the journal, and the whole is written when the journal is full, a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 from zlib import crc32
 
+from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics.json_file import JsonFile
 from trovemq_store.topics.lax_json import JsonObject, object_member, render
@@ -20,29 +22,6 @@ TOPICS_PATH: Final = "config/topics.json"
 JOURNAL_FROM: Final = 256
 _TABLE: Final = "topicConfigTable"
 _NO_TOPICS: Final = f'\n\t"{_TABLE}":{{}}'
-
-
-class TopicSaving:
-    """One change on its way to disk. `run()` may block, and may run in another thread; finish() on the
-    owner's thread where it did not raise."""
-
-    def __init__(
-        self, file: TopicsFile, texts: Mapping[str, str | None], content: bytes, changes: list[bytes]
-    ):
-        self._file = file
-        self._texts = texts
-        self._content = content
-        self._changes = changes
-
-    def run(self) -> None:
-        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then what is on disk is as it was."""
-        if self._content:
-            self._file.write_content(self._content)
-        else:
-            self._file.journal.append(self._changes)
-
-    def finish(self) -> None:
-        self._file.took(self._texts)
 
 
 class TopicsFile:
@@ -69,8 +48,8 @@ class TopicsFile:
         self._texts = {name: _text(name, value) for name, value in object_member(document, _TABLE).items()}
         return document
 
-    def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> TopicSaving:
-        """None: the topic is deleted."""
+    def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
+        """As ConfigFile.begin_save()."""
         texts = {name: None if value is None else _text(name, value) for name, value in changes.items()}
         entries: list[bytes] = []
         if len(self._texts) >= JOURNAL_FROM and not self._whole_next:
@@ -78,10 +57,16 @@ class TopicsFile:
         content = b""
         if not entries or not self.journal.has_room(entries):
             content = self._content({**self._texts, **texts}, version)
-        return TopicSaving(self, texts, content, entries)
+        return partial(self._save, texts, content, entries)
 
-    def took(self, texts: Mapping[str, str | None]) -> None:
-        """A change is on disk."""
+    def _save(self, texts: Mapping[str, str | None], content: bytes, entries: list[bytes]) -> None:
+        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then what is on disk is as it was."""
+        fault_point("topics.before_save")
+        if content:
+            self._write_content(content)
+        else:
+            self.journal.append(entries)
+        fault_point("topics.after_save")
         for name, text in texts.items():
             if text is None:
                 self._texts.pop(name, None)
@@ -92,10 +77,10 @@ class TopicsFile:
         """The whole file, and no journal: what another broker changes then counts. May block. TroveError as
         run(); StorageError."""
         if self.journal.entry_count:
-            self.write_content(self._content(self._texts, version))
+            self._write_content(self._content(self._texts, version))
         self.journal.remove()
 
-    def write_content(self, content: bytes) -> None:
+    def _write_content(self, content: bytes) -> None:
         """Atomic, also with the journal: all is there before and after it."""
         crc = crc32(content)
         self.journal.note_written(crc)

@@ -1,0 +1,220 @@
+"""A table of named configurations that a file keeps: the topics, the consumer groups.
+
+Invariants
+- One change at a time. A change counts when its file has it; a change that cannot be saved is not made.
+- `data_version` grows with every save.
+- Members that we do not know are written back as they were read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_store.topics.json_file import ADVICE
+from trovemq_store.topics.lax_json import JsonObject, integer_member, object_member
+
+T = TypeVar("T")
+
+
+class Config(Protocol):
+    """One entry of a table."""
+
+    @property
+    def name(self) -> str: ...
+
+    def to_json(self, base: Mapping[str, object]) -> JsonObject: ...
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+class ConfigFile(Protocol):
+    """The file of a table, as far as the table knows it."""
+
+    def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
+        """Returns the function that saves the changes; a value of None deletes the entry. The function may
+        block, may run in another thread, and raises what Change.run() raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[ConfigT]):
+    """One entry of a change. `before` None: it is created; `after` None: it is deleted. `value`: RocketMQ's
+    object for it."""
+
+    name: str
+    before: ConfigT | None
+    after: ConfigT | None
+    value: JsonObject | None
+
+
+class Change(Generic[ConfigT]):
+    """A change of the table that is ready to be saved: `run()` may block, and may run in another thread.
+
+    `name` is empty where nothing is changed, but entries that are in memory alone are saved.
+    """
+
+    def __init__(
+        self, name: str, parts: Sequence[Changed[ConfigT]], save: Callable[[], None], version: JsonObject
+    ) -> None:
+        self.name = name
+        self.parts = parts
+        self._save = save
+        self.version = version
+        self.saved = False
+
+    @property
+    def before(self) -> ConfigT | None:
+        """The entry called `name` before the change; None where it is created."""
+        return next((part.before for part in self.parts if part.name == self.name), None)
+
+    def run(self) -> None:
+        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then what is on disk is as it was."""
+        self._save()
+        self.saved = True
+
+
+class ConfigTable(ABC, Generic[ConfigT]):
+    """The configurations by name; used from one thread.
+
+    A method begin_…() leaves the saving to the caller: run() of the change that it returns, wherever that may
+    block, and finish() on the owner's thread, also where run() failed. Until finish() every other change is
+    refused with SERVICE_NOT_AVAILABLE.
+    """
+
+    NOUN: ClassVar[str]
+    """`topic` or `group`: in messages, and as the name of an error's detail."""
+
+    NOT_FOUND: ClassVar[errors.ErrorSpec]
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        values: JsonObject,
+        version: JsonObject,
+        from_json: Callable[[str, JsonObject], ConfigT],
+    ) -> None:
+        self._file: Final = file
+        self._values = values
+        self._version = version
+        self._configs = {name: from_json(name, object_member(values, name)) for name in values}
+        self._listeners: list[Callable[[], None]] = []
+        self._change: Change[ConfigT] | None = None
+
+    @property
+    def data_version(self) -> int:
+        """RocketMQ's dataVersion.counter."""
+        return integer_member(self._version, "counter", 0)
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._configs
+
+    def get(self, name: str) -> ConfigT | None:
+        return self._configs.get(name)
+
+    def require(self, name: str) -> ConfigT:
+        """TroveError TOPIC_NOT_FOUND, GROUP_NOT_FOUND where there is none."""
+        config = self._configs.get(name)
+        if config is None:
+            shown = name[:200]
+            what = f"{self.NOUN} {shown!r} does not exist here"
+            raise TroveError(self.NOT_FOUND, what, **{self.NOUN: shown})
+        return config
+
+    def names(self, include_system: bool = False) -> list[str]:
+        """Sorted; without `include_system` only those that users made."""
+        return sorted(name for name in self._configs if include_system or not self._is_system(name))
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        """`listener()` is called after every change."""
+        self._listeners.append(listener)
+
+    def finish(self, change: Change[ConfigT]) -> None:
+        """After run(): the table has the change where the file has it, else it is as it was."""
+        assert change is self._change, "one change at a time"
+        self._change = None
+        for part in change.parts:
+            self._finish_part(part, saved=change.saved)
+        if change.saved:
+            self._version = change.version
+            if change.name:
+                self._notify()
+
+    @abstractmethod
+    def _is_system(self, name: str) -> bool:
+        """The broker made it, not a user."""
+
+    @abstractmethod
+    def _count_max(self) -> int:
+        """Entries that the table may have."""
+
+    def _finish_part(self, part: Changed[ConfigT], *, saved: bool) -> None:
+        config = part.after if saved else part.before
+        if config is not None:
+            self._configs[part.name] = config
+        if saved and part.value is not None:
+            self._values[part.name] = part.value
+        elif saved:
+            self._values.pop(part.name, None)
+
+    def _check_count(self, added: int = 0) -> None:
+        """TroveError LIMIT_EXCEEDED unless another entry may follow `added` more."""
+        if len(self._configs) + added >= self._count_max():
+            what = f"this broker has {self._count_max()} {self.NOUN}s already"
+            raise TroveError(errors.LIMIT_EXCEEDED, what)
+
+    def _put(self, before: ConfigT | None, after: ConfigT) -> Changed[ConfigT]:
+        value = after.to_json(object_member(self._values, after.name))
+        return Changed(after.name, before, after, value)
+
+    def _begin(
+        self, name: str, parts: Sequence[Changed[ConfigT]], now_ms: int | None, *, versions: int = 1
+    ) -> Change[ConfigT]:
+        """A change that counts as so many versions."""
+        if self._change is not None:
+            busy = self._change.name
+            doing = f"{self.NOUN} {busy} is being changed" if busy else f"{self.NOUN}s are being saved"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, f"{doing}; try again")
+        version: JsonObject = {
+            "counter": self.data_version + versions,
+            "stateVersion": integer_member(self._version, "stateVersion", 0),
+            "timestamp": integer_member(self._version, "timestamp", 0) if now_ms is None else now_ms,
+        }
+        save = self._file.begin_save({part.name: part.value for part in parts}, version)
+        self._change = Change(name, parts, save, version)
+        return self._change
+
+    def _begin_put(self, before: ConfigT | None, after: ConfigT, now_ms: int | None) -> Change[ConfigT]:
+        return self._begin(after.name, [self._put(before, after)], now_ms)
+
+    def _begin_delete(self, before: ConfigT, now_ms: int | None) -> Change[ConfigT]:
+        """The entry is gone from here on; it is back where run() fails."""
+        change = self._begin(before.name, [Changed(before.name, before, None, None)], now_ms)
+        del self._configs[before.name]
+        return change
+
+    def _carry_out(self, change: Change[ConfigT] | None) -> None:
+        if change is not None:
+            try:
+                change.run()
+            finally:
+                self.finish(change)
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def read_table(path: str, read: Callable[[], T]) -> T:
+    """The table that `read` makes of the file. TroveError STORE_FAILED where a value in it is not one."""
+    try:
+        return read()
+    except ValueError as error:
+        raise TroveError(errors.STORE_FAILED, f"{path}: {error}: {ADVICE}", file=path) from error
