@@ -1,4 +1,4 @@
-"""What the engine must know to open a store: sizes, limits and switches, as plain values.
+"""The engine's settings for opening a store: sizes, limits and switches, as plain values.
 
 `broker.daemon.settings` reads files, environment and command line and makes this; tests make it directly.
 RocketMQ's name of each value stands beside it.

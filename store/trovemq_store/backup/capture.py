@@ -1,11 +1,11 @@
-"""What of a live store belongs to a backup: decided on the engine's thread, copied elsewhere later.
+"""The part of a live store that belongs to a backup: chosen on the engine's thread, copied elsewhere later.
 
 Invariants
-- The small files were copied before the capture: none knows of anything behind log_end.
-- What is named here is not removed before the copy is done (MessageStore.removal_holds), but for the queues
-  of a topic that is deleted meanwhile.
+- The small files were copied before the capture: none refers to anything at or after log_end.
+- The files named here are not removed before the copy is done (MessageStore.removal_holds), except for the
+  queues of a topic that is deleted meanwhile.
 - A linked segment is never written again, by us or by a recovery.
-- Of a queue, the units below `end` never change any more; those of records behind log_end are cut by the
+- Of a queue, the units below `end` never change any more; units of records after log_end are cut by the
   recovery of the copy, as after a crash.
 """
 

@@ -112,7 +112,7 @@ def _write_all(writing: int, data: bytes) -> None:
 
 
 def make_directories(root: Path, directory: Path) -> None:
-    """`directory` with what lies between it and `root`; no link is followed below root."""
+    """Makes `directory` and its parents below `root`; follows no link below root."""
     for part in reversed([directory, *directory.parents]):
         if part != root and part.is_relative_to(root):
             try:

@@ -1,4 +1,4 @@
-"""What a backup directory holds, and the file that says so.
+"""The content of a backup directory, and the file that lists it.
 
     manifest.json   written last: a directory without it is not a backup
     store/          the files, by their paths in the store
@@ -8,13 +8,13 @@ manifest.json, one JSON object:
     format            1; a higher number is refused
     createdMs         epoch ms
     cluster, broker   whose store it is
-    logBegin, logEnd  physical offsets: what the copy's log has
+    logBegin, logEnd  physical offsets: the range of the copy's log
     files             path, size, dataSize, sha256: the first dataSize bytes have that SHA-256 (hex), the
                       other bytes up to `size` are zero
 
 Left out: the key index, which is rebuilt from the log at the first start (its newest file is written in
-scattered places, so that no cut through it would be consistent), and what an open store keeps for its own
-use (lock, spare files).
+scattered places, so that no cut through it would be consistent), and files that an open store keeps for its
+own use (lock, spare files).
 """
 
 from __future__ import annotations

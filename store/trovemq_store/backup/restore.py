@@ -1,8 +1,8 @@
 """A backup made a store again: copied with every byte compared to the manifest, and put in place at the end.
 
 Invariants
-- Nothing stands at the store's path before all of it is there, on disk, and right.
-- The backup is only read: what is hard-linked with the live store stays untouched.
+- Nothing appears at the store's path before all of it is there, on disk, and right.
+- The backup is only read: files that are hard-linked with the live store stay untouched.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ZEROS: Final = bytes(1 << 20)
 def restore(backup: Path, store: Path, check: Callable[[Path], None]) -> Manifest:
     """Copies the backup to `store`, which must not be there (an empty directory may be).
 
-    check: raises where the copied store, before it is put in place, is not right.
-    TroveError REQUEST_ILLEGAL, STORE_FAILED (what is wrong with the backup), STORE_NEWER; OSError.
+    check: raises where the copied store, before it is put in place, is not right. TroveError REQUEST_ILLEGAL,
+    STORE_FAILED (the fault of the backup), STORE_NEWER; OSError.
     """
     store = store.resolve()
     manifest = load_manifest(backup)

@@ -1,7 +1,8 @@
-"""Writes a backup: small files, then segments and queues, then what must be newest, then the manifest.
+"""Writes a backup: small files, then segments and queues, then the files that must be newest, then the
+manifest.
 
-The order is what makes the copy consistent (see capture.py). Topics and deletions are copied after the
-queues: a topic that was deleted meanwhile, whose queue files went, is deleted in the copy too.
+This order makes the copy consistent (see capture.py). Topics and deletions are copied after the queues: a
+topic that was deleted meanwhile, whose queue files went, is deleted in the copy too.
 
 Invariants
 - Nothing outside of the target directory is written, and no link in it is followed.
@@ -68,7 +69,7 @@ def _illegal(message: str) -> TroveError:
 
 class BackupWriter:
     """begin(), then small_files(), then the capture, then the rest(capture): iterators of steps, each giving
-    the bytes it read. All of them raise OSError; discard() then removes what there is."""
+    the bytes it read. All of them raise OSError; discard() then removes the partial copy."""
 
     def __init__(self, source: Path, target: Path) -> None:
         self._source = source
@@ -204,7 +205,7 @@ class BackupWriter:
 
 
 def _is_own(path: str) -> bool:
-    """Of an open store's own use: positions, spare files, and what is being written."""
+    """Of an open store's own use: positions, spare files, and temporary files."""
     name = path.rpartition("/")[2]
     spare = path.startswith("trovemq/") and ("segment" in name or name.startswith("reserve-"))
     spare = spare or name.endswith(".new")

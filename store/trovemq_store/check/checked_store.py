@@ -1,4 +1,4 @@
-"""What the checks need of a store, whether it is in use or stopped."""
+"""The part of a store that the checks need, whether it is in use or stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class QueueUnits(Protocol):
         ...
 
     def units(self, begin: int, end: int) -> Records:
-        """The units [begin, end), as far as there are files for them; a copy."""
+        """The units [begin, end) that have files; a copy."""
         ...
 
     def at(self, indexes: NDArray[np.int64]) -> Records:
@@ -82,7 +82,7 @@ class CheckedStore(Protocol):
 class OpenIndex:
     """The index files, oldest first, as they were when the check began.
 
-    Records below `complete_below` must have their items; those behind may not have them yet. `kept`: the
+    Records below `complete_below` must have their items; later records may not have them yet. `kept`: the
     store has an index at all.
     """
 
@@ -93,8 +93,8 @@ class OpenIndex:
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """Bytes [begin, end) of a file that are read next: whoever drives the check may bring them to memory
-    first, and send the OSError back where that fails."""
+    """Bytes [begin, end) of a file that are read next: the caller may bring them to memory first, and send
+    the OSError back where that fails."""
 
     path: str
     begin: int

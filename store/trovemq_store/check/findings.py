@@ -1,4 +1,4 @@
-"""What a check reports: findings and notes by file and offset, bounded in number."""
+"""The result of a check: findings and notes by file and offset, bounded in number."""
 
 from __future__ import annotations
 

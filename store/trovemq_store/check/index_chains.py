@@ -24,9 +24,9 @@ Bools = NDArray[np.bool_]
 
 
 class ChainCheck:
-    """steps() yields after each step; what it compares are the items that the file had when it was opened.
+    """steps() yields after each step; it compares the items that the file had when it was opened.
 
-    growing: items are put into it meanwhile. note: what is found is put right by recovery.
+    growing: items are put into it meanwhile. recovery repairs these findings.
     """
 
     def __init__(self, file: IndexView, findings: Findings, *, growing: bool, note: bool) -> None:

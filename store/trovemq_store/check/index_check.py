@@ -106,7 +106,7 @@ class IndexCheck:
             self._position = max(self._position, end)
 
     def _pass(self, begin: int) -> None:
-        """The cursor goes to the items of records at or behind `begin`: there is no record in between."""
+        """The cursor moves to the items of records at or after `begin`: there is no record in between."""
         for file, first, stop in self._take(begin):
             physical = file.items["physical_offset"][first:stop]
             extra = (
@@ -135,7 +135,7 @@ class IndexCheck:
 
     @staticmethod
     def _stop(file: IndexView, first: int, end: int) -> int:
-        """The first item from `first` on that is of a record at or behind `end`."""
+        """The first item from `first` on whose record is at or after `end`."""
         for begin in range(first, file.item_count, _ITEMS_AT_ONCE):
             stop = min(begin + _ITEMS_AT_ONCE, file.item_count)
             behind = np.flatnonzero(file.items["physical_offset"][begin:stop] >= end)
@@ -173,7 +173,7 @@ class IndexCheck:
         what = wrong_item(item, there["hash"], there["physical_offset"])
         self._findings.add(file.path, file.item_offset(item), what)
 
-    # --- what is missing ----------------------------------------------------------------------------
+    # --- missing items ------------------------------------------------------------------------------
     def _count_passed(self, offsets: Int64s) -> int:
         """How many of them the index has passed: after its last item it only lags."""
         return int(np.count_nonzero(offsets < self._index.complete_below))

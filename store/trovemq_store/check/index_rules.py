@@ -1,5 +1,5 @@
-"""What an index file must hold, as functions over one file or a run of records: for the scrub of a live
-store, `verify` and the Spark audit alike. The hash table's chains: index_chains.py.
+"""The rules of an index file, as functions over one file or a run of records: for the scrub of a live store,
+`verify` and the Spark audit alike. The hash table's chains: index_chains.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def has_right_size(path: str, size: int, slot_count: int, item_count: int, findi
 
 
 def check_count(file: IndexView, findings: Findings) -> None:
-    """Of one beyond what the file can hold ChainCheck tells; 0 reads as 1."""
+    """ChainCheck reports a count beyond the file's capacity; 0 reads as 1."""
     counted = int(file.header["item_count"])
     if max(counted, int(counted == 0)) != file.item_count and counted <= len(file.items):
         findings.add(file.path, 36, f"names {counted} items, has {file.item_count}")

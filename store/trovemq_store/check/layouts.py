@@ -85,7 +85,7 @@ class QueueView:
         return end
 
     def units(self, begin: int, end: int) -> Records:
-        """The units [begin, end), as far as there are files for them; a copy."""
+        """The units [begin, end) that have files; a copy."""
         parts = [
             file.units[max(begin - file.first_unit, 0) : max(end - file.first_unit, 0)]
             for file in self._files
@@ -118,13 +118,13 @@ class IndexView:
     slots: NDArray[Any]
     items: Records
     item_count: int
-    """The next free item number when the file was opened: what the header says, within what it can hold, or
-    what is known otherwise."""
+    """The next free item number when the file was opened: the header's count, at most the file's capacity,
+    unless another count is known."""
     view: memoryview
 
     @property
     def item_count_now(self) -> int:
-        """What the header says by now, of a file that items are put into."""
+        """The header's present count, of a file that items are put into."""
         return int(np.frombuffer(self.view, HEADER_DTYPE, count=1)[0]["item_count"])
 
     @property

@@ -1,4 +1,4 @@
-"""A store that is in use, as the checks see it: what it had on the day the check began.
+"""A store that is in use, as the checks see it: as it was when the check began.
 
 Checked are the records below the visible end at that time, and whatever belongs to them. Every method is
 called on the engine's thread, between its own steps.

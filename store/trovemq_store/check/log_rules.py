@@ -1,4 +1,4 @@
-"""What is said of the log as a whole, and of the checkpoint beside it."""
+"""Findings about the log as a whole, and about its checkpoint."""
 
 from __future__ import annotations
 

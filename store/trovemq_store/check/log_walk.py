@@ -1,4 +1,4 @@
-"""The log of a live store as small steps: runs of good records, and what is none.
+"""The log of a live store as small steps: runs of good records, and damage between them.
 
 Below the limit nothing may be missing: whatever is not a record is damage, and the walk continues at the next
 record that names its own position. No step looks at more than a window of bytes, also where it searches.
@@ -61,7 +61,8 @@ class LogWalk:
         return LogStep(damage=Damage(begin, self.position, RecordState.UNREADABLE))
 
     def _pass_unreadable(self, segment: Segment, readable: int, stop: int) -> LogStep:
-        """The record at `position` lies on pages that cannot be read, the first at or behind `readable`."""
+        """The record at `position` lies on pages that cannot be read, the first of them at or after
+        `readable`."""
         begin, end = self.position, min(self._read_to - segment.start, stop)
         at = (readable // PAGE_SIZE + 1) * PAGE_SIZE
         while at < end and readable_end(segment.file, at, min(at + PAGE_SIZE, stop)) <= at:
@@ -89,7 +90,7 @@ class LogWalk:
         if self._is_gone(segment):
             return
         if len(records) and readable < stop and state is not RecordState.BLANK:
-            return  # what stands there is looked at next, as far as it goes
+            return  # the bytes there are examined next, as far as they can be read
         if state is RecordState.BLANK:
             self.position = segment.end
         elif state is not RecordState.RECORD and self.position < limit:

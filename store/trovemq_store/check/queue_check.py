@@ -29,14 +29,14 @@ from trovemq_store.log.projection import DispatchBatch
 _UNITS_AT_ONCE: Final = 16_384
 _QUEUES_AT_ONCE: Final = 32
 DAMAGES_MAX: Final = 65_536
-"""So many damaged places are kept, to tell the units of their records."""
+"""The number of damaged places that are kept, to recognise the units of their records."""
 
 Int64s = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the log says of one queue: its messages [first, end), compared up to `next`."""
+    """The log's view of one queue: its messages [first, end), compared up to `next`."""
 
     first: int
     end: int
@@ -46,7 +46,7 @@ class _Seen:
 class QueueCheck:
     """Feed it every run and damage of the log, in order, then finish(). The iterators are steps.
 
-    begun_at: where a live store's log ended when the check began; topics deleted behind were deleted since.
+    begun_at: where a live store's log ended when the check began; topics deleted after it were deleted since.
     """
 
     def __init__(self, store: CheckedStore, findings: Findings, begun_at: int = 0) -> None:
@@ -135,7 +135,7 @@ class QueueCheck:
         return self._store.deleted_below(topic) > self._begun_at
 
     def _check_surplus(self, queue: QueueUnits, seen: _Seen | None, end: int) -> Iterator[None]:
-        """Units that stand for no record of the present log: before the first and after the last one."""
+        """Units without a record in the present log: before the first and after the last one."""
         if self._store.live and self._deleted_since(queue.topic):
             return
         first, last = (seen.first, seen.next) if seen is not None else (queue.end, queue.end)
@@ -151,7 +151,7 @@ class QueueCheck:
 
     def _check_outside(self, queue: QueueUnits, first: int, units: Records, end: int | None) -> None:
         """Blanks, units of a trimmed log, of damaged records and of deleted topics may be there; others may
-        not, but in a live store behind `end`."""
+        not, except after `end` in a live store."""
         surplus = surplus_units(units, self._floor(queue.topic), self._unknown)
         if self._store.live and end is not None:
             surplus &= units["physical_offset"] < end

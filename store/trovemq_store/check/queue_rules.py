@@ -1,4 +1,4 @@
-"""What a consume queue must hold, as functions over a run of records or some units: for the scrub of a live
+"""The rules of a consume queue, as functions over a run of records or some units: for the scrub of a live
 store, `verify`, `repair` and the Spark audit and rebuild alike.
 """
 
@@ -85,8 +85,8 @@ def by_queue(run: DispatchBatch) -> Iterator[tuple[tuple[str, int], Int64s]]:
 
 
 def surplus_units(units: Records, floor: int, unknown: UnknownPlaces) -> Bools:
-    """Which of these units, that no record asked for, must not be there. Blanks may, and units of records
-    below `floor` (trimmed, or of a deleted topic) or in unknown places."""
+    """The indexes of units that no record asked for and that must not be there. Blanks may, and units of
+    records below `floor` (trimmed, or of a deleted topic) or in unknown places."""
     physical = units["physical_offset"].astype(np.int64)
     surplus: Bools = (units["size"] != BLANK_SIZE) & (physical >= floor)
     return surplus & ~unknown.cover(physical) if surplus.any() else surplus

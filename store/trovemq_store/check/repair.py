@@ -6,8 +6,8 @@ Order, so that an interrupted repair is completed by the next one, or by the nex
  3. the log is read from its beginning, and both are made from its records;
  4. where they now are is noted, and a store that was closed cleanly is marked so again.
 
-Damaged records stay where they are; blanks stand for them in their queues. A queue whose records are all gone
-from the log keeps the number of its next message by its last file, which stays.
+Damaged records stay where they are; their queues have blanks in their place. A queue whose records are all
+gone from the log keeps the number of its next message by its last file, which stays.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FLUSH_BYTES: Final = 256 << 20
 
 @dataclass(slots=True)
 class Repaired:
-    """What was done."""
+    """The result of a repair."""
 
     records: int = 0
     queues: int = 0
@@ -164,7 +164,7 @@ class _Repair:
         directory = f"{ROOT_DIRECTORY}/{queue.topic}/{queue.queue_id}"
         sizes = {self._files.file_size(f"{directory}/{name}") for name in self._files.list(directory)}
         if sizes != {self._view.settings.consume_queue_file_size}:
-            return False  # a file was cut: no start would take it, and what it shows as its end is not that
+            return False  # a file was cut: no start would accept it, and its end is not the queue's
         units = queue.units(max(queue.first, queue.end - 1), queue.end)
         return bool(len(units)) and int(units["physical_offset"][-1]) < self._view.log.min_offset
 

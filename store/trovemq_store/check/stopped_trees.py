@@ -33,7 +33,7 @@ from trovemq_store.index.trees.tree_index import changes_of
 def stopped_trees(
     view: StoreView, remark: Callable[[str], None]
 ) -> Iterator[tuple[TreeReader, TopicNumbers]]:
-    """A reader of trees that have the whole log; `remark` is told where they are not those on disk."""
+    """A reader of trees that have the whole log; `remark` is called where they are not those on disk."""
     trees: Trees
     opened, why = open_stopped(view)
     if opened is not None:
@@ -77,7 +77,7 @@ def search_mark(trees: Trees) -> Mark:
 
 
 def lacking(view: StoreView, trees: Trees) -> str:
-    """What the trees lack of the log, or how they contradict it; empty where they have all of it."""
+    """How the trees contradict the log, or what they lack of it; empty where they are complete."""
     try:
         mark = search_mark(trees)
     except StorageError as error:

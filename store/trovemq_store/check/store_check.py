@@ -54,7 +54,7 @@ class StoreCheck:
         return self._index.item_count
 
     def steps(self, log: Iterable[LogStep]) -> Steps:
-        """Index files, then the log with the units and items of its records, then what is left over."""
+        """Index files, then the log with the units and items of its records, then surplus units and items."""
         yield from self._index_steps()
         yield from self._log_steps(log)
 

@@ -41,7 +41,7 @@ SIZES: Final = ("commit_log_file_size", "consume_queue_file_size", "index_slot_c
 
 @dataclass(slots=True)
 class LogScan:
-    """What reading the whole log found; complete once runs() is exhausted."""
+    """The result of reading the whole log; complete once runs() is exhausted."""
 
     end: int = 0
     record_count: int = 0
@@ -78,12 +78,13 @@ class StoreView:
 
     @property
     def locked(self) -> bool:
-        """Another process has the store open: what is read may change under the reader."""
+        """Another process has the store open: files may change while they are read."""
         return self.files.is_locked(LOCK_PATH)
 
     @property
     def known_end(self) -> int:
-        """The log is known to reach to here: what is not a record below it is damage, not the end."""
+        """The log is known to reach to here: below it, bytes that are not a record are damage, not the
+        end."""
         if self.state is not None:
             known = self.state.log_end
         else:
@@ -131,7 +132,7 @@ class StoreView:
             return None
 
     def bytes_behind(self, end: int) -> int:
-        """Bytes at or behind `end` that are not zero: what recovery would cut."""
+        """Bytes at or after `end` that are not zero: recovery would cut them."""
         count = 0
         for segment in self.log.segments.covering(end, self.log.segments.capacity_end):
             count += written_bytes(segment.file, max(end - segment.start, 0))
@@ -161,7 +162,7 @@ def known_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[str
 
 
 def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection[str]) -> StoreSettings:
-    """The same settings; sizes that nobody wrote are those of the store in `root`, where it has them.
+    """The same settings; sizes that nobody set are those of the store in `root`, where it has them.
 
     TroveError STORE_SETTINGS_MISMATCH, STORE_NEWER; StorageError.
     """
@@ -170,7 +171,8 @@ def with_sizes_of_store(root: Path, settings: StoreSettings, written: Collection
 
 
 def _segment_size(files: ReadOnlyFileSystem) -> int:
-    """Of the log's files; 0 where they do not agree: one that somebody cut short is not a size of a store."""
+    """The size of the log's files; 0 where they differ: a file that was cut short does not show a store's
+    size."""
     paths = [
         f"{COMMIT_LOG_DIRECTORY}/{name}" for name in files.list(COMMIT_LOG_DIRECTORY) if name.isdecimal()
     ]
@@ -207,7 +209,7 @@ def _index_sizes(files: ReadOnlyFileSystem, given: Mapping[str, int]) -> dict[st
 
 
 def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int:
-    """Finds item 1 by what it must hold: a key hash of the record that the header names first.
+    """Finds item 1 by its content: a key hash of the record that the header names first.
 
     A file without items, or whose record is gone, has RocketMQ's usual 1 slot to 4 items.
     """

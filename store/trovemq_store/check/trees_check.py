@@ -1,7 +1,8 @@
 """The B+trees of a stopped store against the log: LMDB's structure, then every entry of the search trees.
 
 Where the trees lag, or where a start would quarantine them, that is a note; the part that they have is
-checked all the same. What a start would not notice, and searches would answer wrongly from, is a finding.
+checked all the same. Faults that a start would not notice, and that make searches answer wrongly, are
+findings.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _pages(view: StoreView) -> list[str]:
 
 
 class _Entries:
-    """The entries of `location` and `term` below one position, beside what the log says they are."""
+    """The entries of `location` and `term` below one position, compared with the log."""
 
     def __init__(self, view: StoreView, reader: TreeReader, findings: Findings) -> None:
         self._view = view

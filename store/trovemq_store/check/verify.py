@@ -22,7 +22,7 @@ _OWN_FILES: Final = {"checkpoint", "lock", "abort"}
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What recovery would find in the store."""
+    """The findings of a recovery of the store."""
 
     clean: bool
     log_begin: int
@@ -53,7 +53,8 @@ class Summary:
 
 
 def verify(view: StoreView, findings: Findings) -> Summary:
-    """Reads everything once. Findings are what recovery cannot put right, notes what it does."""
+    """Reads everything once. Findings are faults that recovery cannot repair; notes are faults that it
+    repairs."""
     scan = LogScan()
     check = StoreCheck(StoppedStore(view), open_index(view, findings), findings)
     for _ in check.steps(log_steps(view, scan)):

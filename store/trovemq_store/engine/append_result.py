@@ -1,4 +1,4 @@
-"""What became of an append."""
+"""The result of an append."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where a batch now stands: contiguous from physical_offset; record i has first_queue_offset + i.
+    """The place of a batch: contiguous from physical_offset; record i has first_queue_offset + i.
 
     Of a batch with `duplicates` (index in the batch -> where the message was stored before; rising) these
     were left out: everything else says of the others, which are numbered without them. Where all of it were
@@ -67,14 +67,15 @@ class AppendResult:
         return self.first_queue_offset + index - bisect_left(tuple(self.duplicates), index)
 
     def part(self, first: int, count: int) -> AppendResult:
-        """What became of messages first .. first + count - 1 of the batch."""
+        """The results of messages first .. first + count - 1 of the batch."""
         end = first + count
         before, known = _shares(self.duplicates, (0, first, end))
         (gaps,) = _shares(self.gaps, (first, end))
         return self._part(first, count, len(before), known, gaps)
 
     def parts(self, counts: Iterable[int]) -> Iterator[AppendResult]:
-        """What became of each send of so many messages, of which the batch was put together."""
+        """Splits the result of a batch into those of the sends that it was put together from, by their
+        message counts."""
         ends = list(accumulate(counts, initial=0))
         shares = zip(pairwise(ends), _shares(self.duplicates, ends), _shares(self.gaps, ends), strict=True)
         before = 0

@@ -1,12 +1,12 @@
-"""Records that cannot be copied: set aside by their place, counted, and logged once each.
+"""Records that cannot be copied: kept by their position, counted, and logged once each.
 
 The broker copies records that it must keep or move (retention, retries, dead letters, delayed messages,
-transactions). One that cannot be copied must hold up none of the others: it stays where it lies, and whoever
-wanted the copy continues as if the record could not be read.
+transactions). A record that cannot be copied must not hold up the others: it stays in place, and the caller
+continues as if the record could not be read.
 
 Invariants
 - An error that may pass (a full disk, a broker that stops) is never taken for one of the record's own.
-- What is remembered is bounded: the latest KNOWN_MAX places, and KNOWN_MAX that nobody has logged yet.
+- The memory is bounded: the latest KNOWN_MAX places, and KNOWN_MAX that nobody has logged yet.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class CopyFailures:
         self._untold: deque[CopyFailure] = deque(maxlen=KNOWN_MAX)
 
     def copied(self, purpose: str, record: bytes | memoryview, make: Callable[[], Made]) -> Made | None:
-        """What make() makes of the record; None where the record is set aside. TroveError of what may
-        pass."""
+        """The result of make() for the record; None where the record cannot be copied. TroveError where the
+        cause may be temporary."""
         try:
             return make()
         except TroveError as error:
@@ -73,7 +73,7 @@ class CopyFailures:
         return None
 
     def note(self, purpose: str, record: bytes | memoryview, reason: str) -> None:
-        """The record is set aside."""
+        """The record cannot be copied."""
         failure = _failure(purpose, bytes(record), reason)
         key = (purpose, failure.physical_offset)
         if key in self._known:

@@ -1,11 +1,10 @@
 """Idempotent produce: a message whose unique id its topic stored within the window is not stored again.
 
-What is judged is a producer's own send, by the topic that the producer named (topic option `deduplicate`).
+Only a producer's own sends are checked, by the topic that the producer named (topic option `deduplicate`).
 The duplicate is answered with the place of the original; it uses up no queue offset. Messages that wait
 elsewhere (half and delayed ones) are judged by once(); one that is withdrawn there (rolled back, given up,
-recalled) leaves its id free again. Where a producer numbers its messages, a number that
-it has sent within the window is a duplicate too, and numbers that did not come are counted
-(trees/producers.py).
+recalled) leaves its id free again. Where a producer numbers its messages, a number that it has sent within
+the window is a duplicate too, and numbers that did not come are counted (trees/producers.py).
 
 Invariants
 - An id is looked up, stored and remembered in one step that nothing can interrupt: of two sends of one id,
@@ -42,9 +41,9 @@ from trovemq_store.index.trees.unique_ids import Known, Place
 from trovemq_store.index.trees.unique_keys import ids_of
 
 OnDuplicate = Callable[[str, bytes], None]
-"""Told of each duplicate: the topic and the id."""
+"""Called for each duplicate, with its topic and id."""
 OnGap = Callable[[str, Gap], None]
-"""Told of numbers that a producer has left out, by topic."""
+"""Called with the numbers that a producer has left out, by topic."""
 
 _UNREAD: Final = "the ids cannot be looked up"
 
@@ -135,7 +134,7 @@ class Deduplication:
         return self._known(self._judge(topic, len(ids)), topic, window_ms, ids, now_ms) if window_ms else {}
 
     def remember(self, topic: str, ids: list[bytes], physical_offsets: list[int], end: int) -> None:
-        """These were appended by somebody who had asked known(), in the same step."""
+        """Remembers messages that were appended after known(), in the same step."""
         if self._store.trees is not None and self._store.topics.options(topic).deduplicate_ms:
             self._store.trees.unique_ids.remember(topic, ids, physical_offsets, end)
 
@@ -150,8 +149,8 @@ class Deduplication:
             counts.pop(topic, None)
 
     def next_sequence(self, topic: str, producer: bytes, now_ms: int) -> int:
-        """What a producer of that id is to give its next message. Raises as append(), and TOPIC_NOT_FOUND,
-        REQUEST_ILLEGAL, PRODUCER_SEQUENCE_ILLEGAL."""
+        """The sequence number of the next message of that producer id. Raises as append(), and
+        TOPIC_NOT_FOUND, REQUEST_ILLEGAL, PRODUCER_SEQUENCE_ILLEGAL."""
         check_producer_id(producer)
         self._store.topics.require(topic)
         window_ms = self._store.topics.options(topic).deduplicate_ms
@@ -179,7 +178,7 @@ class Deduplication:
                 f"the ids of topic {topic} are being read from the log",
                 topic=topic,
             )
-        self._current_from = 0  # since the opening; what came later is remembered
+        self._current_from = 0  # since the opening; later messages are remembered
         trees.unique_ids.check_room(count)
         return trees
 
@@ -198,7 +197,7 @@ class Deduplication:
         numbered: list[SequencedRecord],
         now_ms: int,
     ) -> DedupResult:
-        """By id first, what that leaves by number."""
+        """By id first, then the remaining messages by number."""
         by_id = self._known(trees, topic, window_ms, ids, now_ms)
         known = {index: by_id[each] for index, each in enumerate(ids) if each in by_id} if by_id else {}
         repeats = {index: first for index, first in _repeats(ids).items() if index not in known}
@@ -240,7 +239,7 @@ class Deduplication:
         dedup: DedupResult,
         stored: tuple[AppendResult, Mapping[int, Place]] | None,
     ) -> AppendResult:
-        """What the sender is told."""
+        """The result that the sender gets."""
         duplicates: dict[int, Place] = {}
         for index, unique_id in enumerate(ids):
             if index in dedup.known:
@@ -276,7 +275,7 @@ def disabled(topic: str) -> TroveError:
 
 
 def _repeats(ids: list[bytes]) -> dict[int, int]:
-    """Messages whose id stands further in front in the batch too: index -> index of the first one."""
+    """Messages whose id occurs earlier in the batch too: index -> index of the first one."""
     if len(set(ids)) == len(ids):
         return {}
     firsts: dict[bytes, int] = {}

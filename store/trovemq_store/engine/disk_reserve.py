@@ -1,6 +1,6 @@
 """Space that an open store keeps back for a full disk: a segment, and the reserve of its file system.
 
-Invariant: while it is not whole, no new message is taken: what is left is for the broker's own records.
+Invariant: while the reserve is not whole, no new message is taken: the rest is for the broker's own records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trovemq_store.log.segments import Segments, SpareWork
 
 
 class ReserveRefill:
-    """Makes whole what is kept back. `run` may block, and may run in another thread."""
+    """Fills the reserve again. `run` may block, and may run in another thread."""
 
     def __init__(self, files: GuardedFileSystem, kept: SpareWork | None) -> None:
         self._files = files
@@ -34,14 +34,15 @@ class ReserveRefill:
 
 
 class DiskReserve:
-    """enabled: the setting spare_segment_enable; without it nothing is kept back, and what was kept goes."""
+    """enabled: the setting spare_segment_enable; without it there is no reserve, and an existing one is
+    removed."""
 
     def __init__(self, files: GuardedFileSystem, segments: Segments, *, enabled: bool) -> None:
         self._files = files
         self._segments = segments
         self._enabled = enabled
         self.failure: StorageError | None = None
-        """Why what is kept back is not whole."""
+        """Why the reserve is not whole."""
         if not enabled:
             with suppress(StorageError):  # the next start tries again
                 segments.drop_kept()
@@ -49,11 +50,12 @@ class DiskReserve:
 
     @property
     def refuses(self) -> bool:
-        """Whether what is kept back is not whole, so that new messages are refused."""
+        """Whether the reserve is not whole, so that new messages are refused."""
         return self.failure is not None or self._files.short
 
     def is_full(self) -> bool:
-        """Whether new messages are refused for want of space, those apart that fit into the last segment."""
+        """Whether new messages are refused because the disk is full, except those that fit into the last
+        segment."""
         segments = self._segments
         with suppress(StorageError):
             if segments.refused and self._files.free_bytes() >= segments.file_size:
@@ -61,7 +63,7 @@ class DiskReserve:
         return self.refuses or segments.refused
 
     def check(self) -> None:
-        """TroveError DISK_FULL while what is kept back is not whole."""
+        """TroveError DISK_FULL while the reserve is not whole."""
         if self.refuses:
             kept = self._segments.file_size + RESERVE_COUNT * self._files.chunk_size
             raise TroveError(

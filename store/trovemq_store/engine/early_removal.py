@@ -1,4 +1,5 @@
-"""What went before its time, to free the disk: `trovemq/early-removal.json`, a file of our own.
+"""Messages that were removed before their time, to free the disk: `trovemq/early-removal.json`, a file of our
+own.
 
     {"formatVersion": 1, "newest": ms, "until": ms, "crc32": "…"}
 

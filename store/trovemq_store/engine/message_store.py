@@ -1,4 +1,4 @@
-"""The engine: one store directory, its log, its projections and its topics, behind synchronous calls.
+"""The engine: one store directory, its log, its projections and its topics, as synchronous calls.
 
 Everything here is plain Python that takes bytes and a time. It is used from one thread (the daemon's event
 loop); only `run()` of FlushWork, SpareWork and `flush_projections()` may run in another one.
@@ -6,7 +6,7 @@ loop); only `run()` of FlushWork, SpareWork and `flush_projections()` may run in
 Invariants
 - Queue offset, physical offset and store timestamp of a record are given in one step, so the three orders
   agree; a refused append uses up none of them.
-- visible_offset <= flushed_offset in sync mode: what a reader sees is on disk.
+- visible_offset <= flushed_offset in sync mode: every visible message is on disk.
 - After mark_failed() nothing is appended or acknowledged any more.
 """
 
@@ -73,7 +73,7 @@ class MessageStore(StoreReading):
         self.key_index = opened.key_index
         self.recovery = opened.report
         self.reserve = DiskReserve(files, opened.log.segments, enabled=opened.settings.spare_segment_enable)
-        """What is kept back for a full disk."""
+        """The disk reserve."""
         self._checkpoint = StoreCheckpoint(
             files, opened.settings, opened.consume_queues, opened.key_index, opened.checkpoint, opened.saved
         )
@@ -86,16 +86,16 @@ class MessageStore(StoreReading):
         self.trees: StoreTrees | None = None
         """The B+trees beside the log, where tree_index_enable."""
         self.early_removal = EarlyRemoval(files, NOTHING)
-        """What went before its time."""
+        """Messages that were removed before their time."""
         self.on_visible: OnVisible | None = None
-        """Told of each run of new records, once it is visible."""
+        """Called with each run of new records, once it is visible."""
         self.offsets.limit = self._synced_queue_end
 
     @classmethod
     def open(
         cls, files: FileSystem, settings: StoreSettings, now_ms: int, *, process_id: int = 0
     ) -> MessageStore:
-        """Locks, recovers and opens. `process_id` is what stands in `abort`.
+        """Locks, recovers and opens. `process_id` is written to `abort`.
 
         TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED, DISK_FULL,
         CREATE_MAPPED_FILE_FAILED; then no file is left open.
@@ -237,7 +237,7 @@ class MessageStore(StoreReading):
         except TroveError:
             raise  # refused, and taken back
         except BaseException:
-            self.mark_failed()  # no memory, perhaps: what the log has may now be more than is known of it
+            self.mark_failed()  # no memory, perhaps: the log may now have more than we know
             raise
 
     def _check_writable(self) -> None:
@@ -315,7 +315,8 @@ class MessageStore(StoreReading):
         return self._log.begin_flush(self.last_store_timestamp)
 
     def finish_flush(self, work: FlushWork) -> list[tuple[str, int]]:
-        """Call on the engine's thread after run(): moves flushed_offset and dispatches what became visible.
+        """Call on the engine's thread after run(): moves flushed_offset and dispatches the records that
+        became visible.
 
         Returns the (topic, queue_id) pairs that grew.
         """
@@ -408,7 +409,7 @@ class MessageStore(StoreReading):
         """delete_topic() for callers that may not block: run() in another thread, then
         finish_delete_topic() here.
 
-        From now on nothing is appended to the topic. Raises as delete_topic() but for what files may raise.
+        From now on nothing is appended to the topic. Raises as delete_topic(), except for errors of files.
         """
         change = self.topics.begin_delete(topic, now_ms=now_ms)
         return TopicDeletion(self._deletions, change, self._log.end)
@@ -443,12 +444,12 @@ class MessageStore(StoreReading):
 
     # --- retention ----------------------------------------------------------------------------------
     def removals_held(self) -> bool:
-        """Somebody copies files of the store: none is removed for its age or for the disk's sake."""
+        """While files of the store are being copied, none is removed for its age or to free the disk."""
         return self.removal_holds > 0
 
     def closed_segments(self) -> list[Segment]:
-        """Segments that may go, oldest first: nothing is written to them any more, what they have is on disk
-        in the log and the consume queues, and a restart reads nothing of them. Never the last one."""
+        """Segments that may be removed, oldest first: nothing is written to them any more, their records are
+        on disk in the log and the consume queues, and a restart reads nothing of them. Never the last one."""
         end = min(self.marked_offset, self.flushed_offset, self.visible_offset)
         return [segment for segment in list(self._log.segments)[:-1] if segment.end <= end]
 

@@ -1,12 +1,12 @@
-"""Opening a store directory: lock it, recover the log and its projections, and say what was found.
+"""Opening a store directory: lock it, recover the log and its projections, and report the findings.
 
 Order, and why:
  1. the lock, before anything is read (RocketMQ takes it last; two recoveries at once would fight);
- 2. refuse what cannot be served: other sizes, a newer format, forms that are not supported;
+ 2. refuse a store that cannot be served: other sizes, a newer format, forms that are not supported;
  3. the log's files, then the projections with the position up to which they can be trusted;
- 4. scan the log from that position to its end and apply what the consume queues lack (the key index may lag
-    and reads on later); where they turn out to lack more than that, from the log's beginning;
- 5. cut what is behind the end, sync what was recovered, and only then mark the store as open (`abort`).
+ 4. scan the log from that position to its end and apply the records that the consume queues lack (the key
+    index may lag and reads on later); where they turn out to lack more than that, from the log's beginning;
+ 5. cut everything after the end, sync the recovered files, and only then mark the store as open (`abort`).
 
 A store is *clean* when `abort` is missing: its files are trusted and only the tail is verified. Otherwise
 nothing is trusted beyond the positions of `trovemq/state.json`, or, in a store that RocketMQ left, beyond
@@ -70,7 +70,7 @@ UNSUPPORTED_DIRECTORIES: Final = ("batchconsumequeue", "dledger-commitlog", "tie
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening the store found; for the log line, `broker.tools verify` and tests."""
+    """The findings of an opening; for the log line, `broker.tools verify` and tests."""
 
     clean: bool
     scan_begin: int
@@ -137,8 +137,8 @@ def take_lock(files: FileSystem) -> None:
 
 
 class _Opening:
-    """Steps 2 to 5, once. Idempotent: may be interrupted anywhere and run again. What is opened is closed by
-    `on_failure`."""
+    """Steps 2 to 5, once. Idempotent: may be interrupted anywhere and run again. `on_failure` closes the
+    files that were opened."""
 
     def __init__(
         self,
@@ -254,12 +254,13 @@ class _Opening:
             )
 
     def _written_up_to(self, trusted: int) -> int:
-        """The log was certainly written up to here: what is not a record below is damage, not its end."""
+        """The log was certainly written up to here: below it, bytes that are not a record are damage, not the
+        end."""
         if self._saved is not None:
             return self._saved.log_end
         return trusted if self._clean else 0
 
-    # --- the projections, each as far as it can be trusted ------------------------------------------
+    # --- the projections, each up to the position that can be trusted -------------------------------
     def _load_projections(self) -> int:
         """The position up to which the consume queues are whole."""
         if self._clean:
@@ -322,8 +323,8 @@ class _Opening:
             key_index.truncate_to(0)  # files of it are gone: all of it is rebuilt
 
     def _queues_are_whole(self, saved: StoreState) -> bool:
-        """Whether every queue begins where it did, unless the log begins later by now, and reaches as far as
-        at the clean stop; after a crash: whether it is there."""
+        """After a clean stop: whether every queue begins and ends where it did, unless the log begins later
+        by now; after a crash: whether it is there."""
         same_log_begin = saved.log_begin == self._log.min_offset
         for topic, queues in saved.queue_ends.items():
             if self._deletions.deleted_below(topic) >= max(1, saved.consume_queue_position):
@@ -362,7 +363,7 @@ class _Opening:
 
     # --- the log's end ------------------------------------------------------------------------------
     def _scan(self, dispatcher: Dispatcher) -> tuple[int, RecoveredLog]:
-        """Brings the projections up to the log's end; where the scan began, and what it found.
+        """Brings the projections up to the log's end; returns where the scan began, and its findings.
 
         Only damage of the log explains that a queue lacks messages; otherwise its files are not whole, and
         all queues are rebuilt from the log's beginning.
@@ -400,7 +401,7 @@ class _Opening:
         """(topic, queue id, end) of the queues that reached up to `end` and do not any more."""
         for topic, queues in self._saved_queue_ends.items():
             if self._deletions.deleted_below(topic) > 0:
-                continue  # what was deleted since is not known for sure
+                continue  # it is not certain which records were deleted since
             for queue_id, end in queues.items():
                 if self._consume_queues.next_offset(topic, queue_id) < end:
                     yield topic, queue_id, end
@@ -440,7 +441,7 @@ class _Opening:
             self._consume_queues.place_lost(topic, queue_id, offset + 1, damage.physical_offset, fields.size)
 
     def _cut(self, end: int) -> int:
-        """Leaves nothing of the log behind `end`. Returns how many bytes there were not zero."""
+        """Cuts the log at `end`. Returns how many bytes there were not zero."""
         if not self._clean:
             self._log.segments.drop_from(end)
         self._offsets.cap_all(self._consume_queues.next_offset)  # of a .bak too, and of topics since deleted
@@ -460,7 +461,7 @@ def last_indexed_offset(key_index: KeyIndex | None) -> int:
 
 
 def _move(projection: Projection, position: int) -> None:
-    """What was saved may be ahead of the last entry: the records between them have none."""
+    """The saved state may be ahead of the last entry: the records between them have none."""
     if position > projection.position:
         projection.apply(DispatchBatch(NO_RECORDS, position, position))
 

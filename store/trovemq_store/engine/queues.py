@@ -1,7 +1,8 @@
 """Finding a queue by topic and queue id, as a caller names it: for pulling, queries and administration alike.
 
-A topic is known here by its configuration or by queues that the store has of it, whatever its name: what is
-in the store can be read. A queue that was configured and has had no message yet is there, and empty.
+A topic is known here by its configuration or by queues that the store has of it, whatever its name:
+everything in the store can be read. A queue that was configured and has had no message yet is there, and
+empty.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trovemq_store.index.consume_queue import UNIT_DTYPE, ConsumeQueue
 UNITS_STEP: Final = 1_024
 # Filler where a queue's first offset is not 0 (docs/store-format.md, "Filler units").
 BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
-UNREADABLE_UNIT_SIZE: Final = 0  # what readable_units() puts in: no record is that small
+UNREADABLE_UNIT_SIZE: Final = 0  # readable_units() uses it: no record is that small
 
 
 def queue_ids(store: MessageStore, topic: str) -> list[int]:

@@ -84,7 +84,7 @@ class StoreReading:
         return self._log.read(physical_offset, size, check_readable=check_readable)
 
     def read_given(self, physical_offset: int, size: int) -> memoryview:
-        """read(); what the disk does not give is empty too, and counted as damage."""
+        """read(); a record that the disk does not return is empty too, and counted as damage."""
         try:
             return self._log.read(physical_offset, size)
         except StorageError:
@@ -110,7 +110,7 @@ class StoreReading:
     ) -> Iterator[tuple[int, RecordBatch, NDArray[np.bool_] | None]]:
         """Visible records of [begin, end) in log order: (physical offset of position 0, records, alive).
 
-        What is not a record is skipped; bodies are not compared with their CRCs.
+        Bytes that are not a record are skipped; bodies are not compared with their CRCs.
         """
         limit = min(end, self.visible_offset)
         reader = LogReader(

@@ -46,7 +46,7 @@ _HOST_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6
 class NewRecord:
     """One message to be appended. `properties` are written as given, unchecked; `born_host` is packed (8 or
     20 bytes); `sys_flag` may say compressed or commit, the host bits are set by the writer. `block`: of a
-    copy, the property block that is written; `properties` are what it says."""
+    copy, the property block that is written; `properties` are its decoded form."""
 
     topic: str
     queue_id: int
@@ -90,7 +90,7 @@ class NewRecord:
 
 
 class RecordWriter:
-    """Appends to one store. `appended` is called after every append: the log grew, somebody must sync it."""
+    """Appends to one store. `appended` is called after every append, because the log needs a sync."""
 
     def __init__(self, store: MessageStore, appended: Callable[[], object]) -> None:
         self._store = store
@@ -126,7 +126,7 @@ class RecordWriter:
         self, records: Sequence[NewRecord], now_ms: int, *, internal: bool = True
     ) -> list[AppendResult]:
         """One result a record, in order. Runs of one topic and queue become one append each. internal: False
-        for what a user sends, which a full disk refuses.
+        for a user's message, which a full disk refuses.
 
         TroveError as MessageStore.append; the runs before the one refused are then in the log.
         """

@@ -1,6 +1,6 @@
 """How far everything was on disk: the marks that a start trusts, `trovemq/state.json` and `checkpoint`.
 
-Invariant: what a mark says was on disk before the mark was written.
+Invariant: everything below a mark was on disk before the mark was written.
 """
 
 from __future__ import annotations

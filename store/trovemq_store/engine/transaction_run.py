@@ -1,12 +1,12 @@
 """The records of one atomic transaction, as they will lie in the log: one run in one segment.
 
 Records are added while the transaction is open; each gets its properties (trovemq_proto.records.run_mark)
-then, so that little is left to do at the commit. Nothing here is in the log: the run is given its place
-there, and what depends on it, by patch(), once.
+then, so that little is left to do at the commit. Nothing here is in the log yet: patch() gives the run its
+place there, and all values that depend on the place, once.
 
 Invariants
 - Records keep the order in which they were added, over all topics and queues; their numbers are that order.
-- What add() refuses has changed nothing.
+- An add() that is refused has changed nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_size_max(commit_log_file_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Where a transaction now stands: [physical_offset, end); the log must be synced up to `end`."""
+    """The place of a transaction: [physical_offset, end); the log must be synced up to `end`."""
 
     physical_offset: int
     end: int
@@ -54,7 +54,7 @@ class RunResult:
 
 
 class TransactionRun:
-    """What is added belongs to one transaction. A run is patched and appended once."""
+    """The records and events of one transaction. A run is patched and appended once."""
 
     def __init__(self, transaction_id: str, size_max: int) -> None:
         self.transaction_id: Final = check_transaction_id(transaction_id)

@@ -1,7 +1,7 @@
 """Taking the beginning off a store: segments of the log, then files of the consume queues, then index files.
 
     measure()   in any thread: how far each queue's minimum rises
-    detach()    on the engine's thread: from here on nobody finds the records, all at once
+    detach()    on the engine's thread: from now on nobody finds the records, all at once
     remove()    in any thread: the files go, oldest first
 
 Invariants

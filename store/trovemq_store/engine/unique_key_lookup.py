@@ -1,7 +1,7 @@
-"""All records of a topic with one unique key, exactly: for what the broker itself has to know of the log.
+"""All records of a topic with one unique key, exactly: for the broker's own look-ups in the log.
 
-The key index has 31 bits of a hash: each record that it names is compared. What the index does not cover yet,
-and all of it where the disk does not give the index, is read from the log.
+The key index has 31 bits of a hash: each record that it names is compared. The part of the log that the index
+does not cover yet is read; where the disk does not return the index, all of the log is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What consumers did, as records of the log: the form of each event, the log of them, snapshots.
+"""Deliveries and acknowledgements as records of the log: the form of each event, the log of them, snapshots.
 
 `receipt_handle` and `sources` are here because events and their readers name a delivery by them.
 """

@@ -1,4 +1,4 @@
-"""What happened to messages after they were stored: records of the topic `rmq_sys_trovemq_delivery`.
+"""Events in the life of stored messages: records of the topic `rmq_sys_trovemq_delivery`.
 
 A record's body holds many events. All numbers are little-endian.
 
@@ -71,21 +71,21 @@ FLAG_RENEWED: Final = 1
 
 
 class EventKind(IntEnum):
-    """What an event says. Numbers are stable: a kind may be added, never renumbered."""
+    """The kinds of events. Numbers are stable: a kind may be added, never renumbered."""
 
     STARTED = 1  # the group begins to read the queue at offset
-    ADVANCED = 2  # offset .. until - 1 were looked at; what was not RECEIVED or HELD of them is consumed
-    RECEIVED = 3  # count messages were handed to the client, invisible until `until`
+    ADVANCED = 2  # offset .. until - 1 were examined; those not RECEIVED or HELD are consumed
+    RECEIVED = 3  # count messages were delivered to the client, invisible until `until`
     ACKNOWLEDGED = 4
     CHANGED = 5  # invisible until `until` from now on, under a new lease
     DEAD_LETTERED = 6  # copied to the dead-letter topic, and consumed
     RETRIED = 7  # copied to the retry topic, and consumed
     RESET = 8  # the group continues at offset; nothing is in flight any more
     MOVED = 9  # in flight as before, but its record now lies at physical_offset
-    HELD = 10  # looked at, not handed out: an earlier one of its message group is in flight
+    HELD = 10  # examined, not delivered: an earlier one of its message group is in flight
     FORGOTTEN = 11  # the group (of all topics where the topic is empty) was deleted
-    PASSED = 12  # below offset, what is of priority `attempt` was RECEIVED or is consumed; below `until`, all
-    IN_LOG_ORDER = 13  # the queue is not received by priority any more; what waited was HELD
+    PASSED = 12  # below offset, priority `attempt` was RECEIVED or is consumed; below `until`, all
+    IN_LOG_ORDER = 13  # the queue is not received by priority any more; waiting messages were HELD
     TIMER_ENDED = (
         20  # topic, queue id and offset of a record that waited: it was delivered, moved or recalled
     )
@@ -94,7 +94,7 @@ class EventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event; what its kind does not need is left at zero."""
+    """One event; fields that its kind does not use are zero."""
 
     kind: EventKind
     time_ms: int

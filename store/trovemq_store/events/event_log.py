@@ -6,7 +6,7 @@ delivered again, never that one is lost.
 
 Invariants
 - Events lie in the log in the order in which they were added.
-- What waits is bounded: who makes events without end asks check_room() before.
+- Waiting events are bounded: a caller that makes events without end calls check_room() before.
 - After flush() the log has every event that was added: a state made from them is the state at the log's end.
 """
 
@@ -25,7 +25,7 @@ from trovemq_store.files.fault_points import fault_point
 
 EVENTS_QUEUE_ID: Final = 0
 PENDING_MAX: Final = 32 * EVENTS_MAX
-"""Events that may wait (for a full disk) before nothing more is handed out."""
+"""Events that may wait (for a full disk) before no more messages are delivered."""
 
 
 class EventLog:
@@ -62,7 +62,7 @@ class EventLog:
             raise TroveError(errors.LIMIT_EXCEEDED, f"{len(self._pending)} events wait for the disk")
 
     def flush(self, now_ms: int) -> None:
-        """Appends what is pending. TroveError as MessageStore.append: then it is still pending."""
+        """Appends the pending events. TroveError as MessageStore.append: then they are still pending."""
         while self._pending:
             part = self._pending[:EVENTS_MAX]
             record = NewRecord(EVENTS_TOPIC, EVENTS_QUEUE_ID, encode_events(part), born_timestamp=now_ms)

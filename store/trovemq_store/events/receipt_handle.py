@@ -2,19 +2,19 @@
 
     head "." offset "." check          head = kind "." queue "." lease "." until "." renewed
 
-| part    | as                                                                                |
-|---------|-----------------------------------------------------------------------------------|
-| kind    | hex: 0 the topic itself, 1 and 2 RocketMQ's pop retry topics, 3 its classic one     |
-| queue   | hex: queue id                                                                     |
-| lease   | hex: number of the lease                                                          |
-| until   | hex: epoch ms to which the lease was given; renewing does not change it              |
-| renewed | 1 = the broker renews the lease                                                    |
-| offset  | hex: queue offset                                                                 |
-| check   | 8 hex digits: CRC-32 of group, topic and all that stands before                      |
+| part    | as                                                                              |
+|---------|---------------------------------------------------------------------------------|
+| kind    | hex: 0 the topic itself, 1 and 2 RocketMQ's pop retry topics, 3 its classic one |
+| queue   | hex: queue id                                                                   |
+| lease   | hex: number of the lease                                                        |
+| until   | hex: epoch ms to which the lease was given; renewing does not change it         |
+| renewed | 1 = the broker renews the lease                                                 |
+| offset  | hex: queue offset                                                               |
+| check   | 8 hex digits: CRC-32 of group, topic and all bytes before                       |
 
-Every character may stand in a URL. To clients the text is opaque.
+Every character is allowed in a URL. To clients the text is opaque.
 
-Invariant: what a HandleReader accepts was made by encode_handles() for the same group and topic.
+Invariant: a HandleReader accepts only handles that encode_handles() made for the same group and topic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KINDS: Final = tuple(SourceKind)
 
 
 class HandleHead(NamedTuple):
-    """What the handles of one lease share."""
+    """The common part of the handles of one lease."""
 
     kind: SourceKind
     queue_id: int
@@ -53,7 +53,7 @@ class HandleHead(NamedTuple):
 
 
 def handle_seed(group: str, topic: str) -> int:
-    """What binds handles to a group and a topic."""
+    """The seed that binds handles to a group and a topic."""
     return crc32(f"{group}\0{topic}".encode("utf-8", "replace"))
 
 

@@ -6,8 +6,8 @@
 | 8   | u32   | CRC-32 of the rest                        |
 | 12  |       | the state, in MessagePack                 |
 
-Invariant: what is saved was made from records that are on disk; so a snapshot is never ahead of the log.
-A snapshot that is missing, damaged or newer than the log is not used: the log alone then makes the state.
+Invariant: a snapshot is made from records that are on disk; so it is never ahead of the log. A snapshot that
+is missing, damaged or newer than the log is not used: the log alone then makes the state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.files.files import FileSystem
 
 FORMAT: Final = 2
-"""2 has packed leases and else what 1 has: both are read."""
+"""2 adds packed leases to 1: both are read."""
 _MARK: Final = b"TROVEST"
 _HEAD_SIZE: Final = 12
 

@@ -31,7 +31,7 @@ def source_topic(kind: SourceKind, group: str, topic: str) -> str:
 
 
 def kind_of(group: str, name: str) -> tuple[SourceKind, str]:
-    """What a stored topic is to the group, and the original topic ("" of a classic one: each message's
+    """The role of a stored topic for the group, and the original topic ("" of a classic one: each message's
     own)."""
     head = f"{RETRY_PREFIX}{group}"
     if not name.startswith(head):

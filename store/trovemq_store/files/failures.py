@@ -1,6 +1,6 @@
-"""What a call to the disk that failed is in the table of errors: the one place that maps StorageError.
+"""Maps failed calls to the disk to the table of errors: the one place that maps StorageError.
 
-| what failed | error |
+| failed operation | error |
 | --- | --- |
 | a write for which there is no space | DISK_FULL |
 | a sync | STORE_FAILED: nothing is acknowledged any more |
@@ -17,7 +17,7 @@ from trovemq_store.files.files import StorageError
 
 
 def reported(error: StorageError, what: str, otherwise: ErrorSpec, **fields: str) -> TroveError:
-    """`what` says in a few words what failed, e.g. "the append failed"."""
+    """`what` names the operation in a few words, e.g. "the append failed"."""
     spec = errors.STORE_FAILED if error.sync_failed else otherwise
     spec = errors.DISK_FULL if error.disk_full else spec
     return TroveError(spec, f"{what}: {error}", **fields)
@@ -30,7 +30,8 @@ def raise_failed_sync(error: StorageError) -> None:
 
 
 class storage_errors:  # noqa: N801 (reads as a statement; a generator would cost each append a microsecond)
-    """`with storage_errors("the append failed", errors.UNKNOWN_ERROR):` raises what reported() makes."""
+    """`with storage_errors("the append failed", errors.UNKNOWN_ERROR):` raises the error that reported()
+    makes."""
 
     __slots__ = ("_otherwise", "_what")
 

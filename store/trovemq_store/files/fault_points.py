@@ -1,9 +1,9 @@
 """Named moments between two effects of the engine: where a test may stop it, fail it or hold it.
 
-A fault point costs a call and a comparison, stands on the path of batches, never of single messages, and does
+A fault point costs a call and a comparison, is on the path of batches, never of single messages, and does
 nothing in a daemon: no setting and no request arms it, only `armed()` in a test's own process.
 
-What a test may raise at a point is what can really happen there:
+A test may raise at a point only what can really happen there:
 - where files are handled, a StorageError, as the call next to the point would raise;
 - at `before_` points of topics, groups, offsets, deletions, events, timers, transactions and delivery, the
   TroveError of an append or a save that was refused;
@@ -156,13 +156,13 @@ POINTS: Final[Mapping[str, str]] = {
     "restore.before_check": "all files are; nothing is checked",
     "restore.before_rename": "all is right and not in its place",
 }
-"""name -> where it stands: what is done by then, and what is not."""
+"""name -> its place: what is done by then, and what is not."""
 
 _action: Action | None = None
 
 
 def fault_point(name: str) -> None:
-    """Does nothing, or what the test that armed the points wants."""
+    """Does nothing unless a test armed the points."""
     if _action is not None:
         _action(name)
 

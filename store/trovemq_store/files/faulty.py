@@ -1,10 +1,9 @@
 """The seam with faults, for tests: every call is recorded and may be made to fail.
 
 `decide(operation, path)` is asked before each call and returns the errno to fail with, or None. Operations
-are named as the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic, rename,
-remove, truncate, sync_directory, lock, list, read_bytes, open_trees, commit, read_trees; read stands for
-check_readable. With `tear` a write
-that fails has written its first half, as pwrite may.
+have the names of the seam's methods: create, open, open_writable_map, write, scatter, sync, write_atomic,
+rename, remove, truncate, sync_directory, lock, list, read_bytes, open_trees, commit, read_trees; read means
+check_readable. With `tear` a write that fails has written its first half, as pwrite may.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class FaultyTrees:
 
 
 class FaultyFileSystem:
-    """Wraps another file system; `decide` may be replaced at any time, `calls` lists what was asked,
+    """Wraps another file system; `decide` may be replaced at any time, `calls` lists the operations,
     `open_count` is how many files are open."""
 
     def __init__(

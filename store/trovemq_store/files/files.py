@@ -2,14 +2,15 @@
 
 Appends go through `File.write`, reads through `File.view` (the mapping), so that a fake disk sees every
 write. Sorted trees (trees.py) write for themselves. `WritableMap` exists for the index files alone, whose
-writes are scattered; it too records what is written. Paths are relative to the store's root, with `/`; the
-seam refuses a path that leaves it.
+writes are scattered; it too records its writes. Paths are relative to the store's root, with `/`; the seam
+refuses a path that leaves it.
 
 Invariants
 - A write either happens whole or raises `StorageError`; `write` loops over short writes and EINTR.
-- What is mapped for writing was preallocated, so a full disk is an error code and never SIGBUS.
+- A file that is mapped for writing was preallocated, so a full disk is an error code and never SIGBUS.
 - `write_atomic` leaves the old content or the new one, also over a power cut.
-- What `check_readable` let pass may be read through the view: a bad sector is an error code and never SIGBUS.
+- A range that `check_readable` accepted may be read through the view: a bad sector is an error code and never
+  SIGBUS.
 - A view stays valid until its file is closed *and* the view is released; closing never unmaps under a reader.
 
 Implementations: `RealFileSystem` (real.py), `MemoryFileSystem` (memory.py) and, for tests,
@@ -34,7 +35,7 @@ DISK_FULL_NUMBERS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StorageError(Exception):
-    """A file operation failed. `errno` tells why; `operation` and `path` tell where."""
+    """A file operation failed. `errno` is the cause; `operation` and `path` are the place."""
 
     def __init__(self, operation: str, path: str, error_number: int, message: str = "") -> None:
         self.operation = operation
@@ -48,8 +49,8 @@ class StorageError(Exception):
 
     @property
     def sync_failed(self) -> bool:
-        """What was to be on disk may be lost, and no later sync would tell. (Where there is no descriptor to
-        sync a directory by, it was not tried.)"""
+        """Data that was to be on disk may be lost, and no later sync would report it. (A failure to open a
+        directory for its sync is not one of these.)"""
         return self.operation in ("sync", "sync_directory") and not self.no_descriptor
 
     @property
@@ -68,7 +69,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def view(self) -> memoryview:
-        """The whole file, read-only, always showing what was written last."""
+        """The whole file, read-only; it always shows the last writes."""
         ...
 
     def check_readable(self, begin: int, end: int) -> None:
@@ -77,8 +78,8 @@ class File(Protocol):
         ...
 
     def written_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
-        """The ranges of [begin, size) that may hold anything but zeros: what was never written is passed
-        over without being read."""
+        """The ranges of [begin, size) that may hold anything but zeros: ranges that were never written are
+        skipped without being read."""
         ...
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -94,7 +95,7 @@ class File(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """A file's beginning and its size. is_all: behind `data` nothing was ever written."""
+    """A file's beginning and its size. is_all: nothing was ever written after `data`."""
 
     data: bytes
     size: int
@@ -182,7 +183,7 @@ class FileSystem(Protocol):
     def free_bytes(self) -> int: ...
 
     def total_bytes(self) -> int:
-        """Of the disk that the root lies on: what is used, and what may still be."""
+        """Of the disk that has the root: used bytes, and free bytes."""
         ...
 
     def modified_ms(self, path: str) -> int:
@@ -190,12 +191,11 @@ class FileSystem(Protocol):
         ...
 
     def check_trees(self, directory: str) -> Sequence[str]:
-        """What is wrong with the structure of the trees of a directory, which nobody has open: nothing that
-        LMDB would stumble over where this is empty. Reads all of it, some 50 MB a second. StorageError."""
+        """The faults in the structure of the trees of a directory, which nobody has open: LMDB can use the
+        trees where this is empty. Reads all of it, some 50 MB a second. StorageError."""
         ...
 
     def open_trees(self, directory: str, names: Sequence[str]) -> Trees:
-        """Opens the sorted trees (trees.py) of a directory, made where they are missing: the
-        file `data.mdb`, whose name is durable after `sync_directory`. StorageError EINVAL: it is no such
-        file."""
+        """Opens the sorted trees (trees.py) of a directory, made where they are missing: the file `data.mdb`,
+        whose name is durable after `sync_directory`. StorageError EINVAL: it is not such a file."""
         ...

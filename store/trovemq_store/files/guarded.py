@@ -3,17 +3,17 @@
     trovemq/reserve-0 … reserve-7   preallocated and never written: space that is there when the disk is full
 
 Small files are replaced as a whole, and a consume queue grows into holes of its file: both need new blocks.
-Where these cannot be had, files of the reserve are removed, one at a time, and the call is made again. So
-positions of consumers, the marks of the store and the units of the broker's own records continue being
-written while others fill the disk; `refill` makes the reserve whole when there is space.
+Where space is short, files of the reserve are removed, one at a time, and the call is repeated. So positions
+of consumers, the marks of the store and the units of the broker's own records continue being written while
+others fill the disk; `refill` makes the reserve whole when there is space.
 
 Invariants
 - `short` from the first call that needed the reserve until it is whole again: the store takes no new messages
-  then, what is left is for what the broker must write itself.
-- What is preallocated (segments, index files) is never made from the reserve.
+  then, the rest of the reserve is for the broker's own writes.
+- Files that are preallocated (segments, index files) never take space from the reserve.
 - `sync_failure` is the first sync that failed, of whatever file, in whatever thread. The kernel may have
-  dropped what it should have written: from then on nothing is acknowledged. (For want of space a file that is
-  being made may fail so, and is given up; whoever syncs data tells himself that it failed.)
+  dropped pages that it should have written: from then on nothing is acknowledged. (A new file may fail so
+  because the disk is full, and is given up; a caller that syncs data checks the result itself.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reserve_chunk_size(commit_log_file_size: int) -> int:
 
 
 class GuardedFile:
-    """A file of a GuardedFileSystem. What is only read is bound to the file itself: it costs nothing more."""
+    """A file of a GuardedFileSystem. Reads go to the file itself: they cost nothing more."""
 
     def __init__(self, owner: GuardedFileSystem, inner: File) -> None:
         self._owner = owner
@@ -69,8 +69,7 @@ class GuardedMap(GuardedFile):
 
 
 class GuardedTrees:
-    """Trees of a GuardedFileSystem: for want of space their commits fail, and are made again by whoever makes
-    them."""
+    """Trees of a GuardedFileSystem: on a full disk their commits fail, and the caller repeats them."""
 
     def __init__(self, owner: GuardedFileSystem, inner: Trees) -> None:
         self._owner = owner
@@ -94,7 +93,7 @@ class GuardedFileSystem:
         self.chunk_size: Final = chunk_size
         self.short = False
         self.sync_failure: StorageError | None = None
-        # What changes nothing here goes straight there.
+        # Calls that change nothing here go straight to the inner file system.
         self.list = inner.list
         self.is_directory = inner.is_directory
         self.exists = inner.exists

@@ -1,10 +1,10 @@
 """Trees as LMDB keeps them: one environment in a directory, `data.mdb` and `lock.mdb`.
 
-LMDB writes pages to free places, syncs them, then writes and syncs the page that names the new roots: what
-was committed is whole after any crash, without a log of its own. Its sync is never switched off.
+LMDB writes pages to free places, syncs them, then writes and syncs the page that names the new roots: a
+commit is whole after any crash, without a log of its own. Its sync is never switched off.
 
-The mapping has a fixed size; when a commit does not fit it is doubled and the commit made again. That must
-not happen under a reader, so readers are counted.
+The mapping has a fixed size; when a commit does not fit it is doubled and the commit repeated. That must not
+happen under a reader, so readers are counted.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class LmdbReader:
 
 class LmdbTrees:
     """See Trees. StorageError from the constructor: EINVAL where the file is not a whole file of LMDB's; with
-    `read_only`, which must be used where nobody writes, also where a tree is missing."""
+    `read_only` (only where nobody writes) also where a tree is missing."""
 
     def __init__(self, directory: str, path: str, names: Sequence[str], *, read_only: bool = False) -> None:
         self._path: Final = path
@@ -168,8 +168,8 @@ class LmdbTrees:
             raise _storage_error("open_trees", path, error) from error
 
     def _check_length(self, size: int) -> None:
-        """What was cut off would be SIGBUS for who reads there. (LMDB itself leaves the file shorter where
-        the last pages were made and given up in one commit.)"""
+        """Reading pages that were cut off would be SIGBUS. (LMDB itself leaves the file shorter where the
+        last pages were made and given up in one commit.)"""
         info, page_size = self._environment.info(), self._environment.stat()["psize"]
         whole = size >= (info["last_pgno"] + 1) * page_size
         if not whole and (problems := check_structure(os.path.dirname(self._data), self._path)):
@@ -250,9 +250,10 @@ class LmdbTrees:
 def _put(cursor: Any, first: bytes, last: bytes, count: int, entries: Entries) -> None:
     """So many entries, sorted by key, from `first` to `last`.
 
-    LMDB fills its pages where entries come after the last of a page, else it leaves them half empty. So what
-    comes after all that is there is appended; and of entries that all come between two neighbours (ids that
-    rise, of one topic) those are put first, while what would share a page with them is out of the way.
+    LMDB fills its pages where entries come after the last of a page, else it leaves them half empty. So
+    entries after all existing ones are appended; and entries that all come between two neighbours (ids that
+    rise, of one topic) are put first, while the entries that would share a page with them are removed for a
+    moment.
     """
     if not cursor.set_range(first):
         consumed, added = cursor.putmulti(entries(), append=True)
@@ -303,8 +304,8 @@ def _make_lock_file(path: str) -> None:
 
 
 def _storage_error(operation: str, path: str, error: lmdb.Error | OSError) -> StorageError:
-    """LMDB's own codes are negative: the file is not what it should be (EINVAL). EIO of a commit is a sync
-    that failed, or a write: what the pages hold is not known."""
+    """LMDB's own codes are negative: the file is damaged (EINVAL). EIO of a commit is a failed sync or write:
+    the content of the pages is unknown."""
     code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else error.errno
     number = code if isinstance(code, int) and code > 0 else errno.EINVAL
     if code == 0:

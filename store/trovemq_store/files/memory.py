@@ -1,9 +1,9 @@
-"""The seam in memory, which also knows what a power cut would leave.
+"""The seam in memory, which also knows which writes would survive a power cut.
 
 Every file keeps its present content and the content of its last sync; every directory keeps the names that
 its last sync saw. `after_power_cut()` gives the tree of synced names and contents, the state in which a store
-that acknowledged nothing unsynced must still have every acknowledged message; and, where it is asked for,
-any unsynced pages and names beside them, for a disk writes in no order.
+that acknowledged nothing unsynced must still have every acknowledged message; on request also any unsynced
+pages and names, for a disk writes in no order.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class MemoryFile:
 
 
 def _surviving(content: _Content, keep: Callable[[], bool] | None, unit: int) -> _Content:
-    """What the disk has of a file whose name it has."""
+    """The bytes on the disk of a file whose name survived."""
     survivor = _Content(0, content.synced)
     survivor.trees = TreeContent(content.trees.maps)
     if survivor.data == content.data:
-        survivor.synced = content.synced  # shared: nobody changes bytes
+        survivor.synced = content.synced  # shared: these bytes never change
         return survivor
     size = len(content.data)
     if keep is not None and not content.synced and not keep():
@@ -108,9 +108,9 @@ class MemoryFileSystem:
     ) -> MemoryFileSystem:
         """A new tree of the synced names, each with the content of its last sync (else zeros).
 
-        keep: asked for each `unit` of bytes (PAGE_SIZE or SECTOR_SIZE), each size and each name (made,
-        replaced or removed) that was not synced, in an order that depends on the tree alone: whether the disk
-        has it nevertheless.
+        keep: called for each `unit` of bytes (PAGE_SIZE or SECTOR_SIZE), each size and each name (made,
+        replaced or removed) that was not synced, in an order that depends on the tree alone; returns whether
+        the disk has it nevertheless.
         """
         survivor = MemoryFileSystem(self.capacity)
         for path in sorted({*self._files, *self._synced_names}):

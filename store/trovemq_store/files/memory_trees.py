@@ -1,4 +1,4 @@
-"""Trees in memory: what is committed is on the disk that a power cut leaves."""
+"""Trees in memory: a commit survives a power cut."""
 
 from __future__ import annotations
 

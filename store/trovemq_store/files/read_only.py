@@ -1,7 +1,7 @@
 """The seam over a store that must not change: files are opened read-only, and every write raises.
 
 Removing is the one exception: the path is hidden from this view and stays on disk, so that the engine's own
-code for opening a log, which clears away what an earlier run left, can be used as it is.
+code for opening a log, which removes the leftovers of an earlier run, can be used as it is.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ReadOnlyFileSystem:
         return str(self._root / checked_path(path))
 
     def absolute(self, path: str) -> str:
-        """Where the file lies, for who cannot go through here."""
+        """The absolute path of the file, for code that cannot read through this view."""
         return self._absolute(path)
 
     def open(self, path: str) -> File:

@@ -24,8 +24,8 @@ from trovemq_store.files.trees import Trees
 from trovemq_store.files.whole_sync import WholeSync
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
-# Longer writes make the kernel take large folios. On a machine that hands its free memory back to a host
-# those are always cold, and touching them costs ten times the copying; small ones are found warm.
+# Longer writes make the kernel take large folios. On a machine that returns its free memory to a host those
+# are always cold, and touching them costs ten times the copying; small ones are found warm.
 _WRITE_SIZE_MAX = 1 << 14
 _POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14: the error that would be a SIGBUS
 
@@ -41,15 +41,15 @@ def storage_errors(operation: str, path: str) -> Iterator[None]:
 
 def _check_room(descriptor: int, size: int) -> None:
     """ENOSPC where the disk has less space than a file of `size` bytes still needs. A preallocation that
-    fails takes all the space that there is first, and whoever writes meanwhile would find the disk full."""
+    fails first takes all the free space, and other writers would find the disk full meanwhile."""
     room = os.fstatvfs(descriptor)
     missing = size - os.fstat(descriptor).st_blocks * 512
-    if room.f_blocks and room.f_bavail * room.f_frsize < missing:  # some file systems cannot tell: 0
+    if room.f_blocks and room.f_bavail * room.f_frsize < missing:  # 0: the file system does not say
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
-    """See File.check_readable. Where the kernel cannot tell (before 5.14) everything passes."""
+    """See File.check_readable. Where the kernel does not know (before 5.14) everything passes."""
     begin -= begin % mmap.PAGESIZE
     try:
         mapping.madvise(_POPULATE_READ, begin, end - begin)
@@ -101,7 +101,7 @@ class RealFile:
             try:
                 with storage_errors("mmap", self._path):
                     self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
-            except ValueError as error:  # somebody shortened it since it was opened
+            except ValueError as error:  # the file was shortened since it was opened
                 raise StorageError("mmap", self._path, errno.EIO, str(error)) from error
         return memoryview(self._map)
 
@@ -122,7 +122,7 @@ class RealFile:
             except OSError as error:
                 if error.errno == errno.ENXIO:
                     return  # only a hole is left
-                start, end = end, self._size  # a file system that cannot tell
+                start, end = end, self._size  # the file system does not say
             yield start, end
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -296,7 +296,8 @@ class RealFileSystem:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # A full disk is no lost page here: the temporary is rewritten, the old content is untouched.
+            # A full disk does not mean a lost page here: the temporary is rewritten, the old content is
+            # untouched.
             operation = "write" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "sync"
             raise StorageError(operation, path, error.errno or errno.EIO, str(error.strerror)) from error
 
@@ -335,7 +336,7 @@ class RealFileSystem:
             os.close(descriptor)
 
     def sync_all(self) -> bool:
-        """Only while the store's lock is held: then what failed since it was taken is known."""
+        """Only while the store's lock is held: then all failures since it was taken are known."""
         return self._whole is not None and self._whole.run()
 
     def lock(self, path: str) -> None:
@@ -371,7 +372,7 @@ class RealFileSystem:
     def total_bytes(self) -> int:
         with storage_errors("statvfs", str(self._root)):
             status = os.statvfs(self._root)
-        # What is kept for root alone counts as neither, as in df's percentage.
+        # Space that is kept for root alone counts as neither, as in df's percentage.
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
 
     def check_trees(self, directory: str) -> Sequence[str]:

@@ -6,7 +6,8 @@
     }
 
 One flipped digit in such a file could hide messages, or bring deleted ones back, and still be good JSON. A
-file without the member is taken as it is: it is of a version that did not write one, or of somebody's hand.
+file without the member is accepted as it is: it is of a version that did not write one, or was written by
+hand.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ KEY_SIZE_MAX: Final = 511
 
 
 class ByteRows(Protocol):
-    """Bytes in a row; a list of them, or what makes them when they are asked for."""
+    """Bytes in a row; a list of them, or a function that makes them when needed."""
 
     def __len__(self) -> int: ...
 
@@ -35,8 +35,8 @@ class ByteRows(Protocol):
 
 @dataclass(slots=True)
 class TreeChange:
-    """What a commit does to one tree: first the removals, then the puts (sorted by key; a key that is there
-    gets the new value), then `keys` (sorted) with their `values`: as many, or none, where all are empty."""
+    """A commit's changes of one tree: first the removals, then the puts (sorted by key; an existing key gets
+    the new value), then `keys` (sorted) with their `values`: as many, or none, where all are empty."""
 
     tree: str
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)

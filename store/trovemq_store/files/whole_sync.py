@@ -1,8 +1,8 @@
 """Everything of a file system to disk in one call: syncfs(2).
 
 Thousands of files cost a commit of the file system's journal each where they are synced one by one; together
-they cost one. It is used only where its answer can be believed: Linux tells since 5.8 what could not be
-written, for file systems that keep their own pages.
+they cost one. It is used only where its answer is reliable: Linux reports failed writes since 5.8, for file
+systems that keep their own pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SYNCFS: Final[Any] = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 class WholeSync:
-    """Of the file system that a directory lies on; what could not be written since this was made fails it."""
+    """Syncs the file system that has a directory; a failed write since this was made is an error."""
 
     def __init__(self, directory: str) -> None:
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What is derived from the log, and can be rebuilt from it: consume queues, the key index, the trees.
+"""The projections of the log, which can be rebuilt from it: consume queues, the key index, the trees.
 
 `dispatcher` carries new records to all of them. `consume_queues` and `key_index` are RocketMQ's files;
 `trees` are sorted trees of our own: unique ids, priority order, producers, search entries. Each has its own

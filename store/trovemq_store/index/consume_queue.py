@@ -15,7 +15,7 @@ Source: RocketMQ 5.4.0, ConsumeQueue, MappedFileQueue.
 
 Invariants
 - The index of a unit is the message's queue offset, whatever the record's own QUEUEOFFSET says.
-- Units [first file, max_offset) are written; behind max_offset the last file is zero.
+- Units [first file, max_offset) are written; after max_offset the last file is zero.
 - phy + size of a unit never passes the phy of the next one, blanks left out.
 - The last unit is not a blank, unless all are.
 - min_offset <= max_offset; below min_offset there may be blanks and units whose records are gone.
@@ -177,7 +177,7 @@ class ConsumeQueue:
         self.publish(offset, len(units))
 
     def write(self, offset: int, units: NDArray[np.void]) -> None:
-        """append() but for that nobody sees the units before publish(). Raises as append()."""
+        """append(), but nobody sees the units before publish(). Raises as append()."""
         assert len(units) > 0
         if not self.has_units:
             self._begin_at(offset)
@@ -189,13 +189,13 @@ class ConsumeQueue:
     def publish(self, offset: int, count: int) -> None:
         """The queue has the units that write() wrote at `offset`."""
         if self._min == self._end:
-            self._min = offset  # nothing before it is there any more: a gap before it is what has expired
+            self._min = offset  # nothing before it is there any more: a gap before it has expired
         self._end = offset + count
 
     def truncate_to(self, physical_offset: int) -> None:
         """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
 
-        Files are checked unit by unit, as after a crash: what lies after the cut may be anything.
+        Files are checked unit by unit, as after a crash: the bytes after the cut may be anything.
         """
         self._forget_known()
         count = 0
@@ -215,7 +215,7 @@ class ConsumeQueue:
     def trim(self, physical_offset: int) -> None:
         """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
         for path in self.measure_trim(physical_offset):
-            # One after the other, also on disk: with a gap between them those behind would be given up.
+            # One after the other, also on disk: a gap between them would lose the later ones.
             self._open_files.remove(path)
             self._files.sync_directory(self._directory)
 
@@ -237,7 +237,7 @@ class ConsumeQueue:
         return leaving
 
     def reader(self, open_files: OpenFiles) -> ConsumeQueue:
-        """The queue as it is now, for another thread to read: what is appended later it does not have."""
+        """The queue as it is now, for another thread to read: without units that are appended later."""
         copy = ConsumeQueue(
             self.topic, self.queue_id, self._files, open_files, DirtyFiles(self._files), self._file_size
         )
@@ -248,7 +248,8 @@ class ConsumeQueue:
         return copy
 
     def follow_trim(self, measured: ConsumeQueue) -> list[File]:
-        """Takes over what a reader() of this queue measured. Returns files that were open and leave."""
+        """Takes over the result of measure_trim() of a reader() of this queue. Returns files that were open
+        and leave."""
         if not measured.has_units:
             return []
         self._first_physical = measured._first_physical
@@ -484,8 +485,8 @@ class ConsumeQueue:
 
 
 def _valid_prefix(units: NDArray[np.void], physical_offset: int, lowest: int) -> tuple[int, int]:
-    """How many units, from the first, are written, below physical_offset and each after the one before
-    (the first at or behind `lowest`); and where the last record of all these units ends."""
+    """How many units, from the first, are written, below physical_offset and each after the one before (the
+    first at or after `lowest`); and where the last record of all these units ends."""
     physical = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     blank = sizes == BLANK_SIZE

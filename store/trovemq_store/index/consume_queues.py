@@ -45,7 +45,7 @@ _NOTED_MAX: Final = 1024
 
 
 class QueueGapError(TroveError):
-    """A queue does not have what lies before a record: STORE_FAILED if nobody rebuilds it."""
+    """A queue lacks the units before a record: STORE_FAILED unless it is rebuilt."""
 
     def __init__(self, queue: ConsumeQueue, offset: int, end: int) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class QueueGapError(TroveError):
 
 @dataclass(frozen=True, slots=True)
 class QueueGap:
-    """`count` messages from `offset` on whose records are lost: blanks stand for them."""
+    """`count` messages from `offset` on whose records are lost: blanks replace them."""
 
     topic: str
     queue_id: int
@@ -86,7 +86,7 @@ class ConsumeQueues:
         self.misplaced: list[tuple[int, int]] = []
         """(physical offset, end) of records left out because their queue offset cannot be right."""
         self.log_begin = 0
-        """What was trimmed last: physical offset."""
+        """Physical offset of the last trim."""
         self._position = 0
         self._synced_position = 0
 
@@ -106,7 +106,7 @@ class ConsumeQueues:
         ends_known: bool = False,
         names_synced: bool = False,
     ) -> None:
-        """Opens what is on disk.
+        """Opens the files on disk.
 
         trusted_position: None after a clean stop: every unit counts, and position is the end of the last
         record that has one. Otherwise everything below it was synced and nothing else is believed: units of
@@ -119,7 +119,7 @@ class ConsumeQueues:
         for topic, queue_id in self._listed_queues():
             below = deleted_below.get(topic, 0)
             queue = self._queue(topic, queue_id)
-            # What lies after a missing file is of no use: the queue ends there, and is replayed.
+            # Units after a missing file are of no use: the queue ends there, and is replayed.
             queue.load(trusted_position, below, drop_behind_gap=ends_known or trusted_position is not None)
             if below and not queue.file_offsets:
                 self.delete_queue(topic, queue_id)
@@ -266,7 +266,7 @@ class ConsumeQueues:
         self.close_files()
 
     def close_files(self) -> None:
-        """Closes what is open; what is on disk stays as it is."""
+        """Closes the open files; the disk stays as it is."""
         self._open_files.close()
 
     # --- a batch as runs of units -------------------------------------------------------------------
@@ -324,7 +324,7 @@ class ConsumeQueues:
         dense = int(offsets[-1]) - first == len(offsets) - 1 and (
             len(offsets) < 3 or bool((np.diff(offsets) == 1).all())
         )
-        # A queue without units takes any first offset (a rebuild may begin below what was there).
+        # A queue without units takes any first offset (a rebuild may begin below the old one).
         known = max(0, queue.max_offset - first) if queue.has_units else 0
         if not dense or first < 0 or (queue.has_units and first > queue.max_offset):
             yield from self._new_units_one_by_one(queue, offsets, units)

@@ -1,8 +1,8 @@
 """Which files of a projection have to be synced: noted by apply(), synced by flush() in another thread.
 
 Invariants
-- A file is marked dirty before the projection's position passes what was written to it; flush() takes the
-  position first and the marks afterwards, so that everything below that position is synced.
+- A file is marked dirty before the projection's position passes its writes; flush() takes the position first
+  and the marks afterwards, so that everything below that position is synced.
 - Both threads use one set each through single operations (`add`, `pop`), which the interpreter keeps whole.
 - flush() opens the files by their path for itself: the other thread may close or remove its own at any time.
 - A failed sync is final. The kernel may have dropped the pages that it could not write, and a second sync
@@ -19,7 +19,8 @@ from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.paths import parent_directory
 
 MANY: Final = 512
-"""More files and directories are synced with the whole file system, which costs as much as a few of them."""
+"""Beyond this many files and directories, one sync of the whole file system is used: it costs as much as a
+few of them."""
 
 
 class DirtyFiles:
@@ -47,7 +48,7 @@ class DirtyFiles:
             self._directories.add(directory)
 
     def sync(self, only: list[str] | None = None) -> None:
-        """Syncs what is marked, or `only` these files. Raises StorageError; once a sync has failed, at every
+        """Syncs the marked files, or `only` these. Raises StorageError; once a sync has failed, at every
         later call."""
         if self._failure is not None:
             raise self._failure

@@ -1,13 +1,13 @@
 """Carrying appended records to every projection, in log order, once.
 
-The consume queues are always up to date with `position`: what is visible is what they have. The key index may
-lag (just switched on, or no file to be had for it); it then reads on by itself in the log, in small
+The consume queues are always up to date with `position`: they have exactly the visible records. The key index
+may lag (just switched on, or no file to be had for it); it then reads on by itself in the log, in small
 steps, and queries scan the part that it has not reached.
 
 Invariants
 - Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
   at the head and is tried again.
-- position <= what may be visible; position <= end of the log.
+- position <= the end of the records that may be visible; position <= end of the log.
 - The key index is applied to a batch only when everything before has been applied to it.
 """
 
@@ -104,7 +104,7 @@ class Dispatcher:
 
     def catch_up(self, bytes_max: int) -> bool:
         """Lets each lagging projection read on in the log, about `bytes_max` each. True: more is left, and
-        some projection came further (one that cannot, for want of a file, is best left alone for a while)."""
+        some projection came further (one that lacks a file is best left alone for a while)."""
         lagging = self.lagging()
         before = [projection.position for projection in lagging]
         for projection in lagging:

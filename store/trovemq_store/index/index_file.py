@@ -25,7 +25,7 @@ seconds of item 1 mean nothing. Source: RocketMQ 5.4.0, IndexFile, IndexHeader.
 Invariants
 - Items are append-only and in log order: phy never falls with the item number.
 - previous < its own item number, so a chain ends.
-- A put writes items, then slots, then the header; what the header does not count is not there.
+- A put writes items, then slots, then the header; items that the header does not count do not exist.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SECONDS_MAX: Final = (1 << 31) - 1
 _SCANNED_ITEMS: Final = 1 << 16
 _FEW: Final = 8
 _PAGE_SIZE: Final = 4096
-_PAGES_AT_ONCE: Final = 24  # so many pages in a row are asked for in the time of one alone
+_PAGES_AT_ONCE: Final = 24  # reading this many pages in a row takes the time of one alone
 _NO_ITEM: Final = (0, 0, 0, 0)
 
 _Header = tuple[int, int, int, int, int, int]
@@ -106,7 +106,7 @@ class IndexFile:
             self._map.check_readable(0, HEADER_SIZE)
             header: _Header = _HEADER.unpack_from(view, 0)
             self._set_header(header)
-            # A put that failed half-way leaves items, and slots that point to them, after what is counted.
+            # A put that failed half-way leaves items, and slots that point to them, after the counted ones.
             self._slots_doubtful = not self.full and self.item(self.count) != _NO_ITEM
         except StorageError:
             self._map.close()
@@ -255,7 +255,7 @@ class IndexFile:
         self._map.check_readable(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1))
         number = int(self._slots[slot])
         while self.count <= number < self._item_count:
-            previous = self.item(number)[3]  # left behind by a put that failed half-way
+            previous = self.item(number)[3]  # left by a put that failed half-way
             number = previous if previous < number else 0
         return number if 0 < number < self.count else 0
 
@@ -339,7 +339,7 @@ class IndexFile:
         return count
 
     def _rebuild(self, count: int) -> None:
-        """Makes slots and header from items [1, count) and zeroes what was behind. Raises StorageError."""
+        """Makes slots and header from items [1, count) and zeroes the later ones. Raises StorageError."""
         slots = np.zeros(self._slot_count, np.int32)
         for start in range(1, count, _SCANNED_ITEMS):
             hashes = self._items["hash"][start : min(start + _SCANNED_ITEMS, count)].astype(np.int64)
@@ -354,7 +354,8 @@ class IndexFile:
         self._slots_doubtful = False
 
     def _zero_items(self, first: int, counted: int) -> None:
-        """Zeroes what may be written from item `first` on: up to `counted`, and on to where zeros begin."""
+        """Zeroes items from `first` on that may be written: up to `counted`, and from there to the first
+        zeros."""
         for start in range(first, self._item_count, _SCANNED_ITEMS):
             end = min(start + _SCANNED_ITEMS, self._item_count)
             self._map.check_readable(self._items_at + ITEM_SIZE * start, self._items_at + ITEM_SIZE * end)
@@ -378,7 +379,7 @@ def create_index_file(
 ) -> IndexFile:
     """Makes a preallocated index file under another name first, so that its directory never has a short one.
 
-    Raises StorageError; nothing is left behind then.
+    Raises StorageError; no file is left then.
     """
     try:
         files.remove(temporary)

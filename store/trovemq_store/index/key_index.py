@@ -1,8 +1,8 @@
 """The key index: every index file of a store, as one projection of the log.
 
 Files `index/<yyyyMMddHHmmssSSS>` are taken in the order of their names; each continues where the one before
-was full, so that the keys of one message may be split over two files.
-Source: RocketMQ 5.4.0, IndexService, made exact about what is indexed and what is not.
+was full, so that the keys of one message may be split over two files. Source: RocketMQ 5.4.0, IndexService,
+made exact about which records are indexed.
 
 Invariants
 - Every key of every record below `position` has an item, and the first `_resume` keys of the record at
@@ -86,8 +86,8 @@ class KeyIndex:
         store_timestamp_at: Callable[[int], int | None] = lambda _: None,
         log_begin: int = 0,
     ) -> None:
-        """Opens what is on disk. Where a file is gone that had keys of records at or behind log_begin, the
-        whole index is rebuilt: its files go, and position is 0.
+        """Opens the files on disk. Where a file is gone that had keys of records at or after log_begin, the
+        whole index is rebuilt: its files are removed, and position is 0.
 
         trusted_position: None after a clean stop: the files count as they are, and position is where our
         note says; where another broker wrote since, it is the start of the last indexed record, whose
@@ -167,7 +167,7 @@ class KeyIndex:
         return self._index_files[-1].count if self._index_files else None
 
     def _place(self) -> tuple[str, int]:
-        """The last file and its next free item: where whoever continues with the index does so."""
+        """The last file and its next free item: where the index continues."""
         last = self._index_files[-1:]
         return (last[0].name, last[0].count) if last else ("", 0)
 
@@ -312,7 +312,7 @@ class KeyIndex:
             self._remove(file)
 
     def take_before(self, physical_offset: int) -> list[IndexFile]:
-        """The oldest files, up to the first that names a record at or behind physical_offset, are no longer
+        """The oldest files, up to the first that names a record at or after physical_offset, are no longer
         part of the index; never the last one. They are still on disk, and open."""
         count = 0
         for file in self._index_files[:-1]:
@@ -332,7 +332,7 @@ class KeyIndex:
         self.close_files()
 
     def close_files(self) -> None:
-        """Closes what is open; what is on disk stays as it is."""
+        """Closes the open files; the disk stays as it is."""
         for file in self._index_files:
             file.close()
         self._index_files.clear()

@@ -1,7 +1,7 @@
 """The files that are open at one time, bounded: the one not used for longest is closed first.
 
-A store may have thousands of queues; descriptors and mappings are fewer. Whoever gets a file from here uses
-it at once and does not keep it, nor a view of it.
+A store may have thousands of queues; descriptors and mappings are fewer. A caller uses a file from here at
+once and keeps neither it nor a view of it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
         24  i64    masterFlushedOffset (replication)
         32  i64    confirmPhyOffset (controller mode)
 
-A RocketMQ that opens our store after a kill scans from min(physic, logics) - 3 s; so the first two are only
-set from what a sync has covered.
+A RocketMQ that opens our store after a kill scans from min(physic, logics) - 3 s; so the first two never pass
+the last sync.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ segment:
 
 Invariants
 - `end` is where the next record goes; every byte of [min_offset, end) belongs to a record, a blank, or the
-  unused rest after a blank; every byte at or behind `end` in the last segment is zero after recovery.
+  unused rest after a blank; every byte at or after `end` in the last segment is zero after recovery.
 - flushed_offset <= end; it only moves by a sync that covered it.
-- An append that raises has changed no byte before `end`, and moves `end` over a blank at most. What it
-  wrote behind is zeroed before anything else is written: no refused record comes back after a crash.
+- An append that raises has changed no byte before `end`, and moves `end` over a blank at most. The bytes that
+  it wrote after `end` are zeroed before anything else is written: no refused record comes back after a crash.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AppendStatus(Enum):
 
 
 class FlushWork:
-    """One group commit: what to sync, captured when it began. Everything below `end` is then on disk."""
+    """One group commit: the files to sync, captured when it began. Everything below `end` is then on disk."""
 
     def __init__(self, files: FileSystem, segments: list[Segment], new_names: bool, end: int, timestamp: int):
         self._files = files

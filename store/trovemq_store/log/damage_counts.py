@@ -1,7 +1,7 @@
 """Damage of the log that this process met: counted by state, and by place once.
 
-Recovery counts what it skips when the store is opened; reading counts what it meets afterwards (bytes
-that went bad in a running store). A place that is read again is not counted again, up to PLACES_MAX of them.
+Recovery counts the damage that it skips when the store is opened; reading counts later damage (bytes that
+went bad in a running store). A place that is read again is not counted again, up to PLACES_MAX of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNIT_UNREADABLE: Final = "unit-unreadable"
 
 class DamageCounts:
     """ranges, bytes: by the state of RecordState.value; ranges also by UNIT_UNREADABLE. `on_new` and
-    `on_new_unit` are told of each place that reading meets."""
+    `on_new_unit` are called for each place that reading meets."""
 
     def __init__(self, found: Iterable[Damage] = ()) -> None:
         self.ranges: Counter[str] = Counter()

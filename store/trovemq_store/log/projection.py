@@ -1,9 +1,9 @@
-"""What the log hands to its projections, and what every projection is: deletable, and rebuilt from the log.
+"""The log's input to its projections, and the interface of a projection: deletable, and rebuilt from the log.
 
 Invariants of a projection
 - `position` is the physical offset up to which every record has been applied; apply() moves it forward.
 - apply() is idempotent by physical offset: a record below `position` is never applied twice.
-- `synced_position` never passes what flush() has brought to disk; it is where replay starts after a crash.
+- `synced_position` never passes the position of the last flush(); replay starts there after a crash.
 - truncate_to(p) leaves the projection as if the log had ended at p.
 """
 
@@ -20,7 +20,7 @@ from trovemq_proto.records.batch import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class DispatchBatch:
-    """A contiguous run of records that now stand in the log, of one segment, in log order.
+    """A contiguous run of records in the log, of one segment, in log order.
 
     `records` holds their bytes and columns; record i lies at physical_offset + records.positions[i].
     `alive[i]` is False for a record of a deleted topic (below the deletion): no projection takes it;
@@ -54,8 +54,8 @@ class Projection(Protocol):
         ...
 
     def flush(self) -> None:
-        """Brings what was applied to disk; afterwards synced_position == the position at its start.
-        May be called in another thread than apply()."""
+        """Syncs the applied records to disk; afterwards synced_position == the position at its start. May be
+        called in another thread than apply()."""
         ...
 
     def truncate_to(self, physical_offset: int) -> None: ...

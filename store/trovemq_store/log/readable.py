@@ -1,7 +1,7 @@
 """How far a file of the log can be read: a bad sector costs the records that lie on it, and no others.
 
 The log is read through its mapping, where a read that fails would end the process (SIGBUS). So each range is
-asked for before it is read; what cannot be had is told by pages.
+checked before it is read; unreadable pages are reported as ranges.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def readable_end(file: File, begin: int, end: int) -> int:
 
 
 def run_end(file: File, begin: int, limit: int, run_bytes_max: int) -> int:
-    """How much of [begin, limit) may be looked at: about a run, and at least the first record where it can be
-    read; all of it where a blank stands at `begin`."""
+    """How much of [begin, limit) may be read: about a run, and at least the first record where it can be
+    read; all of it where there is a blank at `begin`."""
     head_end = min(begin + HEAD_SIZE, limit)
     if readable_end(file, begin, head_end) < head_end:
         return begin
@@ -42,7 +42,8 @@ def run_end(file: File, begin: int, limit: int, run_bytes_max: int) -> int:
 
 
 def can_read_record(file: File, position: int, limit: int) -> bool:
-    """Whether the record at `position` can be read, by the size that it states; nothing behind `limit` is."""
+    """Whether the record at `position` can be read, by the size that it states; bytes after `limit` are not
+    readable."""
     if not _can_read(file, position, min(position + HEAD_SIZE, limit)):
         return False
     page_left = PAGE_SIZE - position % PAGE_SIZE
@@ -51,7 +52,7 @@ def can_read_record(file: File, position: int, limit: int) -> bool:
 
 
 def stated_size(file: File, position: int, limit: int) -> int:
-    """TOTALSIZE as it stands at `position`, which can be read; 0 where that is none."""
+    """TOTALSIZE at `position`, which can be read; 0 where there is none."""
     size = int.from_bytes(file.view()[position : position + 4], signed=True)
     return size if 0 < size <= limit - position else 0
 

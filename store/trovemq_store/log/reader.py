@@ -1,11 +1,10 @@
-"""Reading the log forwards as runs of records, telling its end from damage in the middle.
+"""Reads the log forwards as runs of records, and distinguishes its end from damage in the middle.
 
-What stands at a position is one of six things (trovemq_proto.records.check): a record, a blank (continue
-in the next segment), zeros, a torn record, a stale one of an older use of the file, or a damaged one.
-Below the known end nothing may be missing: there all but the first two are *damage*, which is reported,
-and reading continues at the next record that names its own position. At or after the known end the first of
-them is the end of the log, unless it shows that it was written whole and damaged later
-(trovemq_store.log.tail).
+At a position there is one of six things (trovemq_proto.records.check): a record, a blank (continue in the
+next segment), zeros, a torn record, a stale one of an older use of the file, or a damaged one. Below the
+known end nothing may be missing: there all but the first two are *damage*, which is reported, and reading
+continues at the next record that names its own position. At or after the known end the first of them is the
+end of the log, unless it shows that it was written whole and damaged later (trovemq_store.log.tail).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RUN_BYTES_MAX: Final = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes [physical_offset, end) of the log that are no good record, below the known end."""
+    """Bytes [physical_offset, end) of the log that are not a good record, below the known end."""
 
     physical_offset: int
     end: int
@@ -41,7 +40,7 @@ class LogReader:
     """Reads from `position` on. After the iteration `position` is where it stopped.
 
     `known_end`: the log is known to reach to here. `limit`: nothing at or after it is looked at (None: read
-    until the log's own end). `damages` lists what was skipped.
+    until the log's own end). `damages` lists the ranges that were skipped.
     """
 
     log: CommitLog
@@ -79,7 +78,8 @@ class LogReader:
                 return
 
     def _next_run(self, segment: Segment) -> tuple[DispatchBatch | None, RecordState | None]:
-        """The good records from `position` on, and what stands behind them; None: it cannot be read."""
+        """The good records from `position` on, and the state of the bytes after them; None: they cannot be
+        read."""
         limit = (
             segment.file.size if self.limit is None else min(segment.file.size, self.limit - segment.start)
         )
@@ -103,12 +103,12 @@ class LogReader:
         if len(records) == 0:
             return None, state if readable >= limit or can_read_record(segment.file, begin, limit) else None
         if end <= readable < limit and state is not RecordState.BLANK:
-            state = RecordState.RECORD  # what stands there is looked at next, as far as it goes
+            state = RecordState.RECORD  # the bytes there are examined next, as far as they can be read
         self.position = segment.start + end
         return DispatchBatch(records, segment.start, self.position), state
 
     def _pass_unreadable(self, segment: Segment) -> None:
-        """The record at `position` lies on a part of the disk that cannot be read. StorageError at or behind
+        """The record at `position` lies on a part of the disk that cannot be read. StorageError at or after
         the known end: it may well be a good one, so the log does not end here."""
         begin = self.position - segment.start
         if self.position >= self.known_end:

@@ -8,7 +8,7 @@ never be taken for records again (docs/store-format.md, "Cut").
 
 Invariants
 - No record below the known end is dropped; damage there is skipped and reported.
-- Behind it no good record is dropped either, but those of an atomic transaction whose rest is not there
+- After it no good record is dropped either, but those of an atomic transaction whose rest is not there
   (trovemq_store.log.whole_runs).
 - Recovering twice gives the same end; also when the first recovery was interrupted anywhere.
 """
@@ -38,7 +38,7 @@ _ZERO_CHUNK: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """What the scan found."""
+    """The result of the scan."""
 
     end: int
     records: int
@@ -69,8 +69,8 @@ def scan_log(
 
 
 def zero_behind(files: FileSystem, log: CommitLog, end: int, size_max: int | None = None) -> int:
-    """Leaves nothing but zeros behind `end` in its segment, or in the next size_max bytes of it. Returns how
-    many bytes were not zero."""
+    """Zeroes everything after `end` in its segment, or in the next size_max bytes of it. Returns how many
+    bytes were not zero."""
     segment = log.segments.at(end)
     return 0 if segment is None else _zero_rest(files, segment, end - segment.start, size_max)
 
@@ -97,7 +97,7 @@ def _zero_rest(files: FileSystem, segment: Segment, begin: int, size_max: int | 
 
 
 def _chunks(file: File, begin: int, size_max: int | None) -> Iterator[tuple[int, int]]:
-    """(position, size) of what may have been written at or behind `begin`."""
+    """(position, size) of the ranges at or after `begin` that may have been written."""
     limit = file.size if size_max is None else begin + size_max
     for start, range_end in file.written_ranges(begin):
         end = min(range_end, limit)

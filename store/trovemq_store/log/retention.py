@@ -1,20 +1,21 @@
-"""What of the log goes: RocketMQ's rules, decided from figures alone (docs/store-format.md, "Retention").
+"""Which segments of the log are removed: RocketMQ's rules, decided from figures alone (docs/store-format.md,
+"Retention").
 
-| rule | while                                                   | what goes                                 |
-|------|---------------------------------------------------------|-------------------------------------------|
-| age  | it is an hour of `deleteWhen`, or more of the disk than | segments whose last record is older than  |
-|      | `diskMaxUsedSpaceRatio` is used                         | `fileReservedTime`                        |
-| disk | more than `diskSpaceCleanForciblyRatio` is used, and    | the oldest segments, however young, as    |
-|      | `cleanFileForciblyEnable` (off unless it is given)      | many as bring the disk below it           |
-| free | at any time                                             | segments below `free_to` (held_log.py)    |
+| rule | while                                                   | removed                                  |
+|------|---------------------------------------------------------|------------------------------------------|
+| age  | it is an hour of `deleteWhen`, or more of the disk than | segments whose last record is older than |
+|      | `diskMaxUsedSpaceRatio` is used                         | `fileReservedTime`                       |
+| disk | more than `diskSpaceCleanForciblyRatio` is used, and    | the oldest segments, however young, as   |
+|      | `cleanFileForciblyEnable` (off unless it is given)      | many as bring the disk below it          |
+| free | at any time                                             | segments below `free_to` (held_log.py)   |
 
 Only the disk takes a segment that reaches beyond `held_from`.
 
 At more than `diskSpaceWarningLevelRatio` new messages are refused as well.
 
 Invariants
-- What goes are the log's leading segments, at most `files_max` a run; never the last one, nor anything that
-  is not on disk in every projection (that is the caller's: it offers no such segment).
+- Only the log's leading segments are removed, at most `files_max` a run; never the last one, nor one that is
+  not on disk in every projection (the caller offers no such segment).
 - The age of a segment is that of its last record.
 """
 
@@ -74,8 +75,8 @@ class ClosedSegment:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`end`: the log may begin there (its present minimum: nothing goes). forced: how many of the `count`
-    segments go for the disk's sake alone, newest_early_ms: the newest store time in these. pressed: the disk
-    forces what goes, even what is still pending."""
+    segments go for the disk's sake alone, newest_early_ms: the newest store time in these. pressed: the full
+    disk forces the removal, even of pending messages."""
 
     end: int
     count: int = 0
@@ -100,8 +101,8 @@ def decide(
     held_from: int | None = None,
     free_to: int = 0,
 ) -> Decision:
-    """closed: what may go, oldest first; looked at no further than needed. hour: 0 to 23, local. held_from,
-    free_to: see held_log.py."""
+    """closed: the segments that may be removed, oldest first; read no further than needed. hour: 0 to 23,
+    local. held_from, free_to: see held_log.py."""
     due = hour in policy.hours or disk.above(policy.used_percent_max) > 0
     to_free = 0
     if policy.forcible_enable:

@@ -1,8 +1,8 @@
-"""Telling a record that lost a sector from a whole one.
+"""Distinguishes a record that lost a sector from a whole one.
 
-Behind the last sync a power cut may keep some sectors of a file and not others; what is lost reads as
-zeros. A body has its CRC and a header its lengths. The properties have neither: there, a sector of zeros is
-the only sign. So that it is a sure one, no record is appended whose properties could look like that.
+After the last sync a power cut may keep some sectors of a file and lose others; lost ones read as zeros. A
+body has its CRC and a header its lengths. The properties have neither: there, a sector of zeros is the only
+sign. So that it is a sure one, no record is appended whose properties could look like that.
 """
 
 from __future__ import annotations

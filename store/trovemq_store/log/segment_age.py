@@ -40,7 +40,7 @@ def last_store_timestamp(segment: Segment) -> int | None:
 
 
 def _last_from(segment: Segment, begin: int) -> int | None:
-    """Of the records that begin at or behind `begin`."""
+    """Of the records that begin at or after `begin`."""
     view = segment.file.view()
     last: int | None = None
     at = find_record(segment, begin)

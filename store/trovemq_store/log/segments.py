@@ -41,7 +41,7 @@ class Segment:
     start: int
     file: File
     last_stored_ms: int | None = None
-    """STORETIMESTAMP of its last record, once somebody looked and nothing more is written to it."""
+    """STORETIMESTAMP of its last record, once it was read and nothing more is written to it."""
 
     @property
     def end(self) -> int:
@@ -87,7 +87,7 @@ def _make(files: FileSystem, path: str, size: int) -> None:
 
 
 def _remove_quietly(files: FileSystem, path: str) -> None:
-    """What cannot be removed is removed at the next attempt, or the next start."""
+    """A file that cannot be removed is removed at the next attempt, or the next start."""
     with suppress(StorageError):
         files.remove(path)
 
@@ -111,7 +111,7 @@ class Segments:
         """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit.
 
         known_end: after a crash, where the log was certainly synced. A power cut may have kept any of the
-        later names; what lies after a gap there goes.
+        later names; files after a gap are removed.
         """
         self._files.remove(SPARE_PATH)
         self._files.remove(NEW_PATH)
@@ -281,7 +281,7 @@ class Segments:
             raise
 
     def drop_from(self, offset: int) -> None:
-        """Removes every segment that begins behind `offset` (they hold nothing of the log). One that begins
+        """Removes every segment that begins after `offset` (they hold nothing of the log). One that begins
         there stays: it may be the only one, whose name alone says where the log begins."""
         while self._segments and self._segments[-1].start > offset:
             segment = self._segments.pop()

@@ -9,7 +9,7 @@
     keyIndexLastOffset       physical offset of the last record that had an item then;
                              -1 = no record had one, -2 = no index was kept
     keyIndexClosed           whether the index was closed at a clean stop: its files count as they are. Else
-                             (a crash, or switched off since) only what is below keyIndexPosition does
+                             (a crash, or switched off since) only items below keyIndexPosition do
     queueEnds                topic -> queue id -> max queue offset then, of records below logEnd (empty where
                              they are more than QUEUE_ENDS_MAX): no offset below it is given again
     queueBegins, logBegin    topic -> queue id -> min queue offset of the same queues, when the log began at
@@ -19,8 +19,8 @@
                              missing: the first start, until it ends, takes marks without seals
     crc32                    of the file: store/trovemq_store/files/sealed_json.py
 
-Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes what a sync
-has covered. A store without this file was written by RocketMQ.
+Invariant: consumeQueuePosition and keyIndexPosition never pass logEnd, and logEnd never passes the last sync.
+A store without this file was written by RocketMQ.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def load(files: FileSystem) -> StoreState | None:
 
 
 def runs_sealed(state: StoreState | None) -> bool:
-    """Whether marks of transactions count under a seal only. A store without a state is RocketMQ's, or of a
-    version that nobody knows: then nothing of it is cut for a mark alone."""
+    """Whether marks of transactions count under a seal only. A store without a state is RocketMQ's, or of an
+    unknown version: then nothing of it is cut for a mark alone."""
     return state is None or state.runs_sealed
 
 

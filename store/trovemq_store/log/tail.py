@@ -1,16 +1,16 @@
 """A bad place after the known end: is it the log's end, or damage with more of the log after it?
 
-What lies there was perhaps never synced. Then a power cut lost whole sectors of it, which read as zeros (the
+Bytes there may never have been synced. Then a power cut lost whole sectors of it, which read as zeros (the
 rest of a file is zero before it is written): the place is *torn*, and the log ends there. A place that no
 zeros explain was written whole and damaged later. It is skipped:
-- where a good record, or the blank at the segment's end and a record after it, stands behind it with no
-  sector lost in between;
+- where a good record, or the blank at the segment's end and a record after it, follows it with no sector lost
+  in between;
 - where it is a damaged record whose lengths are right, also with nothing after it: its place and its queue
   offset are not given twice.
 
 A store that RocketMQ left may have records of an older use of the file after its end: they name their own
-positions, and RocketMQ does not zero them. They were stored before what overwrote them, so a record that is
-older than the last good one brings nothing back.
+positions, and RocketMQ does not zero them. They were stored before the records that overwrote them, so a
+record that is older than the last good one brings nothing back.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MAGIC_POSITION: Final = 4
 
 
 def search_from(segment: Segment, physical_offset: int, state: RecordState) -> int:
-    """Where the next record may begin after what stands at physical_offset and is none."""
+    """Where the next record may begin after the bytes at physical_offset, which are not one."""
     if state is not RecordState.DAMAGED:
         return physical_offset + 1
-    # Its lengths are right: what looks like a record within its body is none.
+    # Its lengths are right: bytes within its body that look like a record are not one.
     view, position = segment.file.view(), physical_offset - segment.start
     return physical_offset + max(
         1, check_record(view, position, len(view), physical_offset=physical_offset)[1]
@@ -62,7 +62,7 @@ def goes_on(
     size = _CHUNK_MIN
     while position < len(data):
         end = min(position + size, len(data))
-        segment.file.check_readable(position, end)  # what cannot be read may well be a good record
+        segment.file.check_readable(position, end)  # unreadable bytes may well be a good record
         written = written_until(data, position, end)
         found = find_record(segment, max(position, begin) + segment.start, written + segment.start)
         if found < written + segment.start:
@@ -151,7 +151,7 @@ def _begins_newer(segment: Segment | None, newest_ms: int) -> bool:
         return False
     view = segment.file.view()
     if not can_read_record(segment.file, 0, len(view)):
-        # It may well hold good records: where the log is cut before it, they go too.
+        # It may well hold good records: where the log is cut before it, they are lost too.
         raise StorageError("read", segment.file.path, errno.EIO)
     state, _ = check_record(view, 0, len(view), physical_offset=segment.start)
     return state is RecordState.RECORD and store_timestamp(view, 0) >= newest_ms

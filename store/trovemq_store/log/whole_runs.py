@@ -5,9 +5,9 @@ broker's seal (trovemq_proto.records.run_mark). A broker that died while it wrot
 records, whole and good: where the log ends within a transaction, it ends before it. That is the one exception
 to the rule that no good record after the known end is dropped.
 
-Where something else stands behind an unfinished transaction (damage in the middle of the log, or another
-broker continued after its first records), nothing is taken away: its records are given out like others, and
-it is noted in `unfinished`.
+Where something else follows an unfinished transaction (damage in the middle of the log, or another broker
+continued after its first records), nothing is removed: its records are delivered like others, and it is noted
+in `unfinished`.
 
 Invariants
 - Everything is given out in log order and once; a transaction only when its last record was read, or when it
@@ -134,7 +134,7 @@ class WholeRuns:
         return UnfinishedRun(mark.transaction_id, begin, self._held[-1].end, seen, mark.record_count)
 
     def _finish(self) -> Iterator[DispatchBatch]:
-        """The log ends. Within a transaction, after what is known of it: a broker died as it wrote that."""
+        """The log ends. Within a transaction, after its last known record: a broker died as it wrote that."""
         if self._mark is None:
             return
         found = self._described()

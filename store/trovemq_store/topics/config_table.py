@@ -34,7 +34,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class ConfigFile(Protocol):
-    """The file of a table, as far as the table knows it."""
+    """The file of a table, as the table uses it."""
 
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
         """Returns the function that saves the changes; a value of None deletes the entry. The function may
@@ -73,7 +73,7 @@ class Change(Generic[ConfigT]):
         return next((part.before for part in self.parts if part.name == self.name), None)
 
     def run(self) -> None:
-        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then what is on disk is as it was."""
+        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then the disk is as it was."""
         self._save()
         self.saved = True
 

@@ -69,7 +69,7 @@ class TopicDeletions:
         return bool(self._deleted_below)
 
     def snapshot(self) -> TopicDeletions:
-        """As it is now, for who reads it in another thread while topics are deleted."""
+        """A copy, for another thread to read while topics are deleted."""
         return TopicDeletions(self._file, self._deleted_below)
 
     def deleted_below(self, topic: str) -> int:
@@ -110,7 +110,7 @@ class TopicDeletions:
             self._set({**self._deleted_below, topic: physical_offset})
 
     def truncate_to(self, physical_offset: int) -> None:
-        """The log ends there after recovery: what is written there next is alive; durable."""
+        """The log ends there after recovery: records written there later are alive; durable."""
         if self._highest > physical_offset:
             capped = {topic: min(below, physical_offset) for topic, below in self._deleted_below.items()}
             self._replace({topic: below for topic, below in capped.items() if below > 0})

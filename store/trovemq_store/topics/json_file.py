@@ -85,7 +85,7 @@ class JsonFile:
                 fault_point("json.before_backup")
                 self._files.write_atomic(self.backup_path, backup)
             fault_point("json.before_content")
-            self._files.write_atomic(self.path, content)  # what counts is written last
+            self._files.write_atomic(self.path, content)  # the copy that counts is written last
             fault_point("json.after_content")
         except StorageError as error:
             self._take_back()
@@ -94,7 +94,8 @@ class JsonFile:
         self._content = content
 
     def _take_back(self) -> None:
-        """Puts back what a failed save may have replaced: refused, it must not count at the next start."""
+        """Restores the copies that a failed save may have replaced: a refused change must not count at the
+        next start."""
         with suppress(StorageError):
             for path in (self.path, self.backup_path) if self._mirror else (self.path,):
                 if self._content is not None:

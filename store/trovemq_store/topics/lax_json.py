@@ -1,7 +1,7 @@
 """Reads JSON as RocketMQ writes it: standard JSON, except that object keys may stand without quotes.
 
-fastjson writes a map with integer keys as `{0:5,1:7}`. Such keys become strings here ("0", "1"), as
-they would be in standard JSON, which is what we write.
+fastjson writes a map with integer keys as `{0:5,1:7}`. Such keys become strings here ("0", "1"), as they
+would be in standard JSON, which we write.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ JsonObject = dict[str, object]
 
 JSON_SIZE_MAX: Final = 64 * 1024 * 1024
 
-# A string (skipped as it is; also one that never ends), or a bare key with what surrounds it. A word
-# between `{` or `,` and `:` is always a key, because no value is followed by a colon.
+# A string (skipped as it is; also one that never ends), or a bare key with its surroundings. A word between
+# `{` or `,` and `:` is always a key, because no value is followed by a colon.
 _STRING_OR_BARE_KEY: Final = re.compile(
     r'"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)|([{,]\s*)([-+.\w]+)(?=\s*:)', re.DOTALL
 )

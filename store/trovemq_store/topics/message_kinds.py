@@ -1,17 +1,17 @@
 """Which kinds of messages a topic takes, by its type: RocketMQ's rule, the same at every door.
 
-| type of the topic  | takes                                         |
-|--------------------|-----------------------------------------------|
-| NORMAL             | NORMAL: none of what makes the other kinds    |
-| FIFO               | FIFO: messages with a message group           |
-| DELAY              | DELAY: messages with a delivery time          |
-| TRANSACTION        | TRANSACTION: half messages                    |
-| PRIORITY           | PRIORITY: messages with a priority, or 4      |
-| MIXED, UNSPECIFIED | NORMAL, FIFO, DELAY, TRANSACTION              |
+| type of the topic  | takes                                    |
+|--------------------|------------------------------------------|
+| NORMAL             | NORMAL: no mark of the other kinds       |
+| FIFO               | FIFO: messages with a message group      |
+| DELAY              | DELAY: messages with a delivery time     |
+| TRANSACTION        | TRANSACTION: half messages               |
+| PRIORITY           | PRIORITY: messages with a priority, or 4 |
+| MIXED, UNSPECIFIED | NORMAL, FIFO, DELAY, TRANSACTION         |
 
-A topic with the option `order = priority` takes PRIORITY too. What the native protocol appends is never a
-half message, and waits for no time; by it a NORMAL topic takes messages with a group or a priority, too, for
-which nothing is promised there.
+A topic with the option `order = priority` takes PRIORITY too. The native protocol never appends a half
+message, nor one that waits for a time; by it a NORMAL topic takes messages with a group or a priority, too,
+without any promise for them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROPERTIES: Final = (
     (PROPERTY_PRIORITY, "PRIORITY"),
     (PROPERTY_SHARDING_KEY, "FIFO"),
 )
-"""What makes a stored message of a kind; the first that it has counts."""
+"""The properties that make a stored message of a kind; the first one found counts."""
 _HINTS: Final = {
     "FIFO": ": give it a message group",
     "DELAY": ": give it a delivery time",

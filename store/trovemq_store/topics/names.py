@@ -16,7 +16,7 @@ from trovemq_proto.records.layout import SCHEDULE_TOPIC
 
 TOPIC_NAME_SIZE_MAX: Final = 127  # the length is one signed byte in a version-1 record
 GROUP_NAME_SIZE_MAX: Final = 255
-USER_GROUP_NAME_SIZE_MAX: Final = 120  # what RocketMQ lets users take; its own names may be longer
+USER_GROUP_NAME_SIZE_MAX: Final = 120  # RocketMQ's limit for users; its own names may be longer
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -78,7 +78,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_group_name(name: str) -> None:
-    """Raises TroveError GROUP_ILLEGAL unless the name may stand for a consumer group."""
+    """Raises TroveError GROUP_ILLEGAL unless the name is allowed for a consumer group."""
     fault = _fault(name, GROUP_NAME_SIZE_MAX)
     if fault is not None:
         raise TroveError(errors.GROUP_ILLEGAL, f"group {_printed(name)} {fault}", group=_printed(name))

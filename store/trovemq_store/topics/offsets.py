@@ -5,9 +5,9 @@
 The value is the next queue offset to consume. Commits need not grow: a reset goes back.
 
 Invariants
-- What is stored never passes `limit(topic, queue_id)`, the queue's end as far as the log is synced; what
-  is held back stays dirty and is stored once the log allows it.
-- What was stored after needs_log(end) is written only when the log is on disk up to there (the caller sees to
+- A stored offset never passes `limit(topic, queue_id)`, the queue's end as far as the log is synced; an
+  offset that is held back stays dirty and is stored once the log allows it.
+- Offsets stored after needs_log(end) are written only when the log is on disk up to there (the caller sees to
   it): a message may count as consumed because of a copy of it that lies below.
 - The file is written only when something changed.
 - Groups, and queues over all groups, are bounded.
@@ -174,11 +174,11 @@ class ConsumerOffsets:
             self._change += 1
 
     def needs_log(self, end: int) -> None:
-        """What is stored from now on rests on what the log has below `end`."""
+        """Offsets stored from now on depend on the log below `end`."""
         self.log_needed = max(self.log_needed, end)
 
     def begin_persist(self) -> PersistWork | None:
-        """What run() would write now; None where nothing changed since finish_persist()."""
+        """The work that saves the present offsets; None where nothing changed since finish_persist()."""
         if not self.dirty:
             return None
         table: dict[str, object] = dict(self._unknown)

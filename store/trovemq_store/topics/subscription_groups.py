@@ -8,10 +8,9 @@
         "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1}}}
 
 Invariants
-- A change that a user asks for is on disk before the call that makes it returns; one that cannot be saved
-  is not made. A group that came to be by its first use is there at once, and on disk with the next save:
-  it has nothing but defaults, and perhaps the order that its topics ask for, so a crash loses nothing that
-  the next use does not bring back.
+- A change that a user asks for is on disk before the call that makes it returns; one that cannot be saved is
+  not made. A group that its first use created is there at once, and on disk with the next save: it has
+  nothing but defaults, and perhaps the order of its topics, so after a crash the next use creates it again.
 - config_table.py keeps the rest.
 """
 
@@ -61,7 +60,7 @@ _NEW_GROUP: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroup:
-    """One consumer group. `orderly`: its messages are handed out in the order of their message groups."""
+    """One consumer group. `orderly`: its messages are delivered in the order of their message groups."""
 
     name: str
     orderly: bool = False
@@ -181,7 +180,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
 
     @property
     def unsaved(self) -> frozenset[str]:
-        """The groups that came to be by use and are not on disk yet."""
+        """The groups that their first use created and that are not on disk yet."""
         return frozenset(self._unsaved)
 
     def for_use(
@@ -209,7 +208,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         return self.require(group.name)
 
     def begin_create(self, group: SubscriptionGroup, *, now_ms: int | None = None) -> GroupChange:
-        """The group is there after finish(). Raises as create() but for what the file may raise."""
+        """The group is there after finish(). Raises as create(), except for errors of the file."""
         group.check()
         if group.name in self._configs:
             raise TroveError(errors.GROUP_EXISTS, f"group {group.name} exists already", group=group.name)
@@ -219,14 +218,14 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
     def alter(
         self, name: str, *, now_ms: int | None = None, **wanted: Unpack[GroupAlteration]
     ) -> SubscriptionGroup:
-        """Changes what is given. TroveError as create(), and GROUP_NOT_FOUND."""
+        """Changes the given values. TroveError as create(), and GROUP_NOT_FOUND."""
         self._carry_out(self.begin_alter(name, now_ms=now_ms, **wanted))
         return self.require(name)
 
     def begin_alter(
         self, name: str, *, now_ms: int | None = None, **wanted: Unpack[GroupAlteration]
     ) -> GroupChange | None:
-        """None where nothing is to be changed. Raises as alter() but for what the file may raise."""
+        """None where nothing is to be changed. Raises as alter(), except for errors of the file."""
         before = self.require(name)
         given: dict[str, Any] = {field: value for field, value in wanted.items() if value is not None}
         after = replace(before, **given)
@@ -249,7 +248,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         return change
 
     def save_work(self, *, now_ms: int | None = None) -> GroupChange | None:
-        """Saves the groups that came to be by use; None where there are none, or a change is under way."""
+        """Saves the groups that were created by use; None where there are none, or a change is under way."""
         if not self._unsaved or self._change is not None:
             return None
         return self._begin("", [], now_ms)
@@ -272,7 +271,7 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         *,
         versions: int = 1,
     ) -> GroupChange:
-        """Each save has the groups that came to be by use too."""
+        """Each save includes the groups that were created by use."""
         used = [self._configs[other] for other in self._unsaved if other != name]
         return super()._begin(
             name, [*(self._put(one, one) for one in used), *parts], now_ms, versions=versions

@@ -1,6 +1,6 @@
-"""What changed of the topics since `config/topics.json` was written: `trovemq/topics.journal`, appended to.
+"""Changes of the topics since `config/topics.json` was written: `trovemq/topics.journal`, appended to.
 
-To write all topics for each change costs as much as there are topics. So changes of a large table are
+The cost of writing all topics for each change grows with their number. So changes of a large table are
 appended here, several in one write and one sync; topics.json is written now and then and at a clean stop.
 
 An entry, little-endian; the next one begins at the next multiple of 8:
@@ -20,8 +20,8 @@ An entry, little-endian; the next one begins at the next multiple of 8:
 Invariants
 - An entry is on disk before its change counts.
 - A generation is written from the file's begin on, over the one before, after topics.json with all of that is
-  on disk. What is left of older ones after it is told by its generation.
-- After a clean stop there is no journal: what another broker changes of topics.json then counts.
+  on disk. Entries of older generations may remain after it; their generation distinguishes them.
+- After a clean stop there is no journal: changes that another broker makes to topics.json then count.
 - A refused change leaves no entry: its header is made zero where the disk lets us.
 """
 
@@ -187,7 +187,7 @@ def is_written(changes: Sequence[JsonObject], crc: int, base: int | None) -> boo
 
 
 def with_changes(document: JsonObject, changes: Sequence[JsonObject]) -> JsonObject:
-    """The document of topics.json with what the journal has beyond it.
+    """The document of topics.json with the later changes of the journal.
 
     Where that file is not the one that the changes continue from, another broker wrote it after a crash of
     ours, or it is the older copy: every change counts then too, for each says all of its topic.

@@ -1,4 +1,4 @@
-"""What a topic does beside RocketMQ's: options, kept among the attributes of `config/topics.json`.
+"""Options of a topic that RocketMQ does not have, kept among the attributes of `config/topics.json`.
 
 | option               | values                            | attribute                      |
 |----------------------|-----------------------------------|--------------------------------|
@@ -63,7 +63,7 @@ class TopicOptions:
 
 
 def options_of(attributes: Mapping[str, str]) -> TopicOptions:
-    """The options among a topic's attributes; what cannot be read is the default."""
+    """The options among a topic's attributes; an unreadable one is the default."""
     texts = option_texts(attributes)
     while True:
         try:

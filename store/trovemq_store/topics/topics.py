@@ -55,7 +55,7 @@ class TopicConfig:
     topic_sys_flag: int = 0
     attributes: dict[str, str] = field(default_factory=dict)
     options: TopicOptions = NO_OPTIONS_SET
-    """What `attributes` say of them."""
+    """The decoded form of `attributes`."""
 
     @property
     def readable(self) -> bool:
@@ -128,7 +128,7 @@ class TopicAlteration(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that somebody wants."""
+    """A topic to create."""
 
     name: str
     queue_count: int = QUEUE_COUNT_DEFAULT
@@ -167,7 +167,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return frozenset(name for name, config in self._configs.items() if config.by_priority)
 
     def options(self, name: str) -> TopicOptions:
-        """What is set for the topic; the defaults where it is not in the table."""
+        """The topic's options; the defaults where it is not in the table."""
         config = self._configs.get(name)
         return NO_OPTIONS_SET if config is None else config.options
 
@@ -243,14 +243,15 @@ class TopicTable(ConfigTable[TopicConfig]):
     def alter(
         self, name: str, *, now_ms: int | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicConfig:
-        """Changes what is given; queues are only ever added. TroveError as create(), and TOPIC_NOT_FOUND."""
+        """Changes the given values; queues are only ever added. TroveError as create(), and
+        TOPIC_NOT_FOUND."""
         self._carry_out(self.begin_alter(name, now_ms=now_ms, **wanted))
         return self.require(name)
 
     def begin_alter(
         self, name: str, *, now_ms: int | None = None, **wanted: Unpack[TopicAlteration]
     ) -> TopicChange | None:
-        """None where nothing is to be changed. Raises as alter() but for what the file may raise."""
+        """None where nothing is to be changed. Raises as alter(), except for errors of the file."""
         before = self.require(name)
         check_topic_name(name)
         after = before
@@ -272,7 +273,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return None if after == before else self._begin_put(before, after, now_ms)
 
     def check_deletable(self, name: str) -> None:
-        """Raises what delete() would refuse the name with: TOPIC_NOT_FOUND, TOPIC_ILLEGAL."""
+        """Raises the errors with which delete() would refuse the name: TOPIC_NOT_FOUND, TOPIC_ILLEGAL."""
         self.require(name)
         if self._is_system(name) and not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
             raise TroveError(errors.TOPIC_ILLEGAL, f"topic {name} is the broker's own", topic=name)

@@ -60,7 +60,7 @@ class TopicsFile:
         return partial(self._save, texts, content, entries)
 
     def _save(self, texts: Mapping[str, str | None], content: bytes, entries: list[bytes]) -> None:
-        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then what is on disk is as it was."""
+        """TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR; then the disk is as it was."""
         fault_point("topics.before_save")
         if content:
             self._write_content(content)
@@ -74,7 +74,7 @@ class TopicsFile:
                 self._texts[name] = text
 
     def write_all(self, version: JsonObject) -> None:
-        """The whole file, and no journal: what another broker changes then counts. May block. TroveError as
+        """The whole file, and no journal: changes of another broker then count. May block. TroveError as
         run(); StorageError."""
         if self.journal.entry_count:
             self._write_content(self._content(self._texts, version))

@@ -17,15 +17,14 @@
 The trees `unique-id`, `producer`, `producer-sequence` and `order` have their tables where they are written:
 unique_keys.py, producer_entries.py, order_tree.py.
 
-location entry: distance u32 from the first record, topic number u32, queue id u32, queue offset u64.
-mark: position i64, physical offset i64 of the last record below it (-1: none), its size u32, its store time
-i64, the CRC-32 of its bytes u32.
-kind: 1 unique key, 2 key, 3 tag, 4 property (which alone has a name). An entry of a unique key has one
-physical offset; of the others it has up to 200, of what one step found of a term. A value of more than 350
-bytes, or with a 0x01, is cut: its term is its first 334 bytes, or those before the 0x01, and the BLAKE2b of
-all of it (8 bytes, as 16 hexadecimal digits). So no term has a 0x01. What an entry leads to is always looked
-at. `since`: where the topic of that number begins in the log; one that is deleted and rebuilt gets a new
-number.
+location entry: distance u32 from the first record, topic number u32, queue id u32, queue offset u64. mark:
+position i64, physical offset i64 of the last record below it (-1: none), its size u32, its store time i64,
+the CRC-32 of its bytes u32. kind: 1 unique key, 2 key, 3 tag, 4 property (which alone has a name). An entry
+of a unique key has one physical offset; an entry of another term has up to 200, those that one step found. A
+value of more than 350 bytes, or with a 0x01, is cut: its term is its first 334 bytes, or those before the
+0x01, and the BLAKE2b of all of it (8 bytes, as 16 hexadecimal digits). So no term has a 0x01. The record of
+an entry is always checked. `since`: where the topic of that number begins in the log; one that is deleted and
+rebuilt gets a new number.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def property_key(topic_number: int, name: str) -> bytes:
 
 
 def term_of(value: bytes) -> bytes:
-    """What stands for a value in a key."""
+    """The form of a value in a key."""
     if len(value) <= TERM_SIZE_MAX and TERM_END not in value:
         return value
     return prefix_of(value) + blake2b(value, digest_size=8).hexdigest().encode()

@@ -12,7 +12,7 @@ a while has no such row, or a later one.
 
 Invariants
 - A message is in the tree only if the consume queue has it.
-- What lies below the position never changes, but for the removal of what the log does not have any more.
+- Entries below the position never change, except that entries of removed records are removed.
 """
 
 from __future__ import annotations

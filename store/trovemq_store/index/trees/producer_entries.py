@@ -8,7 +8,7 @@
 |                   |                                           | offset i64, store time i64                 |
 
 They are of the topics that are deduplicated and go with the tree `unique-id` (unique_entries.py): read in the
-same steps, known for the same time. Of a producer the tree has its highest sequence and what it has within
+same steps, known for the same time. Of a producer the tree has its highest sequence and the sequences within
 DEPTH below that. Where there are more producers than producers_max, those whose last message is the oldest
 are forgotten, each as a whole.
 
@@ -62,7 +62,7 @@ def top(
     reader: TreeReader, producer: bytes, since_ms: int, expired: list[bytes] | None = None
 ) -> tuple[int, int]:
     """The highest sequence in the tree that was stored after since_ms, and the physical offset of its
-    message; -1 where there is none. What lies above goes into `expired`."""
+    message; -1 where there is none. Higher ones go into `expired`."""
     begin, end = sequence_key(producer, 0), end_key(producer)
     for key, value in reader.items(SEQUENCE, begin, end, reverse=True):
         place = VALUE.unpack(value)
@@ -87,7 +87,7 @@ class ProducerEntries:
         self._step: tuple[dict[bytes, tuple[int, int]], list[bytes]] = ({}, [])
 
     def committed(self) -> None:
-        """The changes that were asked for last are in the trees."""
+        """The last changes are in the trees."""
         used, forgotten = self._step
         self._step = ({}, [])
         self.last.update(used)
@@ -181,8 +181,8 @@ def _all_of(reader: TreeReader, producer: bytes) -> list[bytes]:
 def _change_window(
     reader: TreeReader, producer: bytes, places: Places, window_ms: int, change: TreeChange
 ) -> None:
-    """Adds what becomes of the producer's entries: only what is known for good that it never counts again is
-    left out or removed."""
+    """Adds the changes of the producer's entries: an entry is left out or removed only when it certainly
+    never counts again."""
     since_ms = max(place[_STORE_MS] for place in places.values()) - window_ms
     expired: list[bytes] = []
     in_tree, _ = top(reader, producer, since_ms, expired)

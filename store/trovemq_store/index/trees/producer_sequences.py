@@ -1,12 +1,12 @@
-"""Numbered messages: what a record says of its producer and of its place in what that producer sent.
+"""Numbered messages: a record's producer id and its sequence number.
 
-| property           | value                                                                                 |
-|--------------------|---------------------------------------------------------------------------------------|
-| `TROVEMQ_PRODUCER` | the producer's id: 1 to 64 letters (ASCII), digits, `-`, `_`, `.`                     |
-| `TROVEMQ_SEQUENCE` | its number in what that producer sent to the topic: decimal, 0 to 2**63 - 1           |
+| property           | value                                                                       |
+|--------------------|-----------------------------------------------------------------------------|
+| `TROVEMQ_PRODUCER` | the producer's id: 1 to 64 letters (ASCII), digits, `-`, `_`, `.`           |
+| `TROVEMQ_SEQUENCE` | its number among the producer's sends to the topic: decimal, 0 to 2**63 - 1 |
 
 Only a producer's own send has a number that counts; copies that the broker makes (commits, deliveries of
-delayed messages) are left out, and what waits elsewhere (half and delayed messages) is not numbered.
+delayed messages) are left out, and messages that wait elsewhere (half and delayed messages) are not numbered.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def has_numbers(batch: RecordBatch) -> bool:
 
 
 def numbers_of(batch: RecordBatch) -> list[SequencedRecord]:
-    """The records that have a number, in their order. TroveError PRODUCER_SEQUENCE_ILLEGAL where one has
-    what is none."""
+    """The records that have a number, in their order. TroveError PRODUCER_SEQUENCE_ILLEGAL where a property
+    is not a number."""
     return _read(batch, checked=True)
 
 
 def stored_numbers(batch: RecordBatch) -> list[SequencedRecord]:
-    """The same of what is in the log, where what is not a number counts as none."""
+    """The same for records in the log, where a property that is not a number counts as none."""
     return _read(batch, checked=False)
 
 

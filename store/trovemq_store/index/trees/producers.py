@@ -1,17 +1,17 @@
 """Judging the numbers of producers: by the messages in memory first, then by the trees (producer_entries.py).
 
-| a number                                                   | what becomes of its message                   |
-|------------------------------------------------------------|-----------------------------------------------|
-| of a producer that is not known                            | stored                                        |
-| the next one                                               | stored                                        |
-| further on                                                 | stored; those between are missing: a gap      |
-| lower, within DEPTH, not stored                            | stored: it fills a gap                        |
-| stored before, the unique key the same or one has none     | a replay: answered with the original's place  |
-| stored before, with another unique key                     | refused: two producers use one id             |
-| lower still                                                | refused: nobody can say whether it was stored |
+| a number                                               | the fate of its message                      |
+|--------------------------------------------------------|----------------------------------------------|
+| of a producer that is not known                        | stored                                       |
+| the next one                                           | stored                                       |
+| further on                                             | stored; those between are missing: a gap     |
+| lower, within DEPTH, not stored                        | stored: it fills a gap                       |
+| stored before, the unique key the same or one has none | a replay: answered with the original's place |
+| stored before, with another unique key                 | refused: two producers use one id            |
+| lower still                                            | refused: it is unknown whether it was stored |
 
-Invariant: what was stored and is not in the trees yet is in memory, so judging misses nothing that is in the
-log.
+Invariant: sequences that were stored and are not in the trees yet are in memory, so the check misses nothing
+that is in the log.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class DedupResult:
-    """Of a batch: which records are not to be stored, by their index, and what is missing before them."""
+    """Of a batch: which records are not to be stored, by their index, and the gaps before them."""
 
     known: dict[int, Known] = field(default_factory=dict)
     repeats: dict[int, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class DedupResult:
 
 
 class _Recent:
-    """What is in memory of one producer: sequence -> physical offset, store time."""
+    """The sequences in memory of one producer: sequence -> physical offset, store time."""
 
     __slots__ = ("_highest", "places")
 
@@ -80,8 +80,8 @@ class _Recent:
 
 
 class Producers:
-    """Used from the engine's thread. `known_at`: what a record says that lies at a physical offset, synced or
-    not; `id_at`: its unique key; None where it cannot be read."""
+    """Used from the engine's thread. `known_at`: the producer id and sequence of the record at a physical
+    offset, synced or not; `id_at`: its unique key; None where it cannot be read."""
 
     def __init__(
         self,

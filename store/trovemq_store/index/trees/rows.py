@@ -56,7 +56,7 @@ def order_of(matrix: Matrix) -> Int64s:
     """The indexes of the rows in ascending order; of equal rows the first comes first.
 
     Of each row as many leading bytes as there is space for become one number, written in the digits that
-    occur in their columns, with the row's index after it. What then is still equal is sorted by its other
+    occur in their columns, with the row's index after it. Rows that are still equal are sorted by their other
     bytes.
     """
     count = len(matrix)
@@ -88,7 +88,7 @@ def order_of(matrix: Matrix) -> Int64s:
 
 
 def _sort_equal(matrix: Matrix, codes: Int64s, order: Int64s) -> None:
-    """Puts the rows right that have equal codes (ascending, as `order` has them), by what is left of them."""
+    """Sorts the rows that have equal codes (ascending, as `order` has them) by the rest of their bytes."""
     same = codes[1:] == codes[:-1]
     if not same.any():
         return

@@ -1,4 +1,4 @@
-"""What the search trees take of records: where each lies, and each of its terms.
+"""The entries of the search trees: where each record lies, and each of its terms.
 
 The terms of a record are those of the key index (unique key, keys, tag) and the properties that its topic
 declares as indexed. A record of a transaction that was rolled back has none, as in the key index.

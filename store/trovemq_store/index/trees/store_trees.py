@@ -1,4 +1,4 @@
-"""The B+trees of a store: opened, trusted or quarantined, kept up with the log, cleared of what is gone.
+"""The B+trees of a store: opened, trusted or quarantined, kept up with the log, cleared of removed records.
 
 They are projections: a store without them gets them, and where they cannot be trusted they are quarantined
 (`trovemq/trees-aside/`, one of them is kept) and rebuilt from the log. They are not trusted where LMDB
@@ -12,7 +12,8 @@ the file is small, and at the third start in any case.
 Invariants
 - An entry never counts by itself: who finds one looks at the record, which may be of a deleted topic, or
   gone.
-- What is removed (records below the log's beginning, numbers of deleted topics) is removed in small steps.
+- Entries of removed records (below the log's beginning, numbers of deleted topics) are removed in small
+  steps.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ from trovemq_store.topics.deletions import TopicDeletions
 
 QUARANTINE: Final = "trovemq/trees-aside"
 CURRENT: Final = "current"
-"""What must be up to date before a send is judged."""
+"""The indexes that must be up to date before a send is checked."""
 BY_PRIORITY: Final = "by-priority"
 SEARCH: Final = "search"
 TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM, UNIQUE_ID, ORDER, PRODUCER, SEQUENCE)
 CATCH_UP_BYTES: Final = 256 << 20
 """Of the log, for one commit: keys in no order touch most pages of a tree, whatever their number is, so a few
-large commits write far less than many small ones. Beside what a step holds (tree_index.py), LMDB holds the
+large commits write far less than many small ones. Beside the memory of a step (tree_index.py), LMDB holds the
 pages that the commit changes, 512 MiB at most."""
 PRODUCERS_MAX: Final = 10_000
 OPEN_MARK: Final = f"{DIRECTORY}/open"
@@ -74,7 +75,7 @@ _FILES: Final = ("data.mdb", "lock.mdb")
 
 
 class LogView(Protocol):
-    """What the trees ask of the log."""
+    """The part of the log that the trees need."""
 
     @property
     def min_offset(self) -> int: ...
@@ -85,7 +86,7 @@ class LogView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreesReport:
-    """What opening them found: why they were quarantined, or an empty text."""
+    """The result of opening: why they were quarantined, or an empty text."""
 
     quarantined: str = ""
 
@@ -135,8 +136,8 @@ class StoreTrees:
         priority_topics: PriorityTopics = frozenset,
         producers_max: int = PRODUCERS_MAX,
     ) -> StoreTrees:
-        """producers_max: of so many producers that number their messages the trees keep what they sent.
-        StorageError where nothing can be opened nor made."""
+        """producers_max: the trees keep the sequences of at most this many numbering producers. StorageError
+        where nothing can be opened nor made."""
 
         untouched = _mark_open(files)
 
@@ -179,7 +180,7 @@ class StoreTrees:
             opened = build()
         except StorageError as error:
             if error.errno != errno.EINVAL:
-                raise  # of the disk, not of what the file holds
+                raise  # an error of the disk, not of the file's content
             why = str(error)
         except UntrustedError as error:
             why = str(error)
@@ -218,7 +219,7 @@ class StoreTrees:
         return None
 
     def ids_known(self, physical_offset: int) -> bool:
-        """Whether the ids of every deduplicated topic, as far as they count, are known below that offset."""
+        """Whether all counting ids of every deduplicated topic are known below that offset."""
         return self.current.position >= physical_offset and self.unique_entries.complete(
             self.current.position
         )
@@ -237,8 +238,8 @@ class StoreTrees:
         catch_up(self.indexes, limit, CATCH_UP_BYTES)
 
     def catch_up_current(self, limit: int) -> None:
-        """The same for what must be up to date before a send is judged; where the disk is full, as far as it
-        goes: sends are refused until a step got there."""
+        """The same for the indexes that must be up to date before a send is checked; on a full disk as far as
+        possible: sends are refused until a step succeeds."""
         try:
             catch_up([self.current], limit, CATCH_UP_BYTES)
         except StorageError as error:
@@ -287,7 +288,7 @@ def _check_structure(files: FileSystem) -> None:
 
 
 def quarantine(files: FileSystem) -> None:
-    """Moves the trees' files to trovemq/trees-aside, over what is there."""
+    """Moves the trees' files to trovemq/trees-aside, over the files there."""
     for name in _FILES:
         files.remove(f"{QUARANTINE}/{name}")
         if files.exists(f"{DIRECTORY}/{name}"):

@@ -1,4 +1,4 @@
-"""Removing entries of what is gone: records below the log's beginning, topics that were deleted.
+"""Removing entries of removed records: below the log's beginning, or of topics that were deleted.
 
 A record's entries cannot be found from the record any more, so the trees are gone through: from the lowest
 key to the highest, in steps, once for each time that the log's beginning moved. Where the walk is, is not
@@ -100,7 +100,7 @@ class Sweeper:
 
 
 def _sweep_term(key: bytes, value: bytes, below: int, change: TreeChange) -> None:
-    """Adds to `change` what becomes of an entry of `term`."""
+    """Adds to `change` the removals of an entry of `term`."""
     if OFFSET.unpack_from(key, len(key) - 8)[0] >= below:
         return
     change.removals.append(key)

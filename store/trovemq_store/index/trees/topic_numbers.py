@@ -1,8 +1,8 @@
-"""Numbers that stand for topics in the trees, and how many messages and bytes of each are indexed.
+"""The numbers of topics in the trees, and how many messages and bytes of each are indexed.
 
 Invariants
 - A number belongs to one topic from its making to its deletion, and is never given again.
-- What changes is handed out with changes() and is part of the commit that uses it.
+- changes() returns the changes, which are part of the commit that uses them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TopicNumbers:
         self.forget(reader)
 
     def forget(self, reader: TreeReader) -> None:
-        """Back to what the trees have."""
+        """Returns to the state in the trees."""
         value = reader.get(META, NEXT_TOPIC_KEY)
         self._next = NUMBER.unpack(value)[0] if value else 1
         self._entries = {
@@ -93,8 +93,8 @@ class TopicNumbers:
         return keys
 
     def retire_deleted(self) -> list[TreeChange]:
-        """What is to be committed of topics that were deleted and not made again: their entries go then.
-        Between steps."""
+        """The commit's changes for topics that were deleted and not created again: their entries are removed
+        then. Between steps."""
         version = self._deletions.version
         if version == self._looked_at:
             return []
@@ -132,7 +132,7 @@ class TopicNumbers:
         self._changed.add(topic)
 
     def changes(self) -> list[TreeChange]:
-        """What is to be committed of it; then it counts as committed."""
+        """The changes for a commit; from now on they count as committed."""
         if not self._changed:
             return []
         puts = [(topic.encode(), TOPIC_VALUE.pack(*self._entries[topic])) for topic in sorted(self._changed)]

@@ -1,12 +1,12 @@
-"""One index of the trees: what several builders take of the log, up to one position, committed with it.
+"""One index of the trees: the entries that several builders make of the log, up to one position, committed
+with it.
 
-A step has three parts: begin() on the engine's thread says what part of the log it takes; run() reads that
-part, sorts what the builders make of it and commits, and may run in another thread; finish() on the engine's
-thread moves `position`. One step at a time, of all indexes of a store; indexes that are equally far may take
-one together.
+A step has three parts: begin() on the engine's thread chooses the part of the log; run() reads that part,
+sorts the builders' entries and commits, and may run in another thread; finish() on the engine's thread moves
+`position`. One step at a time, of all indexes of a store; indexes that are equally far may take one together.
 
 Invariants
-- `position` is that of the last commit: what lies below is in the trees, and nothing above.
+- `position` is that of the last commit: the trees have all entries below it, and none above.
 - Nothing is committed that is not on disk in the log: the trees are never ahead of it.
 - A record that is applied again (after a crash, say) gives the same entries: keys hold the physical offset.
 """
@@ -30,15 +30,15 @@ from trovemq_store.topics.deletions import TopicDeletions
 RUN_BYTES_MAX: Final = 1 << 21
 STEP_RECORDS_MAX: Final = 1 << 20
 STEP_HELD_BYTES_MAX: Final = 256 << 20
-"""What a step makes of records is in memory until it is committed: about 300 bytes of a record with an id, a
-key and a tag."""
+"""The entries of a step are in memory until they are committed: about 300 bytes of a record with an id, a key
+and a tag."""
 
 
 class TreeBuilder(Protocol):
-    """What an index consists of. Of a run nothing is kept but what is to be put."""
+    """A part of an index. It keeps nothing of a run but the entries to put."""
 
     def begin(self, numbers: TopicNumbers) -> None:
-        """A step begins; what was made of another one is forgotten."""
+        """Begins a step; forgets the entries of an earlier one."""
         ...
 
     def add(self, run: DispatchBatch) -> None:
@@ -47,11 +47,11 @@ class TreeBuilder(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Of memory, at most, that is taken by what was added, until it is committed."""
+        """Of memory, at most, that the entries take until they are committed."""
         ...
 
     def changes(self) -> list[TreeChange]:
-        """What the trees get for the runs since begin(), sorted by key. Once a step."""
+        """The trees' changes for the runs since begin(), sorted by key. Once a step."""
         ...
 
 
@@ -78,7 +78,7 @@ class TreeStep:
     record_count: int = 0
     done: bool = False
     beside: list[TreeStep] = field(default_factory=list)
-    """Of other indexes that are equally far: what is read is read once, and committed together."""
+    """Other indexes at the same position: the log is read once for all of them, and committed together."""
 
     def run(self) -> None:
         """Blocks. StorageError: nothing was committed."""
@@ -86,7 +86,7 @@ class TreeStep:
 
 
 class TreeIndex:
-    """See above. `name` is that of its mark; `on_committed` is told of each new position, in finish().
+    """See above. `name` is that of its mark; `on_committed` is called with each new position, in finish().
     `start` (position, limit) says where the next step is to begin: further back, where something is to be
     read again, or at the limit, where the log has nothing for the index."""
 
@@ -200,8 +200,8 @@ class TreeIndex:
 
 
 def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:
-    """Everything below `limit` into every index; blocks. StorageError. The indexes that are furthest behind,
-    equally far, continue together."""
+    """Everything below `limit` into every index; blocks. StorageError. The indexes with the lowest position,
+    if several are equal, continue together."""
     while steps := [step for index in indexes if (step := index.begin(limit, bytes_max)) is not None]:
         begin = min(step.begin for step in steps)
         first, *first.beside = [step for step in steps if step.begin == begin]

@@ -1,7 +1,7 @@
-"""What a step takes for the tree `unique-id`, in columns until it is sorted.
+"""The entries of a step for the tree `unique-id`, in columns until they are sorted.
 
-Invariant: of entries with one key that is kept whose record lies furthest behind in the log, in whatever
-order they are added.
+Invariant: of entries with one key, the one whose record comes last in the log is kept, in whatever order they
+are added.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UniqueColumns:
         self.held_bytes += 2 * (keys.nbytes + values.nbytes)
 
     def change(self) -> TreeChange:
-        """What was added, sorted by key; each key once."""
+        """The added entries, sorted by key; each key once."""
         lots = [_sorted(found) for found in self._found.values()]
         if len(lots) == 1:
             return TreeChange(UNIQUE_ID, keys=lots[0][0], values=lots[0][1])
@@ -80,7 +80,7 @@ def _sorted(found: list[tuple[Matrix, Matrix]]) -> tuple[Rows, Rows]:
 
 
 def _stored(ids: Matrix) -> Matrix:
-    """What stands for these ids, all of one size, in the tree."""
+    """The entries of these ids, all of one size, in the tree."""
     if ids.shape[1] <= ID_SIZE_MAX:
         return ids
     cut = b"".join([stored_id(row.tobytes()) for row in ids])

@@ -1,4 +1,4 @@
-"""Unique ids of deduplicated topics: the tree `unique-id`, what it takes of the log, and how it is swept.
+"""Unique ids of deduplicated topics: the tree `unique-id`, its entries from the log, and their sweep.
 
 | tree      | key                      | value (big-endian)                                                  |
 |-----------|--------------------------|---------------------------------------------------------------------|
@@ -9,9 +9,9 @@ Queue id 4294967295: the record withdraws the message (it was rolled back, given
 free again.
 
 An id of more than 255 bytes is cut: its first 240 bytes and the BLAKE2b of all of it (16 bytes). The tree has
-where an id was stored last by a producer's own send; half and delayed messages stand under the topic that the
+where an id was stored last by a producer's own send; half and delayed messages are under the topic that the
 producer named. Copies that the broker makes (commits, deliveries, retries, moved and carried records) are
-left out, by what their records say.
+recognised by their records and left out.
 
 A topic's row in `meta` says that every id which was stored within `window` before now, at or above `from` and
 below the index's position, is in the tree. A topic without its row is read again from where its window may
@@ -69,7 +69,8 @@ class UniqueIdEntries:
         self._begin_of = begin_of
         self._begins: dict[tuple[str, int], int] = {}
         self._highest = 0
-        """How far the tree's entries may reach: what is applied again below goes over nothing newer."""
+        """The highest position of the tree's entries: a record below it that is applied again replaces
+        nothing newer."""
         self._step_begin = 0
         self.step_windows: Windows = {}
         """Of the step that start() began."""
@@ -108,14 +109,14 @@ class UniqueIdEntries:
         ]
 
     def _needed(self, topic: str, window_ms: int) -> int:
-        """As it was when it was first asked for: time only moves it on."""
+        """As at the first call: later it could only move up."""
         key = topic, window_ms
         if key not in self._begins:
             self._begins[key] = self._begin_of(topic, window_ms)
         return self._begins[key]
 
     def committed(self) -> None:
-        """The changes that were asked for last are in the trees. On the engine's thread."""
+        """The last changes are in the trees. On the engine's thread."""
         self.rows = self._step_rows
         self._begins.clear()
 
@@ -146,7 +147,7 @@ class UniqueIdEntries:
         return [change, self._row_changes(self.step_windows, begin)]
 
     def _newer(self, change: TreeChange) -> TreeChange:
-        """Those entries that are not older than what the tree has."""
+        """The entries that are not older than those in the tree."""
         entries = [*change.puts, *change.entries()]
         with self._trees.read() as reader:
             known = reader.get_many(UNIQUE_ID, [key for key, _ in entries])

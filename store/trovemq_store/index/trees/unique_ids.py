@@ -40,7 +40,7 @@ class Known(NamedTuple):
 
 
 class UniqueIds:
-    """Judges ids. Used from the engine's thread. `known_at`: what a record says that lies at a physical
+    """Judges ids. Used from the engine's thread. `known_at`: the id and topic of the record at a physical
     offset, synced or not; None where it cannot be read."""
 
     def __init__(

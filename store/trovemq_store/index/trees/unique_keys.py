@@ -1,8 +1,8 @@
 """Which ids records have that count for deduplication, and their keys in the tree `unique-id`.
 
 A producer's own send counts; half and delayed messages count for the topic that the producer named. Copies
-that the broker makes (commits, deliveries, retries, moved and carried records) are left out, by what their
-records say.
+that the broker makes (commits, deliveries, retries, moved and carried records) are recognised by their
+records and left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WAITING_TOPICS: Final = ("RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer")
 """Where messages wait that a producer sent to another topic."""
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 WITHDRAWN: Final = (1 << 32) - 1
-"""Instead of a queue id: what lies there says that the id is free again."""
+"""Instead of a queue id: the id is free again."""
 ID_SIZE_MAX: Final = 255
 _CUT: Final = 240
 _DIGEST_SIZE: Final = 16
@@ -56,7 +56,7 @@ _ROLL_TIMES: Final = b"TIMER_ROLL_TIMES"
 
 
 def stored_id(unique_id: bytes) -> bytes:
-    """What stands for an id in the tree."""
+    """The form of an id in the tree."""
     if len(unique_id) <= ID_SIZE_MAX:
         return unique_id
     return unique_id[:_CUT] + blake2b(unique_id, digest_size=_DIGEST_SIZE).digest()

@@ -1,5 +1,5 @@
-"""What the index of unique ids asks of a store: which topics are deduplicated, from where, and where a record
-is."""
+"""The part of a store that the index of unique ids needs: which topics are deduplicated, from where, and
+where a record is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class UniquePlaces:
         return max(self._begin_of_window(window_ms), self._deletions.deleted_below(topic))
 
     def known_at(self, physical_offset: int) -> Known | None:
-        """What the record says that lies there, synced or not; None where the log has none (any more).
+        """The id and topic of the record there, synced or not; None where the log has none (any more).
         StorageError where the disk does not give it."""
         record = self._record(physical_offset)
         fields = read_fields(record, 0, len(record)) if len(record) else None
