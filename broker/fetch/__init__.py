@@ -1,4 +1,5 @@
-"""Messages by queue offset: `pull` reads, `long_poll` waits for new ones, `offsets` keeps what was committed.
+"""Messages by queue offset: `pull` reads, `long_poll` waits for new ones, `offsets` keeps the committed
+offsets.
 
 It imports the store alone.
 """

@@ -2,7 +2,7 @@
 
 Invariants
 - A waiter is called back at most once, with True when the queue grew or went away, False at its deadline.
-- A cancelled waiter is never called. No waiter is left behind when its stream ends.
+- A cancelled waiter is never called. A waiter ends with its stream.
 - The number of waiters is bounded; one timer serves each, set once.
 """
 
@@ -82,7 +82,7 @@ class LongPolls:
         return True
 
     def wake(self, queues: Iterable[Queue]) -> None:
-        """These queues grew: call whoever waits for them."""
+        """These queues grew: calls those who wait for them."""
         if not self._count:
             return
         for queue in queues:
@@ -94,6 +94,6 @@ class LongPolls:
         self.wake([queue for queue in self._by_queue if queue[0] == topic])
 
     def close(self) -> None:
-        """The broker is stopping: everybody answers now, and nobody should wait again."""
+        """The broker is stopping: all waiters answer now, and none waits again."""
         self.closed = True
         self.wake(list(self._by_queue))

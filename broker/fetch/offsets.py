@@ -1,8 +1,8 @@
 """Consumer groups' offsets as a service: checked against the queue, on disk before the reply.
 
 Invariants
-- An offset that is stored lies within the queue, and never beyond what the log has on disk: a commit beyond
-  that (async mode) waits for the sync of the log first.
+- A stored offset lies within the queue, and never beyond the synced part of the log: a commit beyond that
+  (async mode) waits for the sync of the log first.
 - A reply is sent after the file that holds the offset was written; commits that come meanwhile share the next
   write.
 """
@@ -24,7 +24,7 @@ from trovemq_store.topics.names import check_group_name
 
 @dataclass(frozen=True, slots=True)
 class ResetTarget:
-    """Where a group's offsets are to stand; exactly one is set."""
+    """The new place of a group's offsets; exactly one is set."""
 
     timestamp: int | None = None  # epoch ms: the first message at or after it
     offset: int | None = None
@@ -49,8 +49,9 @@ def _nothing_moved(_group: str, _topic: str, _offsets: Mapping[int, int]) -> Map
 
 class OffsetKeeper:
     """Commits, reads and resets offsets. `sync_log` returns when the log is on disk up to a physical offset;
-    `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is told (group, topic, offsets by queue)
-    of every offset that is set here, and says how many messages in flight each queue forgets by it."""
+    `search` is (topic, queue id, epoch ms) -> queue offset. `moved` is called with (group, topic, offsets by
+    queue) for every offset that is set here, and returns how many messages in flight each queue forgets by
+    it."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class OffsetKeeper:
         return [replace(entry, in_flight=forgotten.get(entry.queue_id, 0)) for entry in planned]
 
     def preview(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> list[ResetEntry]:
-        """What reset() would change; nothing is set. Raises as reset()."""
+        """The changes that reset() would make; nothing is set. Raises as reset()."""
         return self._entries(group, topic, self._targets(group, topic, queue_id, target))
 
     def _targets(self, group: str, topic: str, queue_id: int | None, target: ResetTarget) -> dict[int, int]:
@@ -130,7 +131,7 @@ class OffsetKeeper:
             raise out_of_range(topic, queue_id, offset, low, high)
 
     async def _log_behind(self, topic: str, offsets: dict[int, int]) -> None:
-        """Syncs the log where one of these offsets lies beyond what is on disk (async mode)."""
+        """Syncs the log where one of these offsets lies beyond its synced part (async mode)."""
         flushed_offset = self._store.flushed_offset
         for queue_id, offset in offsets.items():
             queue = self._store.consume_queues.get(topic, queue_id)

@@ -3,9 +3,9 @@
 The consume queue names the records (offset, size, tag hash); neighbours in the log become one slice, so a
 queue that was written in batches is read in a few slices, without Python a message.
 
-A record is left out, and named as damaged, where its bytes do not say what the consume queue says: its size
-and PHYSICALOFFSET. Its CRC is checked where this process has not checked it before: below the end that
-the log had when it was opened; what came later was checked when it was appended.
+A record is left out, and named as damaged, where its bytes differ from the consume queue's unit: its size and
+PHYSICALOFFSET. Its CRC is checked where this process has not checked it before: below the end that the log
+had when it was opened; later records were checked when they were appended.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What was found. `slices` are runs of records in queue order (views of the log: use them at once)."""
+    """The result of a pull. `slices` are runs of records in queue order (views of the log: use them at
+    once)."""
 
     slices: list[memoryview]
     message_count: int
@@ -177,7 +178,7 @@ class _Gathered:
             self._batches.append((RecordBatch(data, positions[good], sizes[good]), queue_offsets[good]))
 
     def _readable(self, physical_offsets: Indexes, sizes: Indexes, inside: Flags) -> Flags | bool:
-        """Which records the disk gives: asked for all at once where they lie together."""
+        """Which records the disk returns: checked all at once where they are adjacent."""
         found = np.flatnonzero(inside)
         if not len(found):
             return True
@@ -191,7 +192,7 @@ class _Gathered:
     def _sound(
         self, data: memoryview, positions: Indexes, sizes: Indexes, inside: Flags, start: int
     ) -> Flags | bool:
-        """Which records say of themselves what the consume queue says of them."""
+        """Which records agree with their units in the consume queue."""
         if not inside.all():
             return _checked_one_by_one(data, positions, sizes, start, inside)
         unchecked = positions + start < self._checked_from

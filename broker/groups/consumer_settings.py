@@ -1,4 +1,4 @@
-"""What delivery, timers and transactions must know, as plain values. `broker.daemon.settings` makes this.
+"""The settings of delivery, timers and transactions, as plain values. `broker.daemon.settings` makes this.
 
 RocketMQ's name of each value stands beside it.
 """
@@ -26,7 +26,7 @@ class ConsumerSettings:
     """Where a group begins to read a queue: rocketmq = at 0 while the whole queue is recent, else at the last
     message; begin = at the first message; end = after the last one."""
     recent_bytes_max: int = 1 << 30
-    """`rocketmq`: a queue is recent while its first message lies at most so far behind the log's end
+    """`rocketmq`: a queue is recent while its first message lies at most this far before the log's end
     (RocketMQ: accessMessageInMemoryMaxRatio, 40 % of the memory)."""
     in_flight_max: int = 10_000  # of one group and queue; popInflightMessageThreshold
     priority_starvation_max: int = 100

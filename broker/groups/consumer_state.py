@@ -1,14 +1,14 @@
-"""What is pending for consumers and producers: deliveries, timers and transactions of one open store.
+"""The recoverable state of consumers and producers: deliveries, timers and transactions of one open store.
 
 All three are states made from the log: from the internal events and from RocketMQ's own system topics. This
-module opens them together, saves them together, and hands them over at a clean stop.
+module opens them together, saves them together, and exports them at a clean stop.
 
     trovemq/consumers.snapshot   the state at a position of the log (see events/snapshot.py)
 
 Invariants
 - A snapshot is made with no event pending, and saved only when the log is on disk up to its `log_end`.
-- `closed` stands in the file only between a clean stop and the next start. While it does, the system topics
-  and RocketMQ's own files say everything too: whoever opens the store next continues from there.
+- `closed` is in the file only between a clean stop and the next start. While it is, the system topics and
+  RocketMQ's own files are complete too: the next broker that opens the store continues from there.
 - A store whose log continued after `closed` was used by RocketMQ: its files count then, the snapshot does
   not.
 """
@@ -42,7 +42,7 @@ SNAPSHOT_EVENTS_MIN: Final = 20_000
 
 
 class ConsumerSnapshot(msgspec.Struct):
-    """What the snapshot file holds."""
+    """The content of the snapshot file."""
 
     closed: bool
     log_end: int
@@ -77,7 +77,7 @@ class SnapshotWork:
 
 
 class ConsumerState:
-    """The three states and what they share. Used from one thread, except SnapshotWork.run()."""
+    """The three states and their common parts. Used from one thread, except SnapshotWork.run()."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class ConsumerState:
         groups: SubscriptionGroups,
     ) -> None:
         self.on_append: Callable[[], None] = _nothing
-        """Called after every append of the model's own: somebody must sync and dispatch it."""
+        """Called after every append of the model's own: the append needs a sync and a dispatch."""
         self._store = store
         self._files = files
         self._file = SnapshotFile(files, SNAPSHOT_PATH, ConsumerSnapshot)
         self._saved_events = 0
         self._snapshot_wanted = False
         self.saved_log_end = 0
-        """Where the log ended when the saved snapshot was made: a start needs nothing below but what is
-        pending."""
+        """Where the log ended when the saved snapshot was made: below it, a start needs pending records
+        only."""
         self.snapshot_failures = 0
         """Since the start: snapshots that could not be saved; each is tried again."""
         self.settings: Final = settings
@@ -203,7 +203,7 @@ class ConsumerState:
 
     # --- retention ----------------------------------------------------------------------------------
     def lowest_live_record(self) -> int | None:
-        """Lowest physical offset of a record that is still pending for somebody."""
+        """Lowest physical offset of a pending record."""
         lowest = [
             self.delivery.lowest_live_record(),
             self.timers.lowest_live_record(),
@@ -212,13 +212,13 @@ class ConsumerState:
         return min((offset for offset in lowest if offset is not None), default=None)
 
     def live_records_before(self, physical_offset: int) -> Iterator[int]:
-        """The physical offsets of the records below that are pending for somebody; one may come twice."""
+        """The physical offsets of the pending records below; one may come twice."""
         yield from self.delivery.live_records_before(physical_offset)
         yield from self.timers.live_records_before(physical_offset)
         yield from self.transactions.live_records_before(physical_offset)
 
     def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
-        """Appends again what is pending of the records below; how many. Once that is on disk, these may go.
+        """Appends the pending records below again; returns how many. Once that is on disk, these may go.
 
         TroveError as an append.
         """
@@ -236,9 +236,10 @@ class ConsumerState:
         work.run()
 
     def export_to_rocketmq(self, now_ms: int) -> None:
-        """At a clean stop, before the store is closed: writes what is pending so that RocketMQ, or the next
-        start, continues from it. Blocks. TroveError, StorageError: the next start then replays the log."""
-        self.on_append = _nothing  # what is appended here is synced here; the event loop has ended its part
+        """At a clean stop, before the store is closed: writes the pending messages so that RocketMQ, or the
+        next start, continues from them. Blocks. TroveError, StorageError: the next start then replays the
+        log."""
+        self.on_append = _nothing  # these appends are synced here; the event loop has ended its part
         self.delivery.export_to_rocketmq(now_ms, self._files)
         fault_point("export_to_rocketmq.after_deliveries")
         self._sync()
@@ -263,4 +264,4 @@ class ConsumerState:
 
 
 def _nothing() -> None:
-    """Nobody listens yet: while the store is opened, what is appended is synced at the end."""
+    """No listener yet: while the store is opened, appends are synced at the end."""

@@ -89,8 +89,8 @@ class DeadLetters:
         """Appends the letter at that queue offset to its original topic, unless an earlier call did.
 
         Raises TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, PERMISSION_MISSING (the original topic's),
-        OFFSET_OUT_OF_RANGE, MESSAGE_NOT_FOUND, RECORD_DAMAGED, PROPERTY_ILLEGAL (it does not say where it
-        came from), and what MessageStore.append raises.
+        OFFSET_OUT_OF_RANGE, MESSAGE_NOT_FOUND, RECORD_DAMAGED, PROPERTY_ILLEGAL (it lacks its origin), and
+        the errors of MessageStore.append.
         """
         message = self._letter(group, offset)
         topic = origin_topic(message)

@@ -1,4 +1,4 @@
-"""Where the groups that the broker serves stand: what they have in their hands, and what is ready for them.
+"""The backlog of the groups that the broker serves: messages in flight, and ready ones.
 
 A filter is not looked at: messages that it will drop count as ready until they are.
 """
@@ -56,7 +56,7 @@ def backlog_steps(
 
 
 def queue_backlog(store: MessageStore, state: QueueState, now_ms: int) -> GroupBacklog:
-    """Of one queue; costs as much as there are messages open."""
+    """Of one queue; its cost grows with the number of open messages."""
     in_flight = state.open.in_flight_count(now_ms)
     ready = len(state.open) - in_flight + len(state.held)
     queue = store.consume_queues.get(state.topic, state.queue_id)

@@ -1,8 +1,8 @@
-"""How far one consumer group is behind on one queue, without the messages that its filter drops.
+"""The lag of one consumer group on one queue, without the messages that its filter drops.
 
 Messages in flight count, and those that wait for their retry, also as delayed messages: so a clean stop,
-which makes retries of what is in flight, changes no group's lag. Of those that were never delivered, the
-consume queue's tags codes tell which ones a tag filter takes (two tags of one hash count as one tag); for an
+which makes retries of the messages in flight, changes no group's lag. Of those that were never delivered, the
+consume queue's tags codes show which ones a tag filter takes (two tags of one hash count as one tag); for an
 SQL filter their properties are read. The work of one answer is bounded: beyond that the rest of a queue is
 taken to be like the part looked at.
 """
@@ -39,7 +39,7 @@ QUEUES_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class Work:
-    """What one answer, over all its queues, may still look at."""
+    """How much one answer, over all its queues, may still read."""
 
     units_left: int = UNITS_LOOKED_AT_MAX
     records_left: int = RECORDS_LOOKED_AT_MAX
@@ -47,12 +47,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a group stands: everything below `committed` is consumed (None: it never read the queue),
+    """The progress of a group: everything below `committed` is consumed (None: it never read the queue),
     `next_offset` is the next one to be delivered for the first time."""
 
     committed: int | None
     next_offset: int
-    in_flight: int = 0  # nobody else gets them now
+    in_flight: int = 0  # invisible to other members now
     held: int = 0  # below next_offset: not delivered yet, or returned
 
 
@@ -81,8 +81,9 @@ class _Waiting:
 
 
 class GroupLags:
-    """Lags of groups in one store. `progress`: (group, topic, now_ms) -> what delivery says. `filters_of`:
-    (group, topic) -> the filters of the group's members. `delayed`: how many messages wait for a topic."""
+    """Lags of groups in one store. `progress`: (group, topic, now_ms) -> the progress known to delivery.
+    `filters_of`: (group, topic) -> the filters of the group's members. `delayed`: how many messages wait for
+    a topic."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class GroupLags:
             filters = self._filters_of(group, topic)
             places |= {(topic, number): filters for number in queue_ids(self._store, topic)}
             for retry in retry_topics(group, topic):
-                # what lies there has passed the filter
+                # messages there have passed the filter
                 queues = self._store.consume_queues.queues(retry)
                 places |= {(retry, queue.queue_id): () for queue in queues}
                 if not queues and self._delayed(retry) and self._store.topics.get(retry) is not None:
@@ -258,7 +259,7 @@ def _extrapolated(begin: int, looked_to: int, end: int, count: int, first: int |
 
 
 def _properties_at(store: MessageStore, physical_offset: int) -> dict[str, str] | None:
-    """None where the record is gone or damaged: nobody will get it."""
+    """None where the record is gone or damaged: it cannot be delivered."""
     try:
         record = store.record_at(physical_offset)
     except TroveError:

@@ -4,12 +4,12 @@ A queue of such a topic holds the log from its first message that some group has
 not older than the topic's `retention_age_max` (or the broker's limit). Where no group has anything of the
 topic, every message counts as not acknowledged: one may come yet.
 
-| a record                                                       | may go                                 |
-|----------------------------------------------------------------|----------------------------------------|
-| of such a topic, from that message of its queue on              | when the disk forces it                |
-| of such a topic, before it                                      | at once                                |
-| of the broker's own topics and of retry topics                 | at once: pending messages are carried  |
-| of any other topic                                              | by its age                             |
+| a record                                           | may go                                |
+|----------------------------------------------------|---------------------------------------|
+| of such a topic, from that message of its queue on | when the disk forces it               |
+| of such a topic, before it                         | at once                               |
+| of the broker's own topics and of retry topics     | at once: pending messages are carried |
+| of any other topic                                 | by its age                            |
 
 Segments go from the front only, and a queue's records lie in the log in their order. So two positions say it
 exactly: `held_from`, the lowest record that is held, and `free_to`, the lowest that is not to go at once.
@@ -38,7 +38,7 @@ Subscribers = Callable[[str], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One queue that holds the log; `group` is the one that is furthest behind, "" where no group reads."""
+    """One queue that holds the log; `group` is the one with the largest lag, "" where no group reads."""
 
     topic: str
     queue_id: int
@@ -204,5 +204,5 @@ def _lowest_by_age(store: MessageStore, held_topics: Iterable[str]) -> int:
 
 
 def is_own_topic(name: str) -> bool:
-    """Whether nobody but the broker reads it, and what is pending of it is carried."""
+    """Whether only the broker reads it, and its pending messages are carried."""
     return name in _OWN_TOPICS or name.startswith((SYSTEM_PREFIX, RETRY_PREFIX))

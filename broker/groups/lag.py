@@ -1,7 +1,7 @@
-"""How far each consumer group is behind, by the offsets that are stored here.
+"""The lag of each consumer group, by the offsets that are stored here.
 
-What waits for its retry counts: in the retry topics, of which a group may have read nothing yet, and among
-the delayed messages that are on their way there.
+Messages that wait for their retry count: in the retry topics, of which a group may have read nothing yet, and
+among the delayed messages that are on their way there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _add_retries(
 
 
 def _add(store: MessageStore, lag: ConsumerLag, queue: ConsumeQueue, offset: int) -> None:
-    """What lies in the queue from there on."""
+    """The messages of the queue from there on."""
     if queue.max_offset <= (first := max(offset, queue.min_offset)):
         return
     lag.messages += queue.max_offset - first

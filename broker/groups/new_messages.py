@@ -1,4 +1,4 @@
-"""Which filters take something of what is new in a queue: whom a wake-up is for.
+"""Which filters match new messages of a queue: which receives to wake.
 
 The consume queue's tags codes answer for filters by tag (two tags of one hash count as one: a wake-up too
 many does no harm), the records' properties for SQL. The look is bounded; beyond that every filter counts as

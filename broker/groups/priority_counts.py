@@ -12,7 +12,7 @@ from trovemq_store.log.projection import DispatchBatch
 
 
 class PriorityCounts:
-    """Told of every run of records that becomes visible. At most one row for each topic that there is."""
+    """Called with every run of records that becomes visible. At most one row for each topic that there is."""
 
     def __init__(self, store: MessageStore) -> None:
         self._topics = store.topics

@@ -1,12 +1,12 @@
 """Who waits for messages of a topic in the name of a consumer group.
 
-A wake-up says "look again", not "this is yours": whoever is woken tries to receive, wakes the next one where
-it got something, and waits on where it got nothing. So one new message costs one or two attempts a group,
-however many wait.
+A wake-up says "look again", not "this is yours": a woken receive tries, wakes the next one where it got
+something, and waits again where it got nothing. So one new message costs one or two attempts a group, however
+many wait.
 
-Who looks skips what its filter does not take, for the whole group. So new messages wake only those
-whose filters take some of them: while a group's filter is changed member by member, those with the old one
-sleep on, and what the new one takes is there for members who have it.
+A receive skips messages that its filter drops, for the whole group. So new messages wake only receives whose
+filters match some of them: while a group's filter is changed member by member, those with the old one sleep
+on, and messages for the new one remain for members who have it.
 
 Invariants
 - Waiters of a pair (group, topic) are woken in the order in which they came, one a wake-up; who got nothing
@@ -34,7 +34,7 @@ WAITERS_MAX: Final = 65_536
 FILTERS_MAX: Final = 64
 """Different ones of one pair that are distinguished; where there are more, new messages wake one waiter."""
 OTHERS_MAX: Final = 8
-"""Filters of others that one look is told of."""
+"""The number of others' filters that one receive considers."""
 
 _FilterKey = tuple[str, str]
 
@@ -103,7 +103,7 @@ class _Line:
 
     @property
     def takes_all(self) -> bool:
-        """Whether every message is for everybody who waits."""
+        """Whether every message matches all waiting receives."""
         return all(filter_.takes_all for filter_, _ in self.filters.values())
 
     @property
@@ -115,7 +115,8 @@ class _Line:
 class ReceiveWaits:
     """The waiters of all groups. Used on the event loop only.
 
-    `new_messages` tells whom new messages are for; without it they wake one waiter, whatever its filter.
+    `new_messages` says which filters match new messages; without it they wake one waiter, whatever its
+    filter.
     """
 
     def __init__(self, waiters_max: int = WAITERS_MAX, new_messages: NewMessages | None = None) -> None:
@@ -175,7 +176,7 @@ class ReceiveWaits:
             _wake_first(wait for wait in line.waiters if _key(wait.filter) == key)
 
     def other_filters(self, pair: GroupTopicKey, filter_: Filter) -> tuple[Filter, ...]:
-        """What others want who wait for the pair, where that is something else."""
+        """The filters of others that wait for the pair, where they differ."""
         line = self._by_pair.get(pair)
         if line is None:
             return ()
@@ -190,13 +191,13 @@ class ReceiveWaits:
 
     def on_messages_available(self, queues: Iterable[tuple[str, int]]) -> None:
         """These queues (topic, queue id) have new messages: one waiter of each group looks, a queue; where
-        members want different things, one of each filter that takes some."""
+        filters differ, one of each filter that matches some."""
         if not self._count:
             return
         for topic, queue_id in queues:
             for pair in self._by_topic.get(topic, ()):
                 line = self._by_pair[pair]
-                # what lies in a retry topic has passed a filter of the group
+                # messages in a retry topic have passed a filter of the group
                 if self._new_messages is not None and topic == pair[1] and line.is_sorted:
                     self._wake_takers(self._new_messages, pair, line, queue_id)
                 else:
@@ -228,7 +229,7 @@ class ReceiveWaits:
                 wait.wake()
 
     def close(self) -> None:
-        """The broker is stopping: everybody answers now, and nobody should wait again."""
+        """The broker is stopping: all waiters answer now, and none waits again."""
         self.closed = True
         for pair in self._by_pair:
             self._wake_all(pair)

@@ -1,4 +1,4 @@
-"""From a batch on the wire to its place in the log: checks, append, and what the outcome is called.
+"""From a batch on the wire to its place in the log: checks, append, and the status of the outcome.
 
 Everything that can be refused is refused before the log is touched; a batch is stored whole or not at all.
 """
@@ -47,7 +47,7 @@ def batch_size_limit(settings: StoreSettings) -> int:
 
 
 def put_status(error: TroveError) -> str:
-    """The name of the PutMessageStatus that stands for this refusal."""
+    """The name of the PutMessageStatus for this refusal."""
     return _PUT_STATUS.get(error.spec, "MESSAGE_ILLEGAL")
 
 
@@ -86,7 +86,7 @@ class Appender:
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledgement means here."""
+        """The meaning of an acknowledgement here."""
         return "disk" if self._sync else "memory"
 
     @property
@@ -166,14 +166,15 @@ class Appender:
         return data, batch
 
     def appended(self) -> None:
-        """The log grew, by append() or by the broker's own records: somebody must sync and dispatch it."""
+        """The log grew, by append() or by the broker's own records: it needs a sync and a dispatch."""
         if not self._sync:
             self._dispatch_soon()
         self._group_commit.appended()
         self._on_appended()
 
     def _dispatch_soon(self) -> None:
-        """In async mode: dispatches after what runs now, once for all appends of this turn of the loop.
+        """In async mode: dispatches after the present callback, once for all appends of this turn of the
+        loop.
 
         So the acknowledgement is on its way already while the projections are written. Whatever request
         its receiver sends next is handled after that, in a later turn: it finds the message.
@@ -187,7 +188,7 @@ class Appender:
         try:
             self._on_messages_available(self._store.dispatch())
         except Exception as error:
-            self._group_commit.fail(error)  # the daemon ends: what is acknowledged must be readable
+            self._group_commit.fail(error)  # the daemon ends: an acknowledged message must be readable
             raise
 
     def topic_for_write(self, topic: str, queue_id: int | None = None) -> TopicConfig:

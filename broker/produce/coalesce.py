@@ -39,14 +39,14 @@ _OF_ONE_SEND: Final = (
     errors.PRODUCER_SEQUENCE_CONFLICT,
     errors.MESSAGE_TYPE_CONFLICT,
 )
-"""What is wrong with one message refuses the whole append; the other senders' are stored all the same."""
+"""A fault of one message refuses the whole append; the other senders' are stored all the same."""
 _FIRST: Final = np.zeros(1, np.int64)
 _FIRST.flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """Where one send's messages stand."""
+    """The place of one send's messages."""
 
     queue_id: int
     result: AppendResult

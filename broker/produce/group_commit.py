@@ -1,9 +1,8 @@
 """Group commit: one sync serves every append that waits for it.
 
-In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in one thread of
-its own) further appends gather; the next sync covers them all. In async mode nobody waits, and the worker
-syncs by interval: when 4 pages are dirty, or whatever is dirty every 10 s
-(docs/store-format.md, "Flush").
+In sync mode an append is acknowledged after the sync that covers it. While a sync runs (in one thread of its
+own) further appends gather; the next sync covers them all. In async mode nobody waits, and the worker syncs
+by interval: when 4 pages are dirty, or any dirty page every 10 s (docs/store-format.md, "Flush").
 
 Invariants
 - Waiters are resolved in the order of their ends, which is the order of the appends.
@@ -44,7 +43,7 @@ class Flushable(Protocol):
 
 
 class FlushStore(Protocol):
-    """What group commit needs of the store."""
+    """The store, as group commit uses it."""
 
     @property
     def end_offset(self) -> int: ...
@@ -98,7 +97,7 @@ class GroupCommit:
         self.flush_count = 0
         self.timeout_count = 0
 
-    # --- what producers call ------------------------------------------------------------------------
+    # --- for producers ------------------------------------------------------------------------------
     @property
     def unsynced_bytes(self) -> int:
         return self._store.end_offset - self._store.flushed_offset
@@ -114,7 +113,7 @@ class GroupCommit:
         return self.unsynced_bytes >= self._settings.unsynced_bytes_max
 
     def appended(self) -> None:
-        """Tells the worker that the log grew."""
+        """Notifies the worker that the log grew."""
         if self._settings.mode == "sync" or self.full:
             self._wanted.set()
 
@@ -172,7 +171,7 @@ class GroupCommit:
             ) from None
 
     async def durable(self, end: int) -> None:
-        """Waits until the log is on disk up to `end`. Raises what when_durable reports."""
+        """Waits until the log is on disk up to `end`. Raises the error that when_durable reports."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def resolve(error: TroveError | None) -> None:
@@ -209,7 +208,7 @@ class GroupCommit:
             if thorough:
                 thorough_at = loop.time() + self._settings.thorough_interval_ms / 1000
         self._run_before_sync()
-        while self.unsynced_bytes > 0:  # also what came while the last sync ran
+        while self.unsynced_bytes > 0:  # includes bytes that came during the last sync
             await self._flush()
 
     async def _next_turn(self) -> None:

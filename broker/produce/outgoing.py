@@ -40,7 +40,7 @@ class OutgoingMessage:
     flag: int = 0
     born_timestamp: int = 0  # epoch ms; 0 = now
     system_properties: Mapping[str, str] = field(default_factory=dict)
-    """Written unchecked: what a protocol of the broker's stores under RocketMQ's own names."""
+    """Written unchecked: properties that one of the broker's protocols stores under RocketMQ's own names."""
 
     def stored_properties(self, unique_key: str) -> dict[str, str]:
         """The property block's names and values, in the encoder's order; `unique_key` is for a message
@@ -99,7 +99,7 @@ class OutgoingEncoder:
     ) -> bytes:
         """The messages as one run of records. `checked`: they have passed the checks of their protocol.
 
-        Raises what check_outgoing raises, PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL.
+        Raises the errors of check_outgoing, PROPERTIES_SIZE_EXCEEDED, TOPIC_ILLEGAL.
         """
         if not checked:
             for message in messages:

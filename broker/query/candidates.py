@@ -31,7 +31,7 @@ class TimedQuery(Protocol):
 
 @dataclass(slots=True)
 class Found:
-    """The records of a page, in the order of the answer; `notes` says what was left out, and why.
+    """The records of a page, in the order of the answer; `notes` names omitted records, and why.
 
     Work is counted by candidates and by their bytes that are read, so that messages with many properties or
     large bodies make smaller pages, not longer ones.

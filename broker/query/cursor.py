@@ -19,7 +19,7 @@ _PATTERN: Final = re.compile(r"1\.([0-9a-f]{16})\.([0-9]{1,19})(?:\.([0-9]{1,20}
 
 class Query(Protocol):
     def fingerprint(self) -> str:
-        """Tells queries apart, so that a cursor is not used with another one."""
+        """Identifies a query, so that a cursor is not used with another one."""
         ...
 
 

@@ -59,7 +59,7 @@ def get_message(store: MessageStore, identifier: str, topic: str = "") -> FoundM
 def message_steps(store: MessageStore, identifier: str, topic: str = "") -> Steps[FoundMessages]:
     """The message of an offsetMsgId or unique key; `topic` narrows a unique key to one topic.
 
-    Raises TroveError MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED (it is no
+    Raises TroveError MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED (it is not an
     offsetMsgId of a message here, and unique keys cannot be looked up), LIMIT_EXCEEDED.
     """
     _check_identifier(identifier)

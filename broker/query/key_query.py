@@ -1,6 +1,6 @@
-"""What a key query asks, and whether a record answers it.
+"""A key query, and whether a record matches it.
 
-The key index holds 31 bits of a hash of `topic#key`; only the record tells whether it has the key. A record
+The key index holds 31 bits of a hash of `topic#key`; only the record shows whether it has the key. A record
 answers when its TOPIC is the topic, its STORETIMESTAMP lies in [begin, end], and
 - KEY: the key is one of KEYS (words, or keys with spaces: trovemq_proto.records.keys), or UNIQ_KEY;
 - UNIQUE: the key is UNIQ_KEY;
@@ -65,12 +65,12 @@ class KeyQuery:
             )
 
     def fingerprint(self) -> str:
-        """Tells queries apart, so that a cursor is not used with another one."""
+        """Identifies a query, so that a cursor is not used with another one."""
         parts = "\0".join((self.topic, self.key, self.type.value, str(self.begin), str(self.end)))
         return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def hashes_in(self, topic: str) -> set[int]:
-        """The key index's hashes by which what answers in that topic is found. Of a key with spaces KEYS has
+        """The key index's hashes of the records that can match in that topic. Of a key with spaces KEYS has
         entries by word, and UNIQ_KEY has one."""
         if self.type is KeyType.TAG:
             return {index_hash(topic, f"T#{self.key}")}
@@ -103,8 +103,8 @@ class KeyQuery:
         return self._may_stand_in(block) and self._has_key(parse_properties(block))
 
     def _may_stand_in(self, block: bytes) -> bool:
-        """Whether the key's bytes are there at all: to read a large block costs a hundred times as much.
-        U+FFFD may stand for any malformed bytes."""
+        """Whether the key's bytes are there at all: to read a large block costs a hundred times more. U+FFFD
+        may replace any malformed bytes."""
         return "\ufffd" in self.key or self.key.encode("utf-8", "replace") in block
 
     def _has_key(self, properties: dict[str, str]) -> bool:

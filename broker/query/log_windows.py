@@ -1,4 +1,4 @@
-"""Reading a part of the log backwards, window by window, for what the key index does not cover.
+"""Reads a part of the log backwards, window by window, where the key index does not cover it.
 
 Records can only be walked forwards, so a window must begin at a record. Where records begin is known from the
 consume queues: each unit names one.

@@ -21,7 +21,8 @@ _SCANNED_BYTES_OF_WORK: Final = 64
 
 @dataclass(slots=True)
 class Work:
-    """What a page may do, and has done. Work is charged when it is done, so that every page gets on."""
+    """The limits of a page's work, and the work done. Work is charged when it is done, so that every page
+    gets on."""
 
     left: int = WORK_MAX
     done: int = 0
@@ -49,7 +50,7 @@ class AnswerPage:
     cursor: str
     notes: tuple[str, ...] = ()
     work: int = 0
-    """What it took, in units of about a microsecond."""
+    """The page's cost, in units of about a microsecond."""
     last: bool = False
     """The answer ends with this page, complete or not."""
 

@@ -65,7 +65,7 @@ class AtomicCommits:
 
         The caller has checked the messages, as for MessageStore.append(). TroveError
         TRANSACTION_SIZE_EXCEEDED, RECEIPT_HANDLE_ILLEGAL, TRANSACTION_DUPLICATE, TRANSACTION_ILLEGAL (the id
-        is another one's), what Deduplication.append raises: nothing was stored.
+        is another one's), and the errors of Deduplication.append: nothing was stored.
         """
         if run.transaction_id in self.ends:
             committed = self.ends.committed(run.transaction_id)
@@ -82,7 +82,7 @@ class AtomicCommits:
         queues = run.queues
         self._store.reserve.check()
         if prepared:
-            events.flush(now_ms)  # what the acknowledgements rest on lies before them
+            events.flush(now_ms)  # the acknowledgements depend on events that come before them
             body = encode_events(acknowledgement.event(now_ms) for acknowledgement in prepared)
             self._add_own(run, EVENTS_TOPIC, EVENTS_QUEUE_ID, body, now_ms)
         body = encode_end(run.message_count, len(acknowledgements), now_ms)
@@ -137,7 +137,7 @@ class AtomicCommits:
 
 
 def _check_same(run: TransactionRun, acknowledged_count: int, committed: Committed) -> None:
-    """TroveError TRANSACTION_ILLEGAL where the run is not what was committed under its id."""
+    """TroveError TRANSACTION_ILLEGAL where the run differs from the one committed under its id."""
     mine = {number: queue for queue in run.queues for number in run.indexes(queue)}
     places = [(message.topic, message.queue_id) for message in committed.messages]
     if [mine[number] for number in range(len(run))] != places or (

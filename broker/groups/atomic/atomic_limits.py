@@ -1,4 +1,4 @@
-"""What open atomic transactions may take."""
+"""Limits of open atomic transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker remembers of atomic transactions: the last record of each one's run.
+"""The broker's memory of atomic transactions: the last record of each one's run.
 
 It is a record of the internal topic `rmq_sys_trovemq_transactions`, queue 0; its properties name the
 transaction, and where the run begins (trovemq_proto.records.run_mark). All numbers are little-endian.
@@ -12,10 +12,10 @@ transaction, and where the run begins (trovemq_proto.records.run_mark). All numb
 | 12  | u32   | 0                                                         |
 | 16  | i64   | when it was committed, epoch ms                           |
 
-Between the messages and this record lies a record of events where there are acknowledgements. What became of
+Between the messages and this record lies a record of events where there are acknowledgements. The result of
 each message is not written down: it is read from the run.
 
-Invariant: what is remembered is whole in the log. Recovery cuts a run that is not; what was trimmed is
+Invariant: a remembered transaction is whole in the log. Recovery cuts a run that is not; a trimmed one is
 forgotten.
 """
 
@@ -45,7 +45,7 @@ _END: Final = Struct("<B3xII4xq")
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """Where one message of a transaction stands."""
+    """The place of one message of a transaction."""
 
     topic: str
     queue_id: int

@@ -1,8 +1,9 @@
-"""Atomic transactions that are open: what their clients have sent, kept in memory until the commit.
+"""Atomic transactions that are open: their messages, kept in memory until the commit.
 
 Invariants
 - Nothing of an open transaction is in the log.
-- How many are open, and what they keep together, is bounded; whatever ends one frees its memory at once.
+- The number of open transactions, and their memory together, is bounded; every end of one frees its memory at
+  once.
 - A transaction ends once: by its commit, its rollback, its time-out, or because another one took its id.
 """
 
@@ -145,15 +146,15 @@ class OpenTransactions:
             self.counters.rolled_back += 1
 
     def give_up(self, transaction: OpenTransaction) -> TroveError:
-        """Ends it: its time is over. What to tell the client."""
+        """Ends it: its time is over. Returns the client's error."""
         self._end(transaction)
         self.counters.timed_out += 1
         text = f"transaction {transaction.transaction_id} was not ended within {transaction.timeout_ms} ms"
         return TroveError(errors.TRANSACTION_TIMED_OUT, text, timeout_ms=transaction.timeout_ms)
 
     def committed(self, transaction_id: str, now_ms: int) -> Committed:
-        """What became of it. TroveError TRANSACTION_NOT_FOUND (with `remembered_ms` where only those are
-        known that were committed since so many ms), RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
+        """The result of a committed transaction. TroveError TRANSACTION_NOT_FOUND (with `remembered_ms` where
+        only those are known that were committed since so many ms), RECORD_DAMAGED, TRANSACTION_ILLEGAL."""
         ends = self._commits.ends
         try:
             return ends.committed(check_transaction_id(transaction_id))

@@ -1,15 +1,15 @@
 """How far one group has come in one queue that is received by priority.
 
-Beside QueueState, which says what is in flight, there is one cursor a priority: a message of priority p
-that is not in flight was handed out or skipped if its offset lies below cursors[p], and waits if not.
-So the state has the same size however many messages wait.
+Beside QueueState, which has the messages in flight, there is one cursor a priority: a message of priority p
+that is not in flight was delivered or skipped if its offset lies below cursors[p], and waits if not. So the
+state has the same size however many messages wait.
 
 Invariants
-- Everything below `waiting_from` was handed out or skipped, of whatever priority; it never passes a
-  message that waits, and the group's committed offset never passes it.
+- Everything below `waiting_from` was delivered or skipped, of whatever priority; it never passes a message
+  that waits, and the group's committed offset never passes it.
 - Cursors and waiting_from go up only, but for reset_to() and cut().
-- Of what is open and has ended, each offset is once in `came_back` or `ended`, or in the state's `ready`
-  where it is loose.
+- Each offset that is open and whose lease has ended is once in `came_back` or `ended`, or in the state's
+  `ready` where it is loose.
 - `came_back`, `ended`, `was_skipped` and `counted` are of this process alone: after a start the first two are
   made from the leases, the others begin at 0.
 """
@@ -40,12 +40,12 @@ class ByPriority:
         self.came_back = [OffsetHeap() for _ in range(PRIORITY_COUNT)]
         """Offsets whose lease has ended (some are settled since)."""
         self.ended = array("q")
-        """Such offsets that are packed, and whose priority nobody has looked at."""
+        """Such offsets that are packed, and whose priority was not read yet."""
         self.was_skipped = [0] * PRIORITY_COUNT
         """Messages of other priorities that were delivered since one of this priority was, while it
         waited."""
         self.counted = [Counted() for _ in range(PRIORITY_COUNT)]
-        """What waits of each priority, as far as it was counted for the metric."""
+        """The waiting messages of each priority, as far as they were counted for the metric."""
         self.waiting_count: int | None = 0
         """Messages that wait below the state's next_offset; None where they must be counted again."""
 
@@ -58,7 +58,7 @@ class ByPriority:
         return list(self.cursors), self.waiting_from, -1 if self.waiting_count is None else self.waiting_count
 
     def restore(self, cursors: list[int], waiting_count: int) -> None:
-        """What save() gave, into one that was made at waiting_from."""
+        """The result of save(), into an object that was made at waiting_from."""
         self.cursors = list(cursors)
         self.waiting_count = None if waiting_count < 0 else waiting_count
 
@@ -73,13 +73,13 @@ class ByPriority:
         self.waiting_count = None
 
     def cut(self, end: int) -> None:
-        """The queue ends before what was known."""
+        """The queue ends earlier than known."""
         self.cursors = [min(cursor, end) for cursor in self.cursors]
         self.waiting_from = min(self.waiting_from, end)
         self.waiting_count = None
 
     def passed(self, priority: int, cursor: int, waiting_from: int, waiting_count: int) -> None:
-        """What a receive has handed out or skipped of one priority; waiting_count: -1 for None."""
+        """The messages of one priority that a receive delivered or skipped; waiting_count: -1 for None."""
         self.waiting_count = None if waiting_count < 0 else waiting_count
         self.cursors[priority] = max(self.cursors[priority], cursor)
         self.waiting_from = max(self.waiting_from, waiting_from)

@@ -1,4 +1,4 @@
-"""What every part of the delivery engine works with."""
+"""The common tools of the delivery engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 
 
 class Context:
-    """The store and its tools, and what is counted for metrics."""
+    """The store and its tools, and the counts for metrics."""
 
     def __init__(
         self,

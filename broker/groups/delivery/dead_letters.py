@@ -46,7 +46,7 @@ def copy_to_dead_letters(
 def copy_open_message(
     context: Context, pair: GroupTopic, state: QueueState, lease: Lease, offset: int, now_ms: int
 ) -> None:
-    """Appends the copy of a message that is handed out; one that cannot be read is counted alone."""
+    """Appends the copy of a message in flight; one that cannot be read is only counted."""
     record = context.record_of(state, offset)
     if record is None:
         context.damaged_count += 1

@@ -1,4 +1,4 @@
-"""The delivery engine: what consumer groups have been handed, and what is pending for them.
+"""The delivery engine: the messages in flight of consumer groups, and their pending messages.
 
 The state of a (group, topic, queue) is made from events (store: events/): a change is applied at once and its
 event added to the log, which is flushed within 100 ms. A tail of events that is lost means that messages are
@@ -7,7 +7,7 @@ delivered again, never that one is lost.
 Invariants
 - A message that is not consumed is delivered again when its time is over, with an attempt one higher.
 - A consumed message is not delivered again, unless the event that says so was lost.
-- The group's offset (consumerOffset.json) never passes a message that is handed out or held.
+- The group's offset (consumerOffset.json) never passes a message that is in flight or held.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ RECEIVE_BYTES_MAX: Final = 4 << 20
 """Of one receive; a single message may be larger."""
 RECEIVE_UNITS_MAX: Final = 16_384
 RECEIVE_READS_MAX: Final = 2_048
-"""Units and records that one receive looks at for what its filter takes; due_pairs() then says: ask again."""
+"""Units and records that one receive reads to find messages for its filter; due_pairs() then asks for another
+receive."""
 RETRY_FIRST_EVERY: Final = 5
 """One receive in so many looks at the retry topics first (RocketMQ: 20 %)."""
 RENEW_BEFORE_MS: Final = 10_000
@@ -70,7 +71,7 @@ RENEW_BEFORE_MS: Final = 10_000
 
 
 class Delivery:
-    """All groups of one store. Used from one thread; nothing blocks but what makes a topic."""
+    """All groups of one store. Used from one thread; nothing blocks except creating a topic."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class Delivery:
             return [*pair.retry_queues, *queues]
         return [*queues, *pair.retry_queues]
 
-    # --- what becomes of a message -----------------------------------------------------------------------
+    # --- changes of a message ----------------------------------------------------------------------------
     def acknowledge(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
         """The message is consumed; once more for the same handle while it lasts is fine.
 
@@ -257,8 +258,8 @@ class Delivery:
     def dead_letter(self, group: str, topic: str, handle: str, now_ms: int, attempts_min: int = 0) -> bool:
         """Copies the message to `%DLQ%group`; it is then consumed. Once more for the same handle is fine.
 
-        False where it was delivered less often than attempts_min. TroveError RECEIPT_HANDLE_ILLEGAL, and what
-        an append is refused with. Then nothing has changed.
+        False where it was delivered less often than attempts_min. TroveError RECEIPT_HANDLE_ILLEGAL, and the
+        errors of an append. Then nothing has changed.
         """
         pair, state, head, offset = self._find(group, topic, handle)
         lease = self._open_lease(state, head, offset, now_ms)
@@ -281,8 +282,7 @@ class Delivery:
         return pair, state, head, offset
 
     def _open_lease(self, state: QueueState, head: HandleHead, offset: int, now_ms: int) -> Lease | None:
-        """The lease that the handle stands for; None where the message is consumed and the handle would
-        last."""
+        """The lease of the handle; None where the message is consumed and the handle would last."""
         lease = state.open.get(offset)
         now_ms = self.context.lease_time.at(now_ms)
         if lease is None:
@@ -326,8 +326,8 @@ class Delivery:
     def prepare_acknowledgements(
         self, acknowledgements: Sequence[Acknowledgement], now_ms: int
     ) -> list[PreparedAcknowledgement]:
-        """What consume_prepared() will do; nothing has changed yet. Messages that are consumed already, by a
-        handle that would last, and handles that come twice are left out.
+        """The future effect of consume_prepared(); nothing has changed yet. Messages that are consumed
+        already, by a handle that would last, and handles that come twice are left out.
 
         TroveError RECEIPT_HANDLE_ILLEGAL, with the handle's place in `index`: not one of them counts.
         """
@@ -366,8 +366,8 @@ class Delivery:
         return min(times, default=None)
 
     def due_pairs(self, now_ms: int) -> list[tuple[str, str]]:
-        """(group, topic) of pairs that have something to hand out since the last call: leases ended, messages
-        that were held are free, or a receive stopped before the end of its queues."""
+        """(group, topic) of pairs with messages to deliver since the last call: leases ended, held messages
+        are free, or a receive stopped before the end of its queues."""
         now_ms = self.context.lease_time.at(now_ms)
         due = self.context.woken
         self.context.woken = set()
@@ -523,7 +523,7 @@ class Delivery:
         priority: int,
         now_ms: int,
     ) -> MessageStatus | None:
-        """How one message stands with the group; `topic` is where it lies, perhaps a retry topic. None where
+        """The status of one message in the group; `topic` is where it lies, perhaps a retry topic. None where
         the group has no state of that queue."""
         state = self.group_topics.state(group, topic, queue_id)
         if state is None:
@@ -565,7 +565,7 @@ class Delivery:
         return snapshotting.snapshot(self.group_topics)
 
     def restore(self, state: DeliveryState) -> None:
-        """Into an engine that has no state yet; then apply() what came after, and settle()."""
+        """Into an engine that has no state yet; then apply() the later events, and settle()."""
         snapshotting.restore(self.group_topics, state)
 
     def settle(self) -> None:
@@ -587,7 +587,7 @@ class Delivery:
         return reappending.live_records_before(self.context, self.group_topics, physical_offset)
 
     def lowest_live_record(self) -> int | None:
-        """The lowest physical offset of a record that is handed out or held."""
+        """The lowest physical offset of a record that is in flight or held."""
         return reappending.lowest_live_record(self.context, self.group_topics)
 
 

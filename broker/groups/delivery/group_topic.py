@@ -40,7 +40,7 @@ class GroupTopic:
         """The configuration by which the queues of a source were found."""
         self.retry_topics = [source_topic(kind, group, topic) for kind in RETRY_KINDS]
         self.redelivered_count = 0
-        """Since the start: messages handed out that had been delivered before."""
+        """Since the start: deliveries of messages that had been delivered before."""
         self.dead_letter_count = 0
         """Since the start."""
         self.keyed = False
@@ -78,14 +78,13 @@ class GroupTopic:
         return any(ended)
 
     def note_attempt(self, attempt_id: str, state: QueueState, lease: Lease) -> None:
-        """Remembers what a receive with that attempt id was handed, for its repetition."""
+        """Remembers the messages of a receive with that attempt id, for its repetition."""
         self._attempts.setdefault(attempt_id, []).append((state, lease))
         while len(self._attempts) > ATTEMPTS_KEPT_MAX:
             self._attempts.popitem(last=False)
 
     def repeat_attempt(self, attempt_id: str) -> None:
-        """What the receive of that id was handed and still has may be handed out again: its answer was
-        lost."""
+        """The messages that the receive of that id still has may be delivered again: its answer was lost."""
         for state, lease in self._attempts.pop(attempt_id, ()):
             if lease.ended:
                 continue

@@ -1,4 +1,4 @@
-"""Every queue state, found by what it is stored under, and by (group, topic) for those who receive.
+"""Every queue state, found by its stored name, and by (group, topic) for receives.
 
 Invariants
 - A queue state that a receive uses was begun by a STARTED event, and the group has a stored offset for it.
@@ -115,7 +115,7 @@ class GroupTopicTable:
         try:
             self._see_source(pair, SourceKind.TOPIC, topic, now_ms)
         except TroveError:
-            del self._pairs[group, topic]  # what it has begun is found again
+            del self._pairs[group, topic]  # the states that it has begun are found again
             raise
         return pair
 
@@ -147,7 +147,7 @@ class GroupTopicTable:
 
     # --- keys -------------------------------------------------------------------------------------------
     def fill_keys(self, pair: GroupTopic) -> None:
-        """The message groups of what is pending, read from the records."""
+        """The message groups of the pending messages, read from the records."""
         for state in pair.queues:
             state.open.loosen_all()
             for offset in state.outstanding_offsets():
@@ -156,7 +156,7 @@ class GroupTopicTable:
         pair.keyed = True
 
     def fill_topics(self, state: QueueState) -> None:
-        """The original topics of what is pending of a classic retry topic, read from the records."""
+        """The original topics of pending messages of a classic retry topic, read from the records."""
         for offset in state.outstanding_offsets():
             record = self._context.record_of(state, offset)
             if record is not None:

@@ -1,17 +1,17 @@
-"""The time by which leases end: the clock, except for a while after the broker itself stood still.
+"""The time by which leases end: the clock, except for a while after a pause of the broker itself.
 
 While the process is stopped (SIGSTOP, a laptop that sleeps, a frozen virtual machine) nobody can renew a
 lease or acknowledge a message. When it continues, all leases would have ended before the first of the
-requests that wait is read. So whoever asks for the time first after such a pause stops the time of leases
-where the pause began. It continues, at the clock's time, when as long again has passed: everybody has so
-long to renew and to acknowledge.
+requests that wait is read. So the first call after such a pause stops the time of leases where the pause
+began. It continues, at the clock's time, after the same duration again: clients have that long to renew and
+to acknowledge.
 
-A pause is told by the clock: `tick` is called again and again while the process runs, and the time since
-the last look was too long. A clock that was set forward looks the same, and is treated the same.
+A pause is found by the clock: `tick` is called again and again while the process runs, and the time since the
+last call was too long. A clock that was set forward looks the same, and is treated the same.
 
 Invariants
 - `at(now)` is never above `now`, and is `now` outside of the time after a pause.
-- Without a first `tick` there are no pauses: who drives the engine by hand has a clock of its own.
+- Without a first `tick` there are no pauses: a caller that drives the engine by hand has a clock of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LeaseTime:
     def _look(self, seen_ms: int, now_ms: int) -> None:
         paused_ms = now_ms - seen_ms
         if paused_ms > self._pause_min_ms:
-            if seen_ms >= self._thaw_ms:  # else it stood still again before everybody could renew
+            if seen_ms >= self._thaw_ms:  # else it paused again before all clients could renew
                 self._frozen_ms = seen_ms
             self._thaw_ms = now_ms + min(paused_ms, GRACE_MAX_MS)
             self.pause_count += 1

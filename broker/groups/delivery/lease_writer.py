@@ -1,10 +1,10 @@
-"""Handing out messages of one queue under new leases, and the events that say so.
+"""Delivers messages of one queue under new leases, and records the events.
 
 Invariants
 - Events of new messages are in the order of their offsets, and an event says of everything between the last
   one and itself that it is consumed: so HELD and RECEIVED come as the queue is read, ADVANCED at its end.
   Where a queue is received by priority, PASSED says that instead (priority_receiver.py).
-- Every message handed out by one receive from one queue has the same lease number.
+- All messages that one receive delivers from one queue have the same lease number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROPERTY_BYTES_OF_READ: Final = 128
 
 
 class Batch:
-    """What one receive has gathered, and how much more it may."""
+    """The messages that one receive has gathered, and how many more it may take."""
 
     __slots__ = (
         "_wanted_first",
@@ -61,7 +61,7 @@ class Batch:
         self.dead_letters_refused = False
         """A copy to the dead-letter topic was refused: it is not tried again for each other one."""
         self.unfinished = False
-        """It stopped before the end of a queue although it wanted more."""
+        """It stopped before the end of a queue although there may be more."""
 
     @property
     def full(self) -> bool:
@@ -78,7 +78,7 @@ class Batch:
         return filter_.matches(parse_properties(block))
 
     def is_left(self, record: memoryview | None) -> bool:
-        """Whether it is left for another member who waits for it; to be asked of what does not pass()."""
+        """Whether it is left for another member who waits for it; only for messages that do not pass()."""
         request = self.request
         if not request.others or record is None:
             return False
@@ -146,7 +146,7 @@ class LeaseWriter:
         self._state.keys[offset] = key
 
     def drop(self, offset: int) -> None:
-        """A message that was open or held is consumed without being handed out: filtered away, or damaged."""
+        """A message that was open or held is consumed without being delivered: filtered, or damaged."""
         self._close_run()
         self._state.settle(offset)
         self._record(EventKind.ACKNOWLEDGED, offset)

@@ -1,12 +1,12 @@
-"""Leases: who has messages, and until when nobody else gets them.
+"""Leases: which client has a message, and until when no other client gets it.
 
-One lease covers the messages of one queue that one receive handed out side by side. A message leaves it by
-its acknowledgement, or by a change of its invisible time, which gives it a lease of its own.
+One lease covers adjacent messages of one queue that one receive delivered. A message leaves it by its
+acknowledgement, or by a change of its invisible time, which gives it a lease of its own.
 
 Invariants
 - `live` is the number of offsets that are open under the lease; a lease without any has no effect.
 - A lease that is renewed by the broker ends only when it is released; any other ends at `until_ms`.
-- A lease has ended for good: its messages come back under another one.
+- A lease has ended for good: its messages are delivered again under another one.
 """
 
 from __future__ import annotations
@@ -64,13 +64,12 @@ class Lease:
         self.live = 0
 
     def over(self, now_ms: int) -> bool:
-        """Whether its messages may be handed out again."""
+        """Whether its messages may be delivered again."""
         return self.ended or (not self.renewed and self.until_ms <= now_ms)
 
 
 class LeaseHeap(Generic[Owner]):
-    """Leases in the order in which they end, each with its owner. Those without live messages are passed
-    over."""
+    """Leases in the order in which they end, each with its owner. Those without live messages are skipped."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Lease, Owner]] = []

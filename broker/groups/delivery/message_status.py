@@ -1,4 +1,4 @@
-"""How one message stands with one group: read-only, for whoever asks why it is not consumed."""
+"""The status of one message in one group: read-only, to explain why it is not consumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRIORITIES_READ_MAX: Final = 65_536
 
 
 class MessagePhase(Enum):
-    OPEN = "open"  # handed out; `lease` says until when
+    OPEN = "open"  # delivered; `lease` has the end of its time
     HELD = "held"  # looked at, and waits
     CONSUMED = "consumed"
     NEW = "new"  # not looked at
@@ -26,7 +26,7 @@ class MessagePhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A lease as it is now. `over`: its messages may be handed out again."""
+    """A lease as it is now. `over`: its messages may be delivered again."""
 
     offset: int
     number: int
@@ -40,7 +40,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class MessageStatus:
-    """`lock`: what is in flight of the same message group of an orderly group, and keeps the message back.
+    """`lock`: the message in flight of the same message group of an orderly group that blocks this one.
     `ahead`: of a queue that is received by priority, messages that come first; None where it is not, or where
     that is not known yet."""
 
@@ -92,8 +92,9 @@ def _ahead(context: Context, state: QueueState, offset: int, priority: int) -> i
 def _lock(
     context: Context, state: QueueState, offset: int, message_group: str, now_ms: int
 ) -> LeaseView | None:
-    """Of what is in flight of the message group the one with the lowest offset. An orderly group has at most
-    `ordered_window_max` messages to look at; their message groups are read where a start has lost them."""
+    """Of the messages in flight of the message group the one with the lowest offset. An orderly group has
+    at most `ordered_window_max` messages to look at; their message groups are read where a start has lost
+    them."""
     for other in state.outstanding_offsets():
         lease = state.open.get(other)
         if other == offset or lease is None or lease.over(now_ms):

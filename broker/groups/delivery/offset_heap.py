@@ -1,5 +1,5 @@
 """Offsets, the lowest first, at 8 bytes each: a sorted array that is taken from its front, and a small heap
-of what came since.
+of later ones.
 
 Invariant: array[at:] rises, and has nothing that was taken.
 """

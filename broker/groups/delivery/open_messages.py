@@ -1,11 +1,12 @@
-"""What a group has of one queue, by offset: the newest messages each with its Lease, the others packed.
+"""The open messages of a group in one queue, by offset: the newest ones each with its Lease, the others
+packed.
 
-Whoever asks for a packed message gets its Lease unpacked, and may keep and change that until the next
-hand_out() or settling of its queue state: then leases may be packed again.
+A look-up of a packed message unpacks its Lease; the caller may keep and change that until the next hand_out()
+or settling of its queue state: then leases may be packed again.
 
 Invariants
 - An offset is here once: either loose or packed.
-- A lease that is loose, not ended, and was unpacked is in `heap` where there is one (else whoever opens the
+- A lease that is loose, not ended, and was unpacked is in `heap` where there is one (else the opening of the
   state puts all loose leases there: see replaying.settle()). So is the packed ones' clock.
 """
 
@@ -97,7 +98,7 @@ class OpenMessages(Generic[State]):
         return otherwise if lowest is None else lowest
 
     def in_flight_count(self, now_ms: int) -> int:
-        """How many could not be handed out again now."""
+        """How many could not be delivered again now."""
         leases = set(self.loose.values())
         loose = sum(lease.live for lease in leases if not lease.over(now_ms))
         return loose + self.packed.count - (self.packed.ended_count(now_ms) if self.packed.count else 0)
@@ -108,7 +109,7 @@ class OpenMessages(Generic[State]):
         self.loose_max = self.pack_at = loose_max
 
     def pack(self, kept: Lease | None = None) -> None:
-        """The older half becomes packed, but for `kept` and what cannot be."""
+        """The older half becomes packed, except `kept` and those that cannot be."""
         loose = self.loose
         wanted = len(loose) - self.loose_max // 2
         leases = {id(lease): lease for lease in islice(loose.values(), wanted)}
@@ -119,7 +120,7 @@ class OpenMessages(Generic[State]):
             offsets = [offset for offset in range(lease.first, lease.end) if loose.get(offset) is lease]
             for offset in offsets:
                 del loose[offset]
-            lease.live = 0  # what a heap has of it is stale
+            lease.live = 0  # its entries in a heap are stale
             rows.append((lease, offsets))
         self.pack_at = max(self.loose_max, 2 * len(loose))
         if not rows:
@@ -130,7 +131,7 @@ class OpenMessages(Generic[State]):
         self.push_clock()
 
     def _forget_ready(self) -> None:
-        """What is packed is not in `ready`: `order`, or loosen_ended(), finds it."""
+        """Packed messages are not in `ready`: `order`, or loosen_ended(), finds them."""
         state = self.state
         if state.order is not None:
             state.order.ended.extend(offset for offset in state.ready if offset not in self.loose)

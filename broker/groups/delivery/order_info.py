@@ -1,4 +1,4 @@
-"""`config/consumerOrderInfo.json`: what orderly groups have in flight, in RocketMQ's shape.
+"""`config/consumerOrderInfo.json`: the messages in flight of orderly groups, in RocketMQ's shape.
 
 (docs/store-format.md, "Ordered consumption")
 
@@ -6,7 +6,7 @@
         "o": [first offset, distance from it, …], "ot": {"offset": visible again at ms},
         "oc": {"offset": redeliveries}, "l": ms, "cm": bits of consumed ones, "a": "attempt id"}}}}
 
-Bit n of `cm` stands for the n-th offset of `o`, so that an entry says of 64 offsets at most.
+Bit n of `cm` is for the n-th offset of `o`, so that an entry has 64 offsets at most.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OrderTable = Mapping[tuple[str, str, int], OrderInfo]
 
 
 def load_order_info(files: FileSystem) -> OrderTable:
-    """(group, topic, queue id) -> what is there. An entry that cannot be read is left out."""
+    """(group, topic, queue id) -> its entry. An entry that cannot be read is left out."""
     document = JsonFile(files, ORDER_INFO_PATH).load() or {}
     table = document.get("table")
     found: dict[tuple[str, str, int], OrderInfo] = {}

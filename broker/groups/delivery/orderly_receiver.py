@@ -1,10 +1,10 @@
-"""Taking messages from one queue for an orderly group: one message group at a time is in one pair of hands.
+"""Takes messages from one queue for an orderly group: one client at a time has messages of a message group.
 
 The lock is on (queue, message group); messages without a message group are one group of their queue.
 
 Invariants
-- While a message of a message group is invisible, no other message of that group is handed out.
-- Of a message group, no message is handed out before an earlier one that is not consumed, except after it in
+- While a message of a message group is invisible, no other message of that group is delivered.
+- Of a message group, no message is delivered before an earlier one that is not consumed, except after it in
   the same receive.
 - At most `ordered_window_max` offsets lie between committed and next_offset.
 """
@@ -34,13 +34,13 @@ class OrderlyReceiver:
         self._batch = batch
         self._max_attempts = batch.request.group.max_attempts
         self._blocked: set[str] = set()
-        """Message groups of which no later message may be handed out now."""
+        """Message groups of which no later message may be delivered now."""
         self._postponed = False
         """Something could be done that was not: the next receive must try again."""
         self._lease_writer = LeaseWriter(context, pair, state, batch)
 
     def take(self) -> None:
-        """As much as the batch still wants, and order allows."""
+        """As many as the batch still needs, and order allows."""
         state, batch = self._state, self._batch
         if not state.unblocked and not self._has_new():
             return
@@ -48,7 +48,7 @@ class OrderlyReceiver:
             state.keys.get(offset, "") for offset, lease in state.open.items() if not lease.ended
         }
         self._take_outstanding()
-        state.ready.clear()  # the leases themselves say what is visible again
+        state.ready.clear()  # the leases themselves have the messages that are visible again
         looked_to = None
         if not batch.full:
             state.unblocked = self._postponed
@@ -61,7 +61,7 @@ class OrderlyReceiver:
         return queue is not None and state.next_offset < queue.max_offset
 
     def _take_outstanding(self) -> None:
-        """What came back and what was held, in order."""
+        """Returned and held messages, in order."""
         state = self._state
         for offset in state.outstanding_offsets():
             if self._batch.full:
@@ -117,7 +117,7 @@ class OrderlyReceiver:
         return end
 
     def _look_at(self, offset: int, physical_offset: int, size: int) -> bool:
-        """One new message: handed out, held, or consumed. False where it is left for another member."""
+        """One new message: delivered, held, or consumed. False where it is left for another member."""
         if size == BLANK_UNIT_SIZE:
             return True
         self._batch.reads_left -= 1

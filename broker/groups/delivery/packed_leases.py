@@ -1,18 +1,19 @@
-"""Leases of many messages, packed: what a group has held for long takes 40 bytes a lease, and no object.
+"""Leases of many messages, packed: messages that a group has had for long take 40 bytes a lease, and no
+object.
 
 A row is one lease's messages within one block of 32 neighbouring offsets. Rows lie in leaves, by block:
 
-| column   | type | what                                                          |
-|----------|------|---------------------------------------------------------------|
-| block    | i64  | offset >> 5                                                   |
-| mask     | u32  | bit n: the message at block * 32 + n; 0: the row is void        |
-| until    | i64  | epoch ms at which the lease ends                                 |
-| received | i64  | epoch ms at which the messages were handed out                    |
-| number   | u32  | of the lease                                                  |
-| attempt  | u32  | deliveries so far; the highest bit: the lease has ended          |
-| client   | u32  | number of a client id                                         |
+| column   | type | content                                                  |
+|----------|------|----------------------------------------------------------|
+| block    | i64  | offset >> 5                                              |
+| mask     | u32  | bit n: the message at block * 32 + n; 0: the row is void |
+| until    | i64  | epoch ms at which the lease ends                         |
+| received | i64  | epoch ms of the delivery                                 |
+| number   | u32  | of the lease                                             |
+| attempt  | u32  | deliveries so far; the highest bit: the lease has ended  |
+| client   | u32  | number of a client id                                    |
 
-In a snapshot a leaf's columns stand one after the other, little-endian.
+In a snapshot a leaf's columns follow each other, little-endian.
 
 Invariants
 - Masks of the rows of one block have no bit in common.
@@ -113,7 +114,7 @@ class PackedLeases:
         self.count = 0
         """Messages."""
         self.clock = Lease(0, 0, 0, 0, NEVER, 0, "", renewed=False)
-        """Stands in a LeaseHeap for all leases here that have not ended."""
+        """In a LeaseHeap, the entry for all leases here that have not ended."""
 
     # --- in ------------------------------------------------------------------------------------------
     def add(self, leases: Sequence[tuple[Lease, Sequence[int]]]) -> None:
@@ -298,7 +299,7 @@ class PackedLeases:
         self.clock.until_ms = until_ms
         self.clock.live = int(until_ms != NEVER)
 
-    # --- what is there -------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------
     def lowest(self) -> int | None:
         """The lowest offset."""
         for leaf in self._leaves:
@@ -318,7 +319,7 @@ class PackedLeases:
             yield from _offsets(block, mask)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """(block, mask of what is open), rising."""
+        """(block, mask of the open messages), rising."""
         for leaf in self._leaves:
             if leaf.void == len(leaf.blocks):
                 continue
@@ -342,7 +343,7 @@ class PackedLeases:
         return found is not None and bool(self._leaves[found[0]].facts["attempt"].item(found[1]) & _ENDED)
 
     def ended_count(self, now_ms: int) -> int:
-        """How many messages could be handed out again."""
+        """How many messages could be delivered again."""
         count = 0
         for leaf in self._leaves:
             over = (leaf.facts["attempt"] & _ENDED != 0) | (leaf.facts["until"] <= now_ms)
@@ -360,7 +361,7 @@ class PackedLeases:
         return list(self._names), [leaf.rows().tobytes() for leaf in self._leaves if len(leaf.rows())]
 
     def restore(self, names: list[str], leaves: list[bytes]) -> None:
-        """Into one that is empty. ValueError where it is not what save() makes."""
+        """Into one that is empty. ValueError where it is not a result of save()."""
         rows = np.frombuffer(b"".join(leaves), ROW_DTYPE)
         if not len(rows):
             return

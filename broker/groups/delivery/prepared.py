@@ -11,7 +11,7 @@ from trovemq_store.events.codec import Event, EventKind
 
 
 class Acknowledgement(NamedTuple):
-    """What a client names: its group, the topic that it received from, the handle of one delivery."""
+    """A client's request: its group, the topic that it received from, the handle of one delivery."""
 
     group: str
     topic: str
@@ -27,7 +27,7 @@ class PreparedAcknowledgement(NamedTuple):
     offset: int
 
     def event(self, now_ms: int) -> Event:
-        """What the log is to say of it."""
+        """The event for the log."""
         offsets = range(self.offset, self.offset + 1)
         return settled_event(EventKind.ACKNOWLEDGED, self.state, self.lease, offsets, now_ms)
 

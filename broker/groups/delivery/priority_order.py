@@ -1,21 +1,20 @@
 """Where the messages of each priority lie in a queue: the order in which a topic of `order = priority` is
 received.
 
-`PriorityOrder` is what the receiving side asks. `PriorityQueues` answers it: below an offset `begin` from
-the tree `order` (index/trees/order_tree.py) where the store has its trees, from there on from memory,
-eight bytes a message, in ten ascending arrays a queue. So memory holds what the tree does not have yet, and
-a start reads no record that the tree has. Without trees all is in memory, of the queues that somebody
-receives from.
+The receiving side uses `PriorityOrder`. `PriorityQueues` answers it: below an offset `begin` from the tree
+`order` (index/trees/order_tree.py) where the store has its trees, from there on from memory, eight bytes a
+message, in ten ascending arrays a queue. So memory holds the messages that the tree does not have yet, and a
+start reads no record that the tree has. Without trees all is in memory, for the queues that have receivers.
 
-What a queue has got since the last time is read when somebody asks (from the log's visible part, many
-records at once), so that nothing is to be told of it: a queue that was trimmed, deleted and rebuilt, or
-cut by recovery is seen by what it has.
+New messages of a queue are read when a caller needs them (from the log's visible part, many records at once),
+so that nobody has to report them: a queue that was trimmed, deleted and rebuilt, or cut by recovery is
+recognised by its content.
 
 Invariants
 - A queue's arrays cover its offsets [begin, end); each lies in one of them, those too that cannot be read:
   these are of priority 4, so that a receive meets them and counts them.
-- An offset below `begin` is asked for only where the tree has all of [that offset, begin); else the arrays
-  are rebuilt, from that offset on.
+- An offset below `begin` is needed only where the tree has all of [that offset, begin); else the arrays are
+  rebuilt, from that offset on.
 """
 
 from __future__ import annotations
@@ -93,10 +92,10 @@ class _Queue:
         self.begin = self.end = begin
         self.arrays = [array("q") for _ in range(PRIORITY_COUNT)]
         self.chunks = [_Chunk(0, [], 0) for _ in range(PRIORITY_COUNT)]
-        """What was read last from the tree, of each priority."""
+        """The rows read last from the tree, of each priority."""
 
     def trim(self, offset: int) -> None:
-        """What lies below is gone, or the tree has it."""
+        """Offsets below are gone, or the tree has them."""
         for priority, entries in enumerate(self.arrays):
             gone = bisect_left(entries, offset)
             if gone:
@@ -173,7 +172,7 @@ class PriorityQueues:
         return count + max(0, bisect_left(entries, end) - bisect_left(entries, begin))
 
     def _in_tree(self, queue: ConsumeQueue) -> tuple[int, int]:
-        """[first, end): offsets of the queue that the tree has; never what lies above."""
+        """[first, end): offsets of the queue that the tree has; never later ones."""
         if self._tree is None:
             return queue.max_offset + 1, 0
         begin, end = self._tree.covered(queue.topic)

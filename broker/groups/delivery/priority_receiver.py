@@ -1,8 +1,8 @@
 """Taking messages from one queue of a topic of `order = priority`, for a group that asks for no order.
 
-The next message is the one of the highest priority, and among those the one with the lowest queue offset;
-what came back (its lease has ended) has the place of its priority and offset. What the filter does not take
-is consumed when its turn comes, as everywhere.
+The next message is the one of the highest priority, and among those the one with the lowest queue offset; a
+returned message (its lease has ended) has the place of its priority and offset. A message that the filter
+drops is consumed when its turn comes, as everywhere.
 
 `priority_starvation_max` (n) bounds how long a lower priority waits. While a message waits, the messages of
 other priorities are counted that are delivered from this queue to this group since one of its own priority
@@ -15,10 +15,9 @@ broker starts.
 Orderly groups are not served here: they get every queue in the order of sending.
 
 Invariants
-- A message is passed by its priority's cursor when it was handed out, or is consumed (filtered away,
-  unreadable).
-- RECEIVED events come before the PASSED events that say so: where the latter are lost, the message is in
-  flight and is not handed out again as a new one.
+- A message is passed by its priority's cursor when it was delivered, or is consumed (filtered, unreadable).
+- RECEIVED events come before their PASSED events: where the latter are lost, the message is in flight and is
+  not delivered again as a new one.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from trovemq_store.events.codec import Event, EventKind
 _NONE: Final = -1
 _STEP: Final = 1 << 20
 SORTED_MAX: Final = 2_048
-"""Of what came back, records of which one receive reads the priority."""
+"""One receive reads the priority of at most so many returned records."""
 _COUNTED_MAX: Final = 65_536
-"""Offsets among which a receive counts what waits, where that is not known."""
+"""Offsets among which a receive counts the waiting messages, where their number is unknown."""
 
 
 class PriorityReceiver(QueueReceiver):
@@ -70,7 +69,7 @@ class PriorityReceiver(QueueReceiver):
         self._set_aside: list[tuple[int, int]] = []
 
     def take(self) -> None:
-        """As much as the batch still wants."""
+        """As many as the batch still needs."""
         batch, state = self._batch, self._state
         if not self._sort_what_came_back():
             batch.unfinished = True  # it is sorted on at the next call
@@ -96,7 +95,7 @@ class PriorityReceiver(QueueReceiver):
 
     # --- whose turn it is -----------------------------------------------------------------------------
     def _choose(self) -> int:
-        """The priority whose message is next; _NONE where there is nothing to hand out."""
+        """The priority whose message is next; _NONE where there is none."""
         order, may_have_new = self._order, self._new_left > 0
         can = [
             p for p in range(PRIORITY_COUNT) if order.came_back[p] or (may_have_new and self._new[p] != _NONE)
@@ -132,7 +131,7 @@ class PriorityReceiver(QueueReceiver):
     def _take_back(self, priority: int, offset: int) -> None:
         lease = self._state.open.get(offset)
         if lease is None or not lease.ended:
-            return  # settled, or handed out again since
+            return  # settled, or delivered again since
         if not self._offer(offset, lease.attempt + 1):
             self._set_aside.append((priority, offset))
 
@@ -201,7 +200,7 @@ class PriorityReceiver(QueueReceiver):
             context.commit(state)
 
     def _count_waiting(self) -> None:
-        """What next_offset has moved over and no cursor has passed waits below it now, too."""
+        """Messages that next_offset has passed, and no cursor, wait below it now, too."""
         state, order = self._state, self._order
         if order.waiting_from >= state.next_offset:
             order.waiting_count = 0
@@ -258,7 +257,7 @@ def was_skipped(context: Context, state: QueueState, offset: int) -> bool:
 
 
 def waiting_of(places: PriorityOrder, state: QueueState) -> int:
-    """waiting_count(), reading on as far as that needs."""
+    """waiting_count(), reading on where needed."""
     order = state.order
     if order is None or order.waiting_from >= state.next_offset:
         return 0
@@ -270,8 +269,8 @@ def waiting_of(places: PriorityOrder, state: QueueState) -> int:
 
 
 def receive_in_log_order(context: Context, state: QueueState, now_ms: int) -> None:
-    """The topic is not of `order = priority` any more, or the group has become orderly: what waits below
-    next_offset is held, and goes first; what comes is received in the queue's own order."""
+    """The topic is not of `order = priority` any more, or the group has become orderly: messages that wait
+    below next_offset are held, and go first; later ones are received in the queue's own order."""
     order, places = state.order, context.priority_order
     assert order is not None
     while not places.catch_up(state.topic, state.queue_id, order.waiting_from, _STEP):

@@ -1,8 +1,8 @@
 """How many messages wait of each priority, for a metric: counted on, from the last time.
 
-Of each priority of a queue state the last count is kept with the offsets [begin, end) that it is of. What the
-cursor has passed since is taken off, what has come since is added, so that a million that wait are counted
-once, and over several rounds: a round looks at a bounded number of messages.
+Of each priority of a queue state the last count is kept with the offsets [begin, end) that it is of. Messages
+that the cursor has passed since are subtracted, new ones are added, so that a million waiting messages are
+counted once, and over several rounds: a round reads a bounded number of messages.
 
 Invariant: a `Counted` is exact for the offsets that it is of; whatever may have changed among them otherwise
 (a cursor that went back, a queue that was cut or trimmed beyond `begin`) begins it again.
@@ -31,8 +31,8 @@ _STEP: Final = 16_384
 def waiting_steps(
     context: Context, states: Iterable[QueueState], entries_max: int, messages_max: int = MESSAGES_MAX
 ) -> Steps[dict[tuple[str, str], list[int]]]:
-    """(group, topic) -> messages of priority 0 … 9 that the group was never handed, for at most that many of
-    them. What is not counted to its end yet is left out; the next rounds continue with it."""
+    """(group, topic) -> messages of priority 0 … 9 that were never delivered to the group, for at most that
+    many of them. A count that is not complete yet is left out; the next rounds continue with it."""
     found: dict[tuple[str, str], list[int]] = {}
     unknown: set[tuple[str, str]] = set()
     left = messages_max

@@ -1,6 +1,6 @@
 """Taking messages from one queue for a group that asks for no order.
 
-What came back goes first, then what is new. A message that the filter does not take is consumed, one that
+Returned messages go first, then new ones. A message that the filter does not take is consumed, one that
 cannot be read as well (and counted); one whose attempts are over becomes a dead letter.
 
 A batch of new messages that lie side by side, for a group that takes all, costs next to no Python a message:
@@ -41,7 +41,7 @@ class QueueReceiver:
         self.lease_writer = LeaseWriter(context, pair, state, batch)
 
     def take(self) -> None:
-        """As much as the batch still wants."""
+        """As many as the batch still needs."""
         state = self._state
         looked_to = None
         if state.open.packed.count:
@@ -52,7 +52,7 @@ class QueueReceiver:
             looked_to = self._take_new()
         self.lease_writer.finish(looked_to)
 
-    # --- what came back -------------------------------------------------------------------------------
+    # --- returned messages ----------------------------------------------------------------------------
     def _take_again(self) -> None:
         state = self._state
         others: list[int] = []
@@ -60,7 +60,7 @@ class QueueReceiver:
             offset = heappop(state.ready)
             lease = state.open.get(offset)
             if lease is None or not lease.ended:
-                continue  # settled, or handed out again since
+                continue  # settled, or delivered again since
             if not self._is_mine(offset) or not self._offer(offset, lease.attempt + 1):
                 others.append(offset)
         for offset in others:
@@ -76,7 +76,7 @@ class QueueReceiver:
                 self._offer(offset, 0)
 
     def _is_mine(self, offset: int) -> bool:
-        """Of a classic retry topic: whether the message is of the pair's topic, or nobody can tell."""
+        """Of a classic retry topic: whether the message is of the pair's topic, or its topic is unknown."""
         state = self._state
         if state.kind is not SourceKind.CLASSIC_RETRY:
             return True
@@ -109,7 +109,7 @@ class QueueReceiver:
         self.lease_writer.give(offset, attempt, record)
         return True
 
-    # --- what is new -----------------------------------------------------------------------------------
+    # --- new messages ----------------------------------------------------------------------------------
     def _take_new(self) -> int | None:
         """How far it looked, where that is further than before."""
         state = self._state

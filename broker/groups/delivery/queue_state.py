@@ -1,26 +1,28 @@
-"""What one group owes of one queue: what it has been handed, what waits, how far it has come.
+"""The state of one group in one queue: messages in flight, waiting messages, and its progress.
 
 Every offset of the queue is one of these:
 
-| offset                     | is                                                                       |
-|----------------------------|--------------------------------------------------------------------------|
-| in `open`                  | handed out and not settled: invisible, or ready again when its lease ended |
-| in `held`                  | looked at and not handed out yet                                         |
-| other, below `next_offset` | consumed                                                                 |
-| from `next_offset` on      | not looked at                                                            |
+| offset                     | is                                                                        |
+|----------------------------|---------------------------------------------------------------------------|
+| in `open`                  | delivered and not settled: invisible, or ready again when its lease ended |
+| in `held`                  | examined and not delivered yet                                            |
+| other, below `next_offset` | consumed                                                                  |
+| from `next_offset` on      | not looked at                                                             |
 
 Invariants
 - committed <= every offset of open and held < next_offset; committed == next_offset where both are empty.
 - `open` and `held` have no offset in common.
 - `ready` has every loose offset of `open` whose lease has ended (and perhaps offsets that are settled since);
   those that are packed become loose by make_ready().
-- What was acknowledged out of order is not stored: it is what `open` and `held` leave between committed and
-  next_offset. So it takes no space, and the ranges of it follow from what is pending (consumed()).
+- Messages that were acknowledged out of order are not stored: they are the rest, neither `open` nor `held`,
+  between committed and next_offset. So they take no space, and consumed() computes their ranges from the
+  pending messages.
 - Lease numbers rise: none is used twice.
 
-In a queue that is received by priority, `order` says what waits (by_priority.py): of the offsets between
-order.waiting_from and next_offset, those too that are neither open nor held may wait. committed never passes
-waiting_from. What is packed of such a state and has ended stays packed until its turn; `order` knows it.
+In a queue that is received by priority, `order` has the waiting messages (by_priority.py): of the offsets
+between order.waiting_from and next_offset, those too that are neither open nor held may wait. committed never
+passes waiting_from. Packed messages of such a state whose lease has ended stay packed until their turn;
+`order` knows them.
 """
 
 from __future__ import annotations
@@ -71,9 +73,9 @@ class QueueState:
         self.held = SequenceSet()
         self.ready: list[int] = []
         self.moved: dict[int, int] = {}
-        """Where the record of an offset lies now, where that is not what the consume queue says."""
+        """The present place of an offset's record, where it differs from the consume queue's unit."""
         self.keys: dict[int, str] = {}
-        """By what messages are kept apart: their message group, or the original topic of a classic retry."""
+        """The key that separates messages: their message group, or the original topic of a classic retry."""
         self.order: ByPriority | None = None
         """How far the group has come of each priority; None where the queue is received in its own order."""
         self.unblocked = True
@@ -110,7 +112,8 @@ class QueueState:
         self.next_offset = offset + 1
 
     def look_past(self, offset: int) -> None:
-        """Everything below `offset` was looked at; what is neither open nor held of it is consumed."""
+        """Everything below `offset` was examined; messages there that are neither open nor held are
+        consumed."""
         self._advance_to(max(offset, self.next_offset))
 
     def settle(self, offset: int) -> bool:
@@ -143,7 +146,7 @@ class QueueState:
         return offsets.start == self.committed and self.advance()
 
     def end_lease(self, lease: Lease) -> None:
-        """Its messages may be handed out again."""
+        """Its messages may be delivered again."""
         lease.ended = True
         self.unblocked = True
         for offset in range(lease.first, lease.end):
@@ -151,8 +154,8 @@ class QueueState:
                 heappush(self.ready, offset)
 
     def end_due(self, lease: Lease, now_ms: int) -> bool:
-        """The same for what a heap gave at now_ms: a lease, or the clock of those that are packed. True where
-        messages may be handed out again."""
+        """The same for an entry that a heap returned at now_ms: a lease, or the clock of packed ones. True
+        where messages may be delivered again."""
         if lease is not self.open.packed.clock:
             self.end_lease(lease)
             return True
@@ -162,11 +165,11 @@ class QueueState:
         return some
 
     def make_ready(self, count: int) -> None:
-        """`ready` has the lowest `count` messages that may be handed out again, packed ones too."""
+        """`ready` has the lowest `count` messages that may be delivered again, packed ones too."""
         self.open.loosen_ended(count)
 
     def reset_to(self, offset: int) -> int:
-        """Forgets what is open and held. Returns how many messages were open."""
+        """Forgets open and held messages. Returns how many messages were open."""
         count = len(self.open)
         self.open.clear()
         self.held.clear()
@@ -181,7 +184,7 @@ class QueueState:
         return count
 
     def advance(self) -> bool:
-        """Moves committed over what is consumed. True where it moved."""
+        """Moves committed over consumed messages. True where it moved."""
         before = at = self.committed
         loose, held, end = self.open.loose, self.held, self.next_offset
         if self.open.packed.count:
@@ -206,7 +209,7 @@ class QueueState:
             self.order.drop_below(offset)
         self.advance()
 
-    # --- what is there --------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------
     def outstanding_offsets(self) -> list[int]:
         """Every offset that is open or held, in order."""
         return list(self.each_outstanding())
@@ -225,7 +228,7 @@ class QueueState:
         return found
 
     def consumed(self) -> SequenceSet:
-        """What was acknowledged out of order: consumed, and not below committed."""
+        """The messages acknowledged out of order: consumed, and not below committed."""
         outstanding = SequenceSet(self.held.ranges())
         for offset in sorted(self.open.loose):
             outstanding.add(offset)

@@ -1,7 +1,7 @@
 """Retention never takes a record that is still pending: it is appended again before its segment goes.
 
-The copy lies in a topic of our own that nobody reads; the message stays where it is in its queue, under its
-lease, and its receipt handle stays valid.
+The copy lies in a topic of our own that nobody reads; the message stays in its queue, under its lease, and
+its receipt handle stays valid.
 
 Invariant: until the copy can be read, the old record is the one that counts. One that cannot be copied
 (store/trovemq_store/engine/copy_failures.py) goes with its segment.
@@ -28,7 +28,7 @@ def reappend_live_records_before(
     context: Context, pairs: GroupTopicTable, physical_offset: int, now_ms: int
 ) -> int:
     """Appends again every pending record below physical_offset; returns how many. Raises as appends do;
-    what was carried by then stays carried."""
+    records that were carried by then stay carried."""
     count = 0
     for state in list(pairs.states()):
         below = [offset for offset, _ in _outstanding_records(context, state, physical_offset)]

@@ -1,4 +1,4 @@
-"""Reading the records that are handed out: straight from the log, with as little work a message as possible.
+"""Reads the delivered records: straight from the log, with as little work a message as possible.
 
 A record that this process appended was checked then: only its size and PHYSICALOFFSET are compared. One that
 was in the log when it was opened is checked whole, with its CRC.
@@ -28,8 +28,8 @@ _INT: Final = Struct(">i")
 
 
 class RecordReader:
-    """Reads from one store. `None` stands for a record that cannot be read (damaged, gone, or the disk does
-    not give it)."""
+    """Reads from one store. `None` means a record that cannot be read (damaged, gone, or the disk does not
+    return it)."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -97,6 +97,6 @@ def properties_of(record: memoryview) -> dict[str, str]:
 def reconsume_times_of(record: memoryview) -> int:
     """RECONSUMETIMES: how often a copy in a retry topic was delivered before."""
     (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
-    # the field stands behind both hosts, header_shift() says how far they move it
+    # the field follows both hosts, header_shift() says how far they move it
     (times,) = _INT.unpack_from(record, RECONSUME_TIMES_AT + header_shift(sys_flag))
     return max(0, int(times))

@@ -1,4 +1,5 @@
-"""What a receive handed out and its client perhaps did not get: it comes again, and no attempt is counted.
+"""Messages that a receive delivered and its client perhaps did not get: they are delivered again, and no
+attempt is counted.
 
 | of a receive that broke off          | comes again               | its receipt handle      |
 |--------------------------------------|---------------------------|-------------------------|

@@ -1,6 +1,6 @@
 """The state from its events, at a start.
 
-Invariant: apply() does to a state what the live operation did to it when it added the event; the order of the
+Invariant: apply() changes a state exactly as the live operation did when it added the event; the order of the
 log is the order of the operations. Leases get to their pairs in settle() only.
 """
 
@@ -134,7 +134,7 @@ def _settle_one(context: Context, state: QueueState) -> None:
 
 
 def _cut(state: QueueState, end: int) -> None:
-    """The queue ends before what the state knows: a power cut took its tail."""
+    """The queue ends earlier than the state knows: a power cut removed its tail."""
     for offset in state.outstanding_offsets():
         if offset >= end:
             state.settle(offset)
@@ -159,12 +159,12 @@ def _know_leases(context: Context, pairs: GroupTopicTable, state: QueueState) ->
         kind, topic = kind_of(state.group, state.topic)
         if kind is SourceKind.CLASSIC_RETRY:
             topic = state.keys.get(offset, "")
-        if lease.ended or not topic:  # of no topic: nothing of it can be read, whoever asks next skips it
+        if lease.ended or not topic:  # without a topic: nothing of it can be read, the next receive skips it
             state.end_lease(lease)
         else:
             context.note_lease(pairs.pair(state.group, topic), state, lease)
 
 
 def _readable_first(state: QueueState) -> list[tuple[int, Lease]]:
-    """What is open, with those last of which a record could be read."""
+    """The open messages, those whose record can be read first."""
     return sorted(state.open.loose.items(), key=lambda item: (item[0] in state.keys, item[0]))

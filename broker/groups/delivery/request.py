@@ -1,4 +1,4 @@
-"""What is asked of the delivery engine, and what it hands out."""
+"""The requests and answers of the delivery engine."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ReceiveRequest:
     renewed: bool = False
     attempt_id: str = ""
     others: tuple[Filter, ...] = ()
-    """What others of the group wait for that have another filter: what they take is not skipped."""
+    """The filters of other members that wait: messages for them are not skipped."""
     left: list[Filter] = field(default_factory=list)
     """The engine's: of `others`, those for whom something was left."""
 
 
 class Delivered(NamedTuple):
-    """One message that was handed out.
+    """One delivered message.
 
     `record` is the stored record, perhaps that of a copy in a retry topic (a view of the log: use it at
     once); `topic` the original topic; queue id and offset say where the record lies now; `attempt` counts
@@ -54,16 +54,15 @@ class Delivered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group has come in one queue. `committed`: everything below is consumed (None: it never
-    read the queue); `next_offset`: the next message that is new to it; in_flight_count: handed out, not
-    settled."""
+    """How far a group has come in one queue. `committed`: everything below is consumed (None: it never read
+    the queue); `next_offset`: the next message that is new to it; in_flight_count: delivered, not settled."""
 
     queue_id: int
     committed: int | None
     next_offset: int
     in_flight_count: int
     held_count: int = 0
-    """Below next_offset, not handed out: of an orderly group, after a message in flight of their message
+    """Below next_offset, not delivered: of an orderly group, after a message in flight of their message
     group; of a queue that is received by priority, skipped by higher ones."""
     visible_count: int = 0
-    """Of in_flight_count: returned, or their time is over; they wait to be handed out again."""
+    """Of in_flight_count: returned, or their time is over; they wait for their next delivery."""

@@ -1,7 +1,7 @@
 """Retries that wait unread in a retry topic are pending too: before their segment goes, each is appended
 again at the end of its topic, and its place counts as read.
 
-Invariant: what is copied and what counts as read move in one step; a crash between their writes means that a
+Invariant: the copies and the read position move in one step; a crash between their writes means that a
 message comes twice, never that one is lost.
 """
 
@@ -24,8 +24,8 @@ _BATCH: Final = 64
 
 
 def carry_unread(context: Context, pairs: GroupTopicTable, physical_offset: int, now_ms: int) -> int:
-    """Appends again the unread retries below; how many. Raises as appends do; what was carried by then stays
-    carried."""
+    """Appends again the unread retries below; how many. Raises as appends do; records that were carried by
+    then stay carried."""
     count = 0
     for queue, state, first in list(_unread(context, pairs)):
         end = queue.lower_bound(physical_offset)
@@ -90,7 +90,7 @@ def _stored(context: Context, queue: ConsumeQueue) -> int:
 
 
 def _groups(context: Context, name: str) -> set[str]:
-    """Whose retry topic it may be: `group`, `group_topic` or `group+topic` stands behind the prefix."""
+    """The possible owners of a retry topic: `group`, `group_topic` or `group+topic` follows the prefix."""
     rest = name[len(RETRY_PREFIX) :]
     heads = [rest, *(rest[:at] for at, character in enumerate(rest) if character in "_+")]
     known = {head for head in heads if context.groups.get(head) is not None}

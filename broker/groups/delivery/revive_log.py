@@ -1,10 +1,10 @@
-"""RocketMQ's log of pop receives: check points ("these were handed out") and acknowledgements.
+"""RocketMQ's log of pop receives: check points ("these were delivered") and acknowledgements.
 
 (docs/store-format.md, "Retries, dead letters and pop receives")
 
 They are messages of `rmq_sys_REVIVE_LOG_<cluster>` that first wait in the timer wheel. A check point whose
-time has come and that the reader group has not passed, or that still waits, is pending: what is not
-acknowledged of its offsets is in flight. Which records of the wheel's queue still wait, the timers know: one
+time has come and that the reader group has not passed, or that still waits, is pending: those of its offsets
+that are not acknowledged are in flight. Which records of the wheel's queue still wait, the timers know: one
 that was taken over before does not.
 
 Bodies are JSON: ck `{"bm", "c", "d", "it", "n", "pt", "q", "so", "t"}`, ack `{"ao", "c", "pt", "q", "so",
@@ -79,8 +79,8 @@ Key = tuple[str, str, int, int, int]
 
 
 class ReviveLog:
-    """What the store's revive topics, and the wheel, say. `waiting`: offsets in the wheel's queue of all
-    that waits for a revive topic."""
+    """The content of the store's revive topics, and of the wheel. `waiting`: offsets in the wheel's queue of
+    all that waits for a revive topic."""
 
     def __init__(self, store: MessageStore, waiting: Collection[int]) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class ReviveLog:
         return [(topic, queue.queue_id) for topic in topics for queue in store.consume_queues.queues(topic)]
 
     def in_flight(self) -> list[tuple[CheckPoint, list[int]]]:
-        """The pending check points, earliest first, each with its offsets that nobody acknowledged."""
+        """The pending check points, earliest first, each with its unacknowledged offsets."""
         found = []
         for key, point in self._pending.items():
             if key in self._passed:
@@ -135,7 +135,7 @@ class ReviveLog:
 
 
 def pass_revive_log(store: MessageStore) -> None:
-    """What the revive topics have was looked at: RocketMQ is not to do it again."""
+    """The revive topics were processed: RocketMQ must not do it again."""
     for topic, queue_id in ReviveLog.queues(store):
         end = store.consume_queues.next_offset(topic, queue_id)
         store.offsets.commit(REVIVE_GROUP, topic, queue_id, end)

@@ -1,11 +1,11 @@
 """A clean stop leaves the store so that RocketMQ continues where we stopped.
 
 Groups without order: every message in flight becomes a retry message, visible when its time is over; the
-group's offset stands behind it. Receipt handles are void from then on. Orderly groups: the group's offset is
-the first message that is not consumed, and consumerOrderInfo.json says what is in flight after it; RocketMQ
+group's offset is after it. Receipt handles are void from then on. Orderly groups: the group's offset is the
+first message that is not consumed, and consumerOrderInfo.json has the messages in flight after it; RocketMQ
 then keeps the queue closed until that is over. Queues that are received by priority: the group's offset is
-the first message that waits or is in flight, and nothing is copied; RocketMQ delivers again what was consumed
-after it, we continue where we stopped.
+the first message that waits or is in flight, and nothing is copied; RocketMQ delivers the messages after it
+again, also consumed ones, and we continue where we stopped.
 
 Invariant: a copy is in the log before its original counts as consumed.
 """
@@ -32,7 +32,7 @@ _BATCH: Final = 64
 
 
 def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSystem, now_ms: int) -> None:
-    """Raises as appends do; what was exported by then stays exported."""
+    """Raises as appends do; messages that were exported by then stay exported."""
     orderly: dict[tuple[str, str, int], OrderInfo] = {}
     for state in list(pairs.states()):
         if context.is_orderly(state.group) and state.kind is SourceKind.TOPIC:

@@ -2,10 +2,10 @@
 
 | RocketMQ has                      | becomes                                                            |
 |-----------------------------------|--------------------------------------------------------------------|
-| consumerOffset.json               | where each group continues; our own events of before are void        |
+| consumerOffset.json               | where each group continues; our own events of before are void      |
 | consumerOrderInfo.json            | in flight of orderly groups, until the time that it says           |
-| pending check points (revive log) | what nobody acknowledged comes back once, as a retry message       |
-| retry topics                      | read with the topic, from the offset or else from the beginning     |
+| pending check points (revive log) | unacknowledged messages are delivered once more, as retry messages |
+| retry topics                      | read with the topic, from the offset or else from the beginning    |
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _take_order_info(
     info: OrderInfo,
     now_ms: int,
 ) -> None:
-    """What is not consumed of the entry is in flight, under a lease that nobody has a handle of."""
+    """The unconsumed messages of the entry are in flight, under a lease for which no handle exists."""
     queue = context.store.consume_queues.get(topic, queue_id)
     stored = context.store.offsets.get(group, topic, queue_id)
     offsets = info.offsets
@@ -108,7 +108,8 @@ def _lease_out(context: Context, state: QueueState, offset: int, info: OrderInfo
 
 
 def _revive(context: Context, point: CheckPoint, offsets: list[int], now_ms: int) -> None:
-    """Retry messages for what a check point leaves open, visible when RocketMQ would have revived it."""
+    """Retry messages for the unacknowledged messages of a check point, visible when RocketMQ would have
+    revived it."""
     queue = context.store.consume_queues.get(point.t, point.q)
     kind, topic = kind_of(point.c, point.t)
     copies = []

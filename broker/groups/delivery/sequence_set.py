@@ -1,4 +1,4 @@
-"""A set of queue offsets as sorted ranges: what lies side by side costs 16 bytes, however much it is.
+"""A set of queue offsets as sorted ranges: adjacent offsets cost 16 bytes together.
 
     starts  i64 ...   first offset of each range
     ends    i64 ...   offset after each range
@@ -67,7 +67,7 @@ class SequenceSet:
             return
         starts, ends = self._starts, self._ends
         low = bisect_left(ends, first)  # the first range that is not wholly before, touching ones included
-        high = bisect_right(starts, end)  # the first one that is wholly behind
+        high = bisect_right(starts, end)  # the first one that is wholly after it
         if low < high:
             first, end = min(first, starts[low]), max(end, ends[high - 1])
         self._replace(low, high, [(first, end)])
@@ -80,7 +80,7 @@ class SequenceSet:
         if first >= end:
             return
         starts, ends = self._starts, self._ends
-        low = bisect_right(ends, first)  # the first range with an offset at or behind `first`
+        low = bisect_right(ends, first)  # the first range with an offset at or after `first`
         high = bisect_left(starts, end)
         if low >= high:
             return

@@ -1,10 +1,10 @@
-"""What a condition on a message's properties is when it is evaluated: True, False, or None for unknown.
+"""The value of a condition on a message's properties: True, False, or None for unknown.
 
 Conditions are small functions, made once for an expression. A property is text; it is a number or a truth
 value where its context asks for one:
 
 - beside a number, or with `<`, `<=`, `>`, `>=`, it is the decimal number that it spells, unknown if none;
-- beside TRUE, FALSE or a condition, and where it stands alone, it is whether it spells `true`.
+- beside TRUE, FALSE or a condition, and alone, it is whether it spells `true`.
 
 A property that a message does not have is unknown. RocketMQ agrees, except that it drops a message at once
 (whatever else the expression says) where text spells no number of the literal's own type.

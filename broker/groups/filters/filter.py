@@ -1,9 +1,9 @@
-"""Which messages of a topic a consumer wants: by tag, or by SQL-92 conditions on their properties.
+"""Which messages of a topic a consumer receives: by tag, or by SQL-92 conditions on their properties.
 
 Invariants
 - A filter never changes, and parsing the same text gives the same filter.
 - Parsed filters are remembered, the least recently used ones are forgotten: at most FILTERS_MAX, and
-  EXPRESSIONS_LENGTH_MAX characters of expressions, since what is made of an expression grows with it.
+  EXPRESSIONS_LENGTH_MAX characters of expressions, since a parsed filter grows with its expression.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _KINDS: Final[dict[str, FilterKind]] = {"": "tag", "tag": "tag", "sql": "sql", "
 
 
 class Filter(Protocol):
-    """`tag_hashes`: the tags codes in a consume queue that may match; None = they tell nothing.
-    `takes_all`: matches() need not be asked."""
+    """`tag_hashes`: the tags codes in a consume queue that may match; None = any may match. `takes_all`:
+    matches() need not be asked."""
 
     @property
     def expression(self) -> str: ...
@@ -63,7 +63,7 @@ class FilterCache:
     def parse(self, kind: str, expression: str) -> Filter:
         """The filter. `kind` is tag or sql, or RocketMQ's name TAG or SQL92, or nothing, which means tag.
 
-        TroveError FILTER_ILLEGAL, which names the position (from 1) and what was expected there.
+        TroveError FILTER_ILLEGAL, which names the position (from 1) and the expected tokens there.
         """
         known = _KINDS.get(kind.lower())
         if known is None:

@@ -1,7 +1,7 @@
 """Filters by RocketMQ's SQL-92 conditions on properties: from text to one function.
 
-Nothing of the text is ever executed: a parser makes small functions (see conditions.py) of it. What it may
-cost is bounded: the text's length by the caller, nesting and IN lists here.
+Nothing of the text is ever executed: a parser makes small functions (see conditions.py) of it. Its cost is
+bounded: the text's length by the caller, nesting and IN lists here.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ _PARSER: Final = Lark(
 
 
 def parse_sql(expression: str) -> SqlFilter:
-    """TroveError FILTER_ILLEGAL with the position (from 1) and what was expected there."""
+    """TroveError FILTER_ILLEGAL with the position (from 1) and the expected tokens there."""
     try:
         whole: Any = _PARSER.parse(expression)
     except UnexpectedInput as error:
@@ -210,7 +210,8 @@ def _stream_position(error: UnexpectedInput) -> int:
 
 
 def _equal(left: Operand, right: Operand) -> Condition:
-    """Numbers, truth values and texts are equal among themselves; a property is what the other side is."""
+    """Numbers, truth values and texts are equal among themselves; a property has the type of the other
+    side."""
     if left.is_number or right.is_number:
         return conditions.equal(left.number(), right.number())
     if left.is_truth or right.is_truth:
@@ -273,7 +274,7 @@ def _position(token: Token) -> int:
 
 
 def _expected(rest: str, error: UnexpectedInput) -> str:
-    """What stands where the parser could not continue, and what could stand there."""
+    """The token at which the parser could not continue, and the expected ones."""
     if rest.startswith("'"):
         return "expected a ' at the end of the text"
     parser: Any = error.interactive_parser

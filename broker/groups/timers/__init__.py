@@ -1,1 +1,1 @@
-"""Delayed messages: the timer wheel's files of RocketMQ, what is due, what was recalled."""
+"""Delayed messages: the timer wheel's files of RocketMQ, due messages, recalled messages."""

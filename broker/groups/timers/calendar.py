@@ -1,4 +1,4 @@
-"""What waits, in the order of its time: the structure in memory behind the timers.
+"""Waiting messages, in the order of their time: the structure in memory of the timers.
 
 One row is one waiting record:
 
@@ -126,7 +126,7 @@ class _Level:
 
 
 class Calendar:
-    """Rows by their time. Not more than a view of what it gives out is changed from outside: by end()."""
+    """Rows by their time. Only end() changes a view from outside."""
 
     def __init__(self) -> None:
         self._hours = _Level()
@@ -168,7 +168,7 @@ class Calendar:
         counts = self.waiting_by_topic
         return int(counts[topic]) if topic < len(counts) else 0
 
-    # --- what is due ----------------------------------------------------------------------------------
+    # --- due messages ---------------------------------------------------------------------------------
     @property
     def next_ms(self) -> int | None:
         """When the first row is due, or a little earlier where the first rows have ended."""
@@ -220,7 +220,7 @@ class Calendar:
             self._add_run(_sorted(np.concatenate(opened)))
 
     def _heads(self, now_ms: int, count: int) -> list[Rows]:
-        """Of each run the first `count` rows, as far as they are due."""
+        """Of each run the first `count` rows that are due."""
         heads = [run[:count] for run in self._runs]
         return [head[: np.searchsorted(head["deliver_ms"], now_ms, "right")] for head in heads]
 

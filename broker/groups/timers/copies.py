@@ -1,6 +1,6 @@
 """The copy of a waiting record for its real topic, made from the record's bytes.
 
-What the message carried while it waited stays in its properties, as RocketMQ leaves it.
+The properties that the message had while it waited stay, as RocketMQ leaves them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def delivered_copy(
 ) -> tuple[int, bytes] | None:
     """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
 
-    told: the copy says when the message was stored to wait and when it was delivered, where there is space.
+    told: the copy has the times of its store and of its delivery, where there is space.
     """
     data = bytes(record)
     fields = read_fields(data, 0, len(data))

@@ -32,7 +32,7 @@ TURN_BYTES_MAX: Final = 4 << 20
 
 @dataclass(slots=True)
 class Turn:
-    """What became of the rows, by their index. `error`: why it stopped."""
+    """The results of the rows, by their index. `error`: why it stopped."""
 
     ended: list[int] = field(default_factory=list)
     delivered_count: int = 0
@@ -66,8 +66,8 @@ def deliver(
 
 
 def _append(writer: RecordWriter, part: _Part, now_ms: int, turn: Turn) -> TroveError | None:
-    """What it was refused with, where that may pass. A copy that is refused for what it is, is set aside; the
-    others of its part then go one by one."""
+    """The refusal, where it may be temporary. A copy that is refused for its content is kept out; the others
+    of its part are then appended one by one."""
     batch = RecordBatch.split(part.data, topic=part.topic)
     try:
         fault_point("timers.before_append")

@@ -1,6 +1,6 @@
 """Queue offsets of records that wait no more, gathered while events are replayed.
 
-Invariant: what was added is found by covers() and nothing else is, whatever the order and the overlaps.
+Invariant: covers() finds the added offsets and nothing else, whatever the order and the overlaps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looking up what waits: everything for a real topic, or whether a record still waits."""
+"""Looking up waiting messages: all of a real topic, or whether a record still waits."""
 
 from __future__ import annotations
 

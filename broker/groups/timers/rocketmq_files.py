@@ -172,7 +172,7 @@ def log_file_size(files: FileSystem, configured: int) -> int:
 
 
 def unit_positions(count: int, file_size: int) -> NDArray[np.int64]:
-    """Where each unit of a log stands that begins at 0."""
+    """The positions of the units of a log that begins at 0."""
     index = np.arange(count, dtype=np.int64)
     per_file = units_per_file(file_size)
     return index // per_file * file_size + index % per_file * UNIT_SIZE
@@ -205,10 +205,10 @@ def save_units(files: FileSystem, units: Units, file_size: int) -> None:
 
 def clear_wheel_and_log(files: FileSystem, file_size: int) -> None:
     """Removes the wheel, its snapshots (`timerwheel.<position>`) and the log, whose first file stays as an
-    empty one: it tells the size that RocketMQ has configured. Durable when it returns. StorageError.
+    empty one: its size is the one that RocketMQ has configured. Durable when it returns. StorageError.
 
-    The wheel goes first, and the log from its end: RocketMQ makes the wheel again from a log, but a wheel
-    without its log would point to what comes to stand there later.
+    The wheel goes first, and the log from its end: RocketMQ rebuilds the wheel from a log, but a wheel
+    without its log would point to later content of the same positions.
     """
     for name in files.list(""):
         if name == WHEEL_PATH or name.startswith(f"{WHEEL_PATH}."):

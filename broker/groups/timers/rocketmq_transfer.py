@@ -1,17 +1,17 @@
 """From RocketMQ's timers to ours, and back.
 
-Taking over: what RocketMQ would still deliver is what waits. In the wheel's queue that is everything from the
+Import: messages that RocketMQ would still deliver wait here. In the wheel's queue that is everything from the
 next offset that it would put into its log, and before that every record with a unit in a slot that it has not
 read. In a schedule queue it is everything from the level's offset on.
 
-Handing back: log and wheel are rewritten with the waiting records alone. RocketMQ continues in the wheel's
-queue after the record of the log's last unit; so where the queue's last record waits no more it has a unit
-too, in a slot that is past and is never read.
+Export: log and wheel are rewritten with the waiting records alone. RocketMQ continues in the wheel's queue
+after the record of the log's last unit; so where the queue's last record waits no more it has a unit too, in
+a slot that is past and is never read.
 
 Invariants
 - Files are replaced in an order in which RocketMQ, started after any step, skips nothing that waits: until
   the last step is done it begins at the first waiting record. (It may then deliver some again.)
-- We never read these files ourselves unless RocketMQ had the store last, so a hand-back may stop anywhere.
+- We never read these files ourselves unless RocketMQ had the store last, so an export may stop anywhere.
 """
 
 from __future__ import annotations
@@ -52,21 +52,23 @@ from trovemq_store.files.files import FileSystem
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 ROLL_WINDOW_MS: Final = 172_800_000
-"""timerRollWindowSlot: what is further ahead gets a nearer slot, and is put into the wheel again there."""
+"""timerRollWindowSlot: a message that is further ahead gets a nearer slot, and is put into the wheel again
+there."""
 
 Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingImport:
-    """What waits, by source: `waiting` offsets below `positions`, and everything from there on."""
+    """The waiting messages, by source: `waiting` offsets below `positions`, and everything from there on."""
 
     positions: dict[int, int]
     waiting: dict[int, list[int]]
 
 
 def import_from_rocketmq(store: MessageStore, files: FileSystem) -> PendingImport:
-    """What RocketMQ would still deliver. StorageError; TroveError STORE_FAILED: a file is unreadable."""
+    """The messages that RocketMQ would still deliver. StorageError; TroveError STORE_FAILED: a file is
+    unreadable."""
     positions: dict[int, int] = {}
     waiting: dict[int, list[int]] = {}
     sources = Sources(store)
@@ -83,7 +85,7 @@ def import_from_rocketmq(store: MessageStore, files: FileSystem) -> PendingImpor
 
 
 def _import_wheel(queue: ConsumeQueue, files: FileSystem) -> tuple[int, list[int]]:
-    """(the next offset to be read, the offsets below it of what waits and of delete markers)."""
+    """(the next offset to be read, the offsets below it of waiting messages and of delete markers)."""
     check = load_check(files) or TimerCheck()
     units = load_units(files)
     offsets = _offsets_of(queue, units["physical_offset"].astype(np.int64))
@@ -122,8 +124,8 @@ def export_to_rocketmq(
     now_ms: int,
     log_file_size_configured: int,
 ) -> None:
-    """Writes RocketMQ's files: rows wait (sorted by source and offset), and what is behind `positions`. The
-    configured size counts where there is no log yet.
+    """Writes RocketMQ's files: rows wait (sorted by source and offset), and so does everything after
+    `positions`. The configured size counts where there is no log yet.
 
     Blocks. StorageError; TroveError DISK_FULL, STORE_FAILED.
     """

@@ -106,7 +106,7 @@ class Sources:
         return read_record(record, None if source == WHEEL_SOURCE else unit[2])
 
     def waiting_at(self, source: int, physical_offset: int, tags_code: int) -> Waiting | None:
-        """What the record there says; None also where it is not a waiting message."""
+        """The waiting message in the record there; None also where it is not one."""
         try:
             record = self._store.record_at(physical_offset, check=False)
         except TroveError:

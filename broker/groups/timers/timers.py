@@ -1,8 +1,8 @@
 """Delayed messages: they wait in `rmq_sys_wheel_timer` (or a level of `SCHEDULE_TOPIC_XXXX`), then are copied
 to their real topics.
 
-The records are the truth; what waits is made from them by catch_up(). That a record waits no more is told by
-an event, by a delete marker in the wheel topic, or by the same message appended again.
+The records are the truth; catch_up() makes the waiting messages from them. An event, a delete marker in the
+wheel topic, or the same message appended again says that a record waits no more.
 
 Invariants
 - A copy is appended not before its time, and before the event that says so: a lost event means a second copy,
@@ -143,8 +143,8 @@ class Timers:
         return result
 
     def recall(self, topic: str, deliver_ms: int, unique_key: str, now_ms: int) -> AppendResult | None:
-        """The waiting message is not delivered. None where it was recalled before, else where the delete
-        marker stands: the recall is durable when the log is synced up to its end.
+        """The waiting message is not delivered. None where it was recalled before, else the place of the
+        delete marker: the recall is durable when the log is synced up to its end.
 
         TroveError RECALL_HANDLE_ILLEGAL (time passed, or none waits), LIMIT_EXCEEDED, or as an append.
         """
@@ -177,7 +177,7 @@ class Timers:
 
     # --- delivering -----------------------------------------------------------------------------------
     def catch_up(self) -> None:
-        """Reads what is new and visible in the wheel topic and the schedule topic. Call when they grew."""
+        """Reads new visible records in the wheel topic and the schedule topic. Call when they grew."""
         self._table.catch_up()
 
     def next_due_ms(self) -> int | None:
@@ -185,8 +185,8 @@ class Timers:
         return self._table.calendar.next_ms if self.pending_count else None
 
     def deliver_due(self, now_ms: int) -> int:
-        """Delivers what is due, up to timer_batch_max messages, in the order of their times; how many of them
-        it is done with. More may be due.
+        """Delivers due messages, up to timer_batch_max, in the order of their times; returns how many are
+        finished. More may be due.
 
         TroveError as an append that was refused (a full disk) before anything was done; call again later.
         """
@@ -224,7 +224,7 @@ class Timers:
         self._events.add(event)
 
     def pending(self, topic: str) -> Iterator[PendingTimer]:
-        """What waits for that real topic, in no order."""
+        """The messages that wait for that real topic, in no order."""
         return pending_of_topic(self._table, topic)
 
     def waiting_message(
@@ -239,7 +239,7 @@ class Timers:
         return waiting_until(self._table, topic, queue_id, queue_offset)
 
     def forget_topic(self, topic: str, now_ms: int) -> int:
-        """What waits for a topic that was deleted is not delivered; how many."""
+        """Messages that wait for a topic that was deleted are not delivered; how many."""
         number = self._table.topic_number(topic)
         count = 0
         for block in self._table.calendar.blocks() if number is not None else ():
@@ -249,7 +249,7 @@ class Timers:
         del self.enqueued[topic], self.dequeued[topic]
         return count
 
-    # --- what is pending of old records ------------------------------------------------------------------
+    # --- pending messages of old records ------------------------------------------------------------------
     def lowest_live_record(self) -> int | None:
         """The lowest physical offset of a record that waits."""
         lowest: dict[int, int] = {}
@@ -283,7 +283,7 @@ class Timers:
                     yield unit[0]
 
     def _bounds(self, physical_offset: int) -> dict[int, int]:
-        """For each source the first offset whose record lies at or behind physical_offset."""
+        """For each source the first offset whose record lies at or after physical_offset."""
         bounds: dict[int, int] = {}
         for source in self._table.sources.numbers():
             queue = self._table.sources.queue(source)
@@ -313,7 +313,7 @@ class Timers:
             self._ended.add(source, event.offset, event.offset + event.count)
 
     def snapshot(self) -> TimersState:
-        """What restore() continues from; with the events that were added before."""
+        """The state from which restore() continues; with the events that were added before."""
         return self._table.snapshot()
 
     def restore(self, state: TimersState) -> None:
@@ -321,7 +321,7 @@ class Timers:
         self._table.restore(state)
 
     def settle(self) -> None:
-        """After the replay: what waits is what the log says."""
+        """After the replay: the waiting messages are those of the log."""
         self.catch_up()
         if not self._ended:
             return

@@ -1,4 +1,4 @@
-"""What waits, made from the records of the queues in which messages wait, in queue order.
+"""The waiting messages, made from the records of the queues in which messages wait, in queue order.
 
 Invariants
 - A row of the calendar is a visible record; `positions` has the first offset of each source that is not read.
@@ -26,8 +26,8 @@ _Row = tuple[int, int, int, int, int, int]
 
 
 class TimersState(msgspec.Struct, array_like=True):
-    """What a snapshot keeps: rows are ROW_DTYPE, topics the names after their numbers, recalled (slot,
-    topic, unique key)."""
+    """The timers' part of a snapshot: rows are ROW_DTYPE, topics the names after their numbers, recalled
+    (slot, topic, unique key)."""
 
     positions: dict[int, int] = {}
     topics: list[str] = []
@@ -98,7 +98,7 @@ class WaitingTable:
         self._add(rows)
 
     def _is_new(self, waiting: Waiting) -> bool:
-        """Whether the record waits, after what it says of others is done."""
+        """Whether the record waits, after its effect on others is applied."""
         slot = slot_of(waiting.deliver_ms)
         if waiting.deleted_unique_key:
             # RocketMQ may put the topic before the key.
@@ -123,7 +123,7 @@ class WaitingTable:
             self.calendar.end(block, chosen)
 
     def matching(self, slot: int, topic: str, unique_key: str) -> Iterator[tuple[Rows, int, Waiting]]:
-        """The waiting rows of that slot, topic and key: (block, index in it, what the record says)."""
+        """The waiting rows of that slot, topic and key: (block, index in it, the decoded record)."""
         for block in self.calendar.blocks_at(slot):
             for index in np.flatnonzero(self.alike(block, topic, unique_key)).tolist():
                 row = block[index]

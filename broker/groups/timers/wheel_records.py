@@ -62,7 +62,7 @@ NOT_COPIED_FLAGS: Final = SYS_FLAG_BORN_HOST_IPV6 | SYS_FLAG_STORE_HOST_IPV6 | S
 
 
 class Waiting(NamedTuple):
-    """What a record in the wheel topic or a schedule queue says of its delivery."""
+    """The delivery of a record in the wheel topic or a schedule queue."""
 
     topic: str
     queue_id: int
@@ -96,7 +96,8 @@ def delayed_record(record: NewRecord, deliver_ms: int, now_ms: int) -> NewRecord
 
 
 def delete_marker(topic: str, queue_id: int, deliver_ms: int, unique_key: str, now_ms: int) -> NewRecord:
-    """What tells RocketMQ (and us, after a start) that a message of that slot is not to be delivered."""
+    """The record by which RocketMQ (and we, after a start) know that a message of that slot is not to be
+    delivered."""
     properties = {
         PROPERTY_UNIQ_KEY: unique_key,
         PROPERTY_TAGS: RECALL_TAG,
@@ -173,7 +174,7 @@ def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRe
 
 
 def read_waiting(record: memoryview, schedule_ms: int | None = None) -> Waiting | None:
-    """What a record says of its delivery, unchecked. None where it is neither a waiting message nor a
+    """The delivery that a record names, unchecked. None where it is neither a waiting message nor a
     marker."""
     fields = read_fields(record, 0, len(record))
     if fields is None:

@@ -47,7 +47,7 @@ def _found(store: MessageStore, half: HalfMessage, topic: str) -> Iterator[Messa
     try:
         queue_ids(store, topic)
     except TroveError:
-        return  # there is no such topic, or none any more
+        return  # the topic does not exist, or not any more
     begin = 0 if half.is_copy else half.physical_offset
     yield from map(decode_stored, records_with_unique_key(store, topic, half.transaction_id, begin))
 

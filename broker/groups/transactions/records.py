@@ -66,11 +66,11 @@ _IMMUNITY_SECONDS_MAX: Final = 365 * 86_400
 
 
 class HalfMessage(msgspec.Struct, array_like=True):
-    """What is remembered of one half message; the rest is read from its record.
+    """The remembered part of one half message; the rest is read from its record.
 
     `offset` is its queue offset, `op_offset` the op queue's end when it was read or written: no op record
-    below names it. `checks` have been made so far, the last one at `checked_ms`. `is_copy`: it stood in the
-    half topic before, so its commit record may point to where it was.
+    below names it. `checks` have been made so far, the last one at `checked_ms`. `is_copy`: it was in the
+    half topic before, so its commit record may point to its old place.
     """
 
     offset: int
@@ -110,7 +110,7 @@ def half_record(record: NewRecord, immunity_ms: int) -> NewRecord:
 
 
 def read_half(message: Message, offset: int, op_offset: int) -> HalfMessage | None:
-    """What is to be remembered of a record of the half topic; None where it is not a half message."""
+    """The half message of a record of the half topic; None where it is not one."""
     properties = message.properties
     topic = properties.get(PROPERTY_REAL_TOPIC)
     transaction_id = properties.get(PROPERTY_UNIQ_KEY) or properties.get(PROPERTY_TRANSACTION_ID)
@@ -193,7 +193,7 @@ def _op_record(body: bytes, now_ms: int, more: Mapping[str, str] = MappingProxyT
 
 
 def read_op(message: Message) -> list[int]:
-    """The half queue offsets that an op record names; what is not a number is skipped."""
+    """The half queue offsets that an op record names; parts that are not numbers are skipped."""
     if message.tags != _OP_TAG:
         return []
     texts = message.body.decode("ascii", "replace").split(",")

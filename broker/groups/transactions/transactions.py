@@ -78,7 +78,7 @@ class TransactionsState(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """An op record that was read: where it stands, and the queue offsets of the halves it names."""
+    """An op record that was read: its place, and the queue offsets of the halves that it names."""
 
     offset: int
     physical_offset: int
@@ -108,7 +108,7 @@ class Transactions:
         self.rolled_back: Counter[str] = Counter()
         """Since the start, by topic."""
         self.given_up_count = 0
-        """Since the start: nobody answered the last check."""
+        """Since the start: transactions whose last check had no answer."""
 
     @property
     def open_count(self) -> int:
@@ -124,7 +124,7 @@ class Transactions:
         return self._open.at(queue_offset)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its figures go. What is open of it can only be rolled back."""
+        """The topic was deleted: its figures go. Its open transactions can only be rolled back."""
         del self.committed[topic], self.rolled_back[topic]
 
     def lowest_live_record(self) -> int | None:
@@ -136,8 +136,8 @@ class Transactions:
     def prepare(
         self, record: NewRecord, now_ms: int, *, client_id: str = "", immunity_ms: int = 0
     ) -> AppendResult:
-        """Stores the record as a half message, which nobody sees before end(); its UNIQ_KEY is the
-        transaction id. A second one of the same topic and id takes the first one's place.
+        """Stores the record as a half message, invisible before end(); its UNIQ_KEY is the transaction id. A
+        second one of the same topic and id takes the first one's place.
 
         It is first checked after `immunity_ms`; 0: after the setting's time. TroveError TRANSACTION_ILLEGAL
         (no UNIQ_KEY), LIMIT_EXCEEDED, and as MessageStore.append.
@@ -199,7 +199,7 @@ class Transactions:
         return result
 
     def _append(self, record: NewRecord, now_ms: int, *, internal: bool = True) -> AppendResult:
-        self._is_appending = True  # who is told of the append may call catch_up(), and the caller is not done
+        self._is_appending = True  # a listener of the append may call catch_up(), and the caller is not done
         try:
             (result,) = self._writer.append([record], now_ms, internal=internal)
         finally:
@@ -218,8 +218,8 @@ class Transactions:
         self._name(halves, now_ms)
 
     def _name(self, halves: list[HalfMessage], now_ms: int) -> None:
-        """Ended halves go into op records. What cannot be written now is written with the next one: these
-        transactions have ended all the same, and must not end twice."""
+        """Ended halves go into op records. Transactions that cannot be written now are written with the next
+        one: they have ended all the same, and must not end twice."""
         self._unnamed += halves
         try:
             self._store.topics.ensure_internal(OP_TOPIC, 1, now_ms=now_ms)
@@ -385,7 +385,8 @@ class Transactions:
             self._open.count_check(half, event.attempt, event.time_ms)
 
     def settle(self) -> None:
-        """After replay: reads the rest of the queues and ends what has a commit record and no op record."""
+        """After replay: reads the rest of the queues and ends transactions that have a commit record and no
+        op record."""
         self._read_new()
         self._checks.clear()
         ended = find_ended(self._store, self._open.all(), checks_max=self._settings.transaction_check_max)
@@ -394,19 +395,19 @@ class Transactions:
         self.save_positions()
 
     def import_from_rocketmq(self) -> None:
-        """At the start on a store that RocketMQ used last: its positions say what is open."""
+        """At the start on a store that RocketMQ used last: its positions show which transactions are open."""
         self.restore(None)
         self.settle()
 
     def export_to_rocketmq(self, now_ms: int) -> None:
-        """Before a clean stop: the positions from which RocketMQ continues. They may be lower than what has
-        ended; the op records from there on say what has."""
+        """Before a clean stop: the positions from which RocketMQ continues. They may be below transactions
+        that have ended; the op records from there on name those."""
         if self._unnamed:
             self._name([], now_ms)
         self.save_positions()
 
     def save_positions(self) -> None:
-        """Moves the stored positions of both queues as far as what is on disk allows."""
+        """Moves the stored positions of both queues up to the synced part of the log."""
         self._saved_at = self._store.flushed_offset
         while self._unsynced and self._unsynced[0][0] <= self._saved_at:
             self._unsynced.popleft()

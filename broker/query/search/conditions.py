@@ -1,7 +1,7 @@
-"""What a search asks: conditions on one topic's messages, combined by AND and OR, a time range, an order.
+"""A search: conditions on one topic's messages, combined by AND and OR, a time range, an order.
 
 A condition looks at the bytes of a property (UTF-8): the unique key (UNIQ_KEY), one of the keys (KEYS;
-trovemq_proto.records.keys), the tag (TAGS), or a property that the topic declares as indexed. It wants the
+trovemq_proto.records.keys), the tag (TAGS), or a property that the topic declares as indexed. It needs the
 whole value or a beginning of it.
 """
 
@@ -52,7 +52,7 @@ class Has:
         return any(map(self.is_met, keys_with_spaces(keys, sizes)))
 
     def by_word(self) -> Has | None:
-        """Of a key with spaces: what is met by all that meet this, and has entries. None: nothing is."""
+        """Of a key with spaces: a weaker condition that has entries. None: nothing is."""
         word = key_word(self.value, is_beginning=self.is_prefix)
         if word:
             return Has(KEY, word)
@@ -124,7 +124,7 @@ class SearchQuery:
         _check_parts(self.where, DEPTH_MAX)
 
     def fingerprint(self) -> str:
-        """Tells searches apart, so that a cursor is not used with another one."""
+        """Identifies a search, so that a cursor is not used with another one."""
         text = repr((self.topic, self.where, self.begin, self.end, self.newest_first))
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 

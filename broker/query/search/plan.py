@@ -1,11 +1,11 @@
 """How a search goes through a part of the log that the trees cover: which of its conditions are walked.
 
 Of conditions that must all be met, the rarest is walked, and beside it those that cost less to walk than the
-candidates they spare. One that would be met by too many, or whose property was not indexed yet, is not
-walked: what the others name is looked at in the log anyway. Where none is left, every record of the topic is
-looked at, by `location`.
+candidates they spare. A condition that too many records would meet, or whose property was not indexed yet, is
+not walked: the records of the others are read from the log anyway. Where none is left, every record of the
+topic is looked at, by `location`.
 
-How many entries a walk touches is estimated first: what is counted ends at a bound, then it is "at least".
+The number of entries that a walk touches is estimated first: counting ends at a bound, then it is "at least".
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ LISTED_MAX: Final = 65_536
 """Entries that one page may read before it walks, to bring them into the order of the log: keys of unique
 ids; others cost more (see _weight)."""
 _LISTED_COST: Final = 16
-"""Testing a record by columns costs about as much as listing so many keys."""
+"""Testing a record by columns costs about as much as listing this many keys."""
 _TERM_COST: Final = 8
-"""Finding a term's first record costs about as much as listing so many keys."""
+"""Finding a term's first record costs about as much as listing this many keys."""
 _MERGED_COST: Final = 4
 _FINAL: Final = 64
 """Entries that are read from the last one on."""
 _FAR: Final = 8
-"""So many times as far as records lie apart on the average, none comes only where they lie together."""
+"""A gap of this many average distances means that records come only in clusters."""
 _PAGE: Final = 32
 _LETTERS: Final = 8
 _LOOK_COST: Final = 8
-"""Looking at a record costs about as much as so many entries."""
+"""Reading a record costs about as much as this many entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`text` names what is walked; `entries` of it, `at_least` so many; `records` it names, about. `ranks`
+    """`text` names the walked terms; `entries` of it, `at_least` so many; `records` it names, about. `ranks`
     are known where all of its entries were counted."""
 
     text: str

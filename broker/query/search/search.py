@@ -8,8 +8,8 @@ where `lowest` and the end come closer by the search's times. Every record that 
 store without trees, or with trees that cannot be read, is scanned as a whole.
 
 Invariants
-- A page answers a contiguous part of the log, from its cursor on to the next cursor; what is in that part and
-  answers the search is in the page.
+- A page answers a contiguous part of the log, from its cursor on to the next cursor; all matching records of
+  that part are in the page.
 - The trees are read in one snapshot, which is returned before the page is returned.
 """
 
@@ -50,8 +50,8 @@ from trovemq_store.index.trees.layout import META, OFFSET, TOPIC_VALUE, TOPICS, 
 
 @dataclass(frozen=True, slots=True)
 class SearchPart:
-    """What serves a part [begin, end) of the log. entries: how many of the index will be touched, `at_least`
-    so many; of a scan 0, and the part's bytes are read."""
+    """The source for a part [begin, end) of the log. entries: how many of the index will be touched,
+    `at_least` so many; of a scan 0, and the part's bytes are read."""
 
     index: str
     begin: int
@@ -62,8 +62,8 @@ class SearchPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage(AnswerPage):
-    """A page. parts: how what was left of the search was to be served, in the answer's order; entries,
-    scanned_bytes: what it took. lag_bytes: of the visible log, not in the trees."""
+    """A page. parts: how the rest of the search was to be served, in the answer's order; entries,
+    scanned_bytes: its cost. lag_bytes: of the visible log, not in the trees."""
 
     parts: tuple[SearchPart, ...]
     entries: int
@@ -174,7 +174,7 @@ class _PageSearch:
         trees = self.store.trees
         return min(high, max(low, trees.search.position if trees is not None else 0))
 
-    # --- what the trees have --------------------------------------------------------------------------
+    # --- the part that the trees have -----------------------------------------------------------------
     def _indexed(self, begin: int, end: int, explain: bool) -> None:
         trees = self.store.trees
         assert trees is not None, "without trees nothing is indexed"
@@ -270,7 +270,7 @@ class _PageSearch:
         """Everything in [begin, end) is answered."""
         self.done = max(self.done, -begin if self.query.newest_first else end - 1)
 
-    # --- what they do not have yet --------------------------------------------------------------------
+    # --- the part that they do not have yet -----------------------------------------------------------
     def _scan(self, begin: int, end: int, explain: bool) -> None:
         self.parts.append(SearchPart("log: scanned", begin, end))
         if explain or self.stopped:

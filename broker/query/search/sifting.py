@@ -1,7 +1,7 @@
-"""Telling which of many records need not be looked at: their conditions, tested by columns.
+"""Finds which of many records need not be read: their conditions, tested by columns.
 
-Where a walk names records that mostly do not answer (every message of a topic, or what only one of several
-conditions names), reading the columns of some hundred of them costs a small part of looking at each.
+Where a walk names records that mostly do not match (every message of a topic, or the matches of only one of
+several conditions), reading the columns of some hundred of them costs a small part of reading each.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SIFTED_MAX: Final = 256
 MISSES_MIN: Final = 8
 """So many in a row that did not answer, before more are tested at once."""
 _BYTES_A_RECORD_MAX: Final = 16 << 10
-"""Records that lie farther apart are looked at one by one: what lies between would be read, too."""
+"""Records that lie farther apart are read one by one: the bytes between them would be read, too."""
 
 
 def may_answer(store: MessageStore, query: SearchQuery, offsets: NDArray[np.int64]) -> Mask:
-    """Which of the records at these physical offsets (ascending) have to be looked at. True wherever it
-    is not certain that the record does not answer: what is damaged or not readable is for who looks at it."""
+    """Which of the records at these physical offsets (ascending) have to be looked at. True wherever the
+    record may match: the caller reads damaged and unreadable ones."""
     unknown = np.ones(len(offsets), np.bool_)
     begin, last = int(offsets[0]), int(offsets[-1])
     if last - begin > _BYTES_A_RECORD_MAX * len(offsets):

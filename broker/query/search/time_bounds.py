@@ -23,7 +23,7 @@ _FINE: int = 1 << 16
 def within_time(
     store: MessageStore, query: SearchQuery, reader: TreeReader, low: int, high: int
 ) -> tuple[int, int]:
-    """[low, high) without what lies before or after the query's times; both are indexed."""
+    """[low, high) without records before or after the query's times; both are indexed."""
     if query.begin > 0:
         low = max(low, min(high, store.lowest_offset_at(query.begin)))
         below, above = low, high
@@ -47,7 +47,7 @@ def within_time(
 
 
 def _first_at(store: MessageStore, reader: TreeReader, begin: int, end: int) -> tuple[int, int | None]:
-    """Where a record at or behind `begin` lies, and its store time; None where it is not to be had."""
+    """The place of a record at or after `begin`, and its store time; None where there is none."""
     found = next(reader.items(LOCATION, OFFSET.pack(begin), OFFSET.pack(end)), None)
     if found is None:
         return end, None

@@ -2,8 +2,8 @@
 block.
 
 A place is written as a *rank*, so that both orders are one: the physical offset itself oldest first, its
-negative newest first; ranks rise along every walk. A block is ranks and an edge: what the index names up to
-the edge (inclusive) has been given. The last block's edge is END.
+negative newest first; ranks rise along every walk. A block is ranks and an edge: all records that the index
+names up to the edge (inclusive) were returned. The last block's edge is END.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def _first_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes
 
 
 def _last_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Of each term, from the last one on, a physical offset that none of its records in the range lies
-    behind; empty where it has no record there."""
+    """Of each term, from the last one on, a physical offset that none of its records in the range lies after;
+    empty where it has no record there."""
     cursor, low, high = span.reader.cursor(TERM), OFFSET.pack(span.low), OFFSET.pack(span.high)
     entry = cursor.below(end)
     while entry is not None and entry[0] >= begin:
@@ -226,7 +226,7 @@ def _last_places(span: Range, begin: bytes, end: bytes) -> Iterator[tuple[bytes,
 
 @dataclass(slots=True)
 class _Ahead:
-    """A walk with what of it is not used up."""
+    """A walk with its unused rest."""
 
     walk: Walk
     ranks: Ranks = field(default_factory=lambda: NO_RANKS)
@@ -248,7 +248,7 @@ class _Ahead:
 
 
 def any_walk(walks: Sequence[Walk]) -> Walk:
-    """What one of them names."""
+    """The records that one of them names."""
     ahead = [_Ahead(walk) for walk in walks]
     edge = -END
     while edge < END:
@@ -260,7 +260,7 @@ def any_walk(walks: Sequence[Walk]) -> Walk:
 
 
 def all_walk(walks: Sequence[Walk]) -> Walk:
-    """What all of them name."""
+    """The records that all of them name."""
     ahead = [_Ahead(walk) for walk in walks]
     edge = -END
     while edge < END:
