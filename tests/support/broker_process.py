@@ -102,7 +102,7 @@ class BrokerProcess:
         if self.process.poll() is None:
             self.process.kill()
         elif self.process.returncode and self.process.stderr is not None and not self.process.stderr.closed:
-            print(f"the broker ended with {self.process.returncode}:", *self.process.stderr)  # if a test fails
+            print(f"the broker ended with {self.process.returncode}:", *self.process.stderr)
         self.process.wait(STOP_TIME_MAX_S)
         if self.process.stderr is not None:
             self.process.stderr.close()
