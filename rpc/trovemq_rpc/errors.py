@@ -1,13 +1,13 @@
 """Exceptions with grpc.aio's names.
 
-`except grpc.RpcError` and `except grpc.aio.AioRpcError` catch ours too: where grpcio was imported,
-what is raised derives from both. Nothing here imports grpcio by itself.
+`except grpc.RpcError`, `except grpc.aio.AioRpcError` and `except grpc.aio.AbortError` catch ours
+too: where grpcio was imported, what is raised derives from both. Nothing here imports grpcio by itself.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from trovemq_rpc.wire.metadata import Metadata
 from trovemq_rpc.wire.status import StatusCode
@@ -101,19 +101,20 @@ class AioRpcError(Exception):
         )
 
 
-_like_grpc: list[type[AioRpcError]] = []
+E = TypeVar("E", AioRpcError, AbortError)
+
+_like_grpc: dict[type[Any], type[Any]] = {}
 
 
-def error_class() -> type[AioRpcError]:
-    """AioRpcError, or a class below it and grpcio's where grpcio is loaded."""
-    if _like_grpc:
-        return _like_grpc[0]
-    aio = sys.modules.get("grpc.aio")
-    base = getattr(aio, "AioRpcError", None)
-    if base is None:
-        return AioRpcError
-    _like_grpc.append(type("AioRpcError", (AioRpcError, base), {"__module__": __name__}))
-    return _like_grpc[0]
+def like_grpc(own: type[E]) -> type[E]:
+    """The class, or one below it and grpcio's of the same name where grpcio is loaded."""
+    found = _like_grpc.get(own)
+    if found is None:
+        base = getattr(sys.modules.get("grpc.aio"), own.__name__, None)
+        if base is None:
+            return own
+        found = _like_grpc[own] = type(own.__name__, (own, base), {"__module__": __name__})
+    return found
 
 
 def public_code(code: StatusCode) -> Any:
@@ -126,6 +127,6 @@ def public_code(code: StatusCode) -> Any:
 def make_error(
     code: StatusCode, initial: Any, trailing: Any, details: str | None, debug: str | None = None
 ) -> AioRpcError:
-    return error_class()(
+    return like_grpc(AioRpcError)(
         public_code(code), Metadata.from_tuple(initial), Metadata.from_tuple(trailing), details, debug
     )

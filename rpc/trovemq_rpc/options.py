@@ -22,9 +22,11 @@
 | grpc.default_authority, grpc.ssl_target_name_override | the target | for :authority and the certificate |
 | grpc.primary_user_agent | | stands before ours |
 | grpc.default_compression_algorithm | 0 | 0: none, 1: deflate, 2: gzip |
+| grpc.compression_enabled_algorithms_bitset | 7 | the same as bits: what requests may use (server) |
 | trovemq.budget | 256 MiB | a BytesBudget |
 | trovemq.stall_timeout_ms | 5 s (server), 30 s (channel) | time for 512 bytes of a message or frame |
 | trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | for each step of TLS, and for the first SETTINGS |
+| grpc.server_handshake_timeout_ms | 5 s | the same, of a server |
 | trovemq.limits | Limits() | of HTTP/2, see `http2.limits` |
 
 Other names are accepted and have no effect, as in grpc.
@@ -34,12 +36,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trovemq_rpc.budget import BytesBudget
 from trovemq_rpc.http2.limits import Limits
+from trovemq_rpc.wire.compression import ACCEPTED, accepted_by
 
 MESSAGE_SIZE_DEFAULT: Final = 4 << 20
 DEFAULT_LIMITS: Final = Limits()
@@ -77,6 +80,7 @@ class Options:
     server_name: str = ""
     user_agent: str = ""
     compression: int = 0
+    accepted_encodings: bytes = ACCEPTED
     _last_refusal: float = -NEVER_S
     _refusals: int = 0
 
@@ -116,11 +120,17 @@ _TIMES: Final = {
     "grpc.min_reconnect_backoff_ms": "connect_timeout_s",
     "trovemq.stall_timeout_ms": "stall_timeout_s",
     "trovemq.setup_timeout_ms": "setup_timeout_s",
+    "grpc.server_handshake_timeout_ms": "setup_timeout_s",
 }
 _TEXTS: Final = {
     "grpc.default_authority": "authority",
     "grpc.ssl_target_name_override": "server_name",
     "grpc.primary_user_agent": "user_agent",
+}
+_CHOICES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "grpc.keepalive_permit_without_calls": ("keepalive_without_calls", bool),
+    "grpc.lb_policy_name": ("round_robin", "round_robin".__eq__),
+    "grpc.compression_enabled_algorithms_bitset": ("accepted_encodings", accepted_by),
 }
 
 
@@ -136,10 +146,9 @@ def options_of(pairs: ChannelArguments | None, server: bool) -> Options:
             setattr(options, _TIMES[name], _ms(value))
         elif name in _TEXTS:
             setattr(options, _TEXTS[name], value.decode() if isinstance(value, bytes) else str(value))
-        elif name == "grpc.keepalive_permit_without_calls":
-            options.keepalive_without_calls = bool(value)
-        elif name == "grpc.lb_policy_name":
-            options.round_robin = value == "round_robin"
+        elif name in _CHOICES:
+            attribute, choice = _CHOICES[name]
+            setattr(options, attribute, choice(value))
         elif name == "grpc.max_concurrent_streams":
             options.limits = replace(options.limits, concurrent_streams_max=int(value))
         elif name == "grpc.http2.max_frame_size":

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
-from trovemq_rpc.errors import EOF, AbortError, UsageError, public_code
+from trovemq_rpc.errors import EOF, AbortError, UsageError, like_grpc, public_code
 from trovemq_rpc.http2.constants import ErrorCode
 from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
 from trovemq_rpc.intake import Received
@@ -122,7 +122,7 @@ class ServerCall(Incoming, Outgoing):
             self.set_trailing_metadata(trailing_metadata)
         self._code, self._details = status, details
         self.finish(status, details)
-        raise AbortError("Locally aborted.")
+        raise like_grpc(AbortError)("Locally aborted.")
 
     async def abort_with_status(self, status: Any) -> NoReturn:
         await self.abort(status.code, status.details, status.trailing_metadata or ())

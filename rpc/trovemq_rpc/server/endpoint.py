@@ -24,7 +24,6 @@ from trovemq_rpc.server.head import read_head
 from trovemq_rpc.server.method import BATCH, CALLBACKS, ON_HEADERS, Method
 from trovemq_rpc.server.running import log, run
 from trovemq_rpc.tls import Tls
-from trovemq_rpc.wire.compression import ACCEPTED
 from trovemq_rpc.wire.status import StatusCode, encode_message
 
 NOT_GRPC_BODY: Final = b"This server speaks gRPC: POST with content-type application/grpc.\n"
@@ -189,7 +188,9 @@ class ServerEndpoint(CallEndpoint):
     def _begin(self, stream: Stream, head: RequestHead, ended: bool) -> None:
         known = head.cache
         if known is None:
-            known = head.cache = read_head(head, self.server.method(head.path))
+            known = head.cache = read_head(
+                head, self.server.method(head.path), self.options.accepted_encodings
+            )
         if known.not_grpc:
             stream.owner = NotGrpc(self, stream)
             if ended:
@@ -230,7 +231,7 @@ class ServerEndpoint(CallEndpoint):
             (b"grpc-message", encode_message(details)),
         ]
         if code is StatusCode.UNIMPLEMENTED:
-            fields.append((b"grpc-accept-encoding", ACCEPTED))
+            fields.append((b"grpc-accept-encoding", self.options.accepted_encodings))
         if stream.state != CLOSED:
             self.connection.send_headers(stream, Connection.encode(fields), True)
         self.metrics.count(self.metrics.calls_ended, code.name)

@@ -8,7 +8,7 @@ from typing import Final
 
 from trovemq_rpc.http2.headers import RequestHead
 from trovemq_rpc.server.method import Method
-from trovemq_rpc.wire.compression import is_known
+from trovemq_rpc.wire.compression import ACCEPTED, is_accepted
 from trovemq_rpc.wire.deadline import decode_timeout
 from trovemq_rpc.wire.metadata import Pair, decode_metadata
 from trovemq_rpc.wire.status import StatusCode
@@ -42,7 +42,8 @@ class CallHead:
         return self._metadata
 
 
-def read_head(head: RequestHead, method: Method | None) -> CallHead:
+def read_head(head: RequestHead, method: Method | None, accepted: bytes = ACCEPTED) -> CallHead:
+    """`accepted`: the encodings that the server takes, as grpc-accept-encoding lists them."""
     call = CallHead(head, method)
     for name, value in head.fields:
         if name == b"content-type":
@@ -60,7 +61,7 @@ def read_head(head: RequestHead, method: Method | None) -> CallHead:
         call.not_grpc = True
     if call.refusal is None and method is None:
         call.refusal = (StatusCode.UNIMPLEMENTED, "Method not found!")
-    if call.refusal is None and not is_known(call.encoding):
+    if call.refusal is None and not is_accepted(call.encoding, accepted):
         unknown = call.encoding[:64].decode("ascii", "replace")
         call.refusal = (StatusCode.UNIMPLEMENTED, f"grpc-encoding {unknown} is not supported")
     return call

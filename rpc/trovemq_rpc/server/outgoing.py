@@ -10,7 +10,7 @@ from trovemq_rpc.http2.streams import Buffer, Stream
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.head import CallHead
 from trovemq_rpc.server.method import Method
-from trovemq_rpc.wire.compression import ACCEPTED, compress, encoding_of
+from trovemq_rpc.wire.compression import compress, encoding_of
 from trovemq_rpc.wire.framing import PREFIX_SIZE, pack_prefix
 from trovemq_rpc.wire.metadata import MetadataLike, encode_metadata, too_large_metadata
 from trovemq_rpc.wire.status import StatusCode, encode_message
@@ -74,7 +74,7 @@ class Outgoing:
         encoding = self._encoding()
         if encoding != b"identity":
             fields.append((b"grpc-encoding", encoding))
-        fields.append((b"grpc-accept-encoding", ACCEPTED))
+        fields.append((b"grpc-accept-encoding", self.endpoint.options.accepted_encodings))
         return fields + (self._initial or [])
 
     # --- messages ---------------------------------------------------------------------------------------

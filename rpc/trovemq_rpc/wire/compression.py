@@ -7,10 +7,11 @@ from typing import Final
 
 from trovemq_rpc.wire.status import NamedLikeGrpc
 
-ACCEPTED: Final = b"identity, deflate, gzip"
 LEVEL: Final = 6
 
 _WBITS: Final = {b"gzip": 31, b"deflate": 15}
+_NAMES: Final = (b"identity", b"deflate", b"gzip")
+ACCEPTED: Final = b", ".join(_NAMES)
 
 
 class Compression(NamedLikeGrpc):
@@ -37,8 +38,17 @@ def encoding_of(compression: object) -> bytes:
     return ENCODINGS.get(getattr(compression, "name", ""), b"identity")
 
 
+def accepted_by(bits: int) -> bytes:
+    """The value of grpc-accept-encoding for grpc's set of algorithms: bit 1 is deflate, bit 2 gzip."""
+    return b", ".join(name for bit, name in enumerate(_NAMES) if not bit or bits >> bit & 1)
+
+
 def is_known(encoding: bytes) -> bool:
-    return encoding == b"identity" or encoding in _WBITS
+    return encoding in _NAMES
+
+
+def is_accepted(encoding: bytes, accepted: bytes) -> bool:
+    return encoding in accepted.split(b", ")
 
 
 def compress(encoding: bytes, data: bytes) -> bytes:

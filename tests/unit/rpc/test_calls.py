@@ -237,6 +237,16 @@ async def test_compressed_messages_are_bounded() -> None:
         assert failed.value.code() == rpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_a_compression_that_is_switched_off_is_refused() -> None:
+    async with ends(options=[("grpc.compression_enabled_algorithms_bitset", 0b011)]) as both:
+        echo = both.unary("Echo")
+        body = b"again and " * 1_000
+        assert await echo(body, compression=rpc.Compression.Deflate) == body
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await echo(body, compression=rpc.Compression.Gzip)
+        assert failed.value.code() == rpc.StatusCode.UNIMPLEMENTED
+
+
 async def test_calls_above_the_servers_limit_are_refused() -> None:
     async with ends(maximum_concurrent_rpcs=1) as both:
         hanging = both.unary("Hang")(b"")

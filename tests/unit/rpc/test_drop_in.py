@@ -95,3 +95,24 @@ async def test_what_is_raised_is_caught_by_grpcios_names() -> None:
         assert isinstance(failed.value, rpc.AioRpcError)
         assert failed.value.code() is grpc.StatusCode.NOT_FOUND
         assert isinstance(both.server, grpc.aio.Server)
+
+
+async def test_an_abort_was_not_caught_by_grpcios_name() -> None:
+    caught: list[BaseException] = []
+
+    async def abort(_request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        try:
+            await context.abort(grpc.StatusCode.DATA_LOSS, "gone")
+        except grpc.aio.AbortError as error:
+            caught.append(error)
+            raise
+        return b""
+
+    def prepare(server: rpc.Server) -> None:
+        server.add_registered_method_handlers("a.A", {"Abort": grpc.unary_unary_rpc_method_handler(abort)})
+
+    async with ends(prepare=prepare) as both:
+        with pytest.raises(rpc.AioRpcError) as failed:
+            await both.channel.unary_unary("/a.A/Abort")(b"x")
+        assert failed.value.code() is grpc.StatusCode.DATA_LOSS
+        assert isinstance(caught[0], rpc.AbortError)
