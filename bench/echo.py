@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from functools import lru_cache
@@ -15,8 +16,11 @@ import grpc
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics
+
+SERVICE = "trovemq.bench.Echo"
 
 
 async def _echo(_request_iterator: Any, context: Any) -> None:
@@ -40,27 +44,27 @@ def _zeros(sizes: bytes) -> list[bytes]:
     return [bytes(int(size)) for size in sizes.split(b",")]
 
 
-def _server(*, guarded: bool) -> grpc.aio.Server:
-    if guarded:
-        metrics = RpcMetrics(CollectorRegistry(), cluster="bench", node_type="echo", node_id="echo")
-        return GrpcServer(GrpcLimits(), metrics).server
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    return grpc.aio.server(options=options)
-
-
 async def main() -> None:
     """Serves on a free loopback port, prints the address, runs until it is terminated."""
-    server = _server(guarded=sys.argv[1:] == ["guarded"])
     handlers = {
         "Stream": grpc.stream_stream_rpc_method_handler(_echo),
         "Sink": grpc.stream_stream_rpc_method_handler(_sink),
         "Frames": grpc.unary_stream_rpc_method_handler(_frames),
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("trovemq.bench.Echo", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    server: Any
+    if sys.argv[1:] == ["guarded"]:
+        metrics = RpcMetrics(CollectorRegistry(), cluster="bench", node_type="echo", node_id="echo")
+        server = GrpcServer(GrpcLimits(), metrics)
+        server.server.add_registered_method_handlers(SERVICE, handlers)
+        address = str(server.bind(Address("127.0.0.1", 0)))
+    else:
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        server = grpc.aio.server(options=options)
+        server.add_registered_method_handlers(SERVICE, handlers)
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    print(f"127.0.0.1:{port}", flush=True)
-    await server.wait_for_termination()
+    print(address, flush=True)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from grpc.aio import ServicerContext
 
 from nameserver.routes import RouteLimits, RouteTable
 from nameserver.wire import broker_from_wire, route_to_wire, topics_from_wire
-from trovemq_daemon.grpc_server import error_to_wire
+from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.watchers import Watchers
 from trovemq_proto import errors

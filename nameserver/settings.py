@@ -10,6 +10,7 @@ from nameserver.routes import BROKERS_MAX, TOPIC_ROUTES_MAX, TOPICS_PER_BROKER_M
 from trovemq_daemon.addresses import Address, check_listen, parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.grpc_server import GrpcLimits
+from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.logging import LogFormat, LogLevel
 from trovemq_daemon.settings import setting
 
@@ -82,6 +83,9 @@ class NameserverSettings:
     watchers_max: int = setting(
         10_000, "Clients that may watch the routes.", unit="watchers", minimum=1, maximum=1_000_000
     )
+    grpc_transport: GrpcTransport = setting(  # noqa: RUF009
+        "grpcio", "What serves gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
+    )
     heartbeat_size_max: int = setting(
         33_554_432,
         "Largest message of a broker, with all its topics.",
@@ -119,5 +123,7 @@ class NameserverSettings:
 
     def grpc_limits(self) -> GrpcLimits:
         return GrpcLimits(
-            receive_size_max=self.heartbeat_size_max, concurrent_calls_max=self.watchers_max + 10_000
+            transport=self.grpc_transport,
+            receive_size_max=self.heartbeat_size_max,
+            concurrent_calls_max=self.watchers_max + 10_000,
         )

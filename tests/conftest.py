@@ -4,6 +4,7 @@ kept, and daemons are forked from a process that has their imports done."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 import pytest
@@ -36,6 +37,11 @@ settings.register_profile(  # where it is enough that a test fails: no search fo
 settings.load_profile("tests")
 
 DaemonProcess._popen = staticmethod(popen)
+
+# `TROVEMQ_GRPC_TRANSPORT=trovemq make test` starts all daemons with that transport.
+if _TRANSPORT := os.environ.get("TROVEMQ_GRPC_TRANSPORT"):
+    for _daemon in ("BROKER", "NAMESERVER"):
+        os.environ[f"TROVEMQ_{_daemon}_GRPC_TRANSPORT"] = _TRANSPORT
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

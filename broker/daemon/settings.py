@@ -19,6 +19,7 @@ from broker.groups.atomic.atomic_limits import AtomicLimits
 from broker.groups.consumer_settings import STREAMS_PER_CLIENT, YEAR_MS, ConsumerSettings, NewGroupStart
 from trovemq_daemon.addresses import Address, resolve_ip
 from trovemq_daemon.grpc_server import GrpcLimits
+from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.reply_budget import ReplyLimits
 from trovemq_daemon.settings import part_of, setting
 from trovemq_store.settings import StoreSettings
@@ -342,6 +343,9 @@ class BrokerSettings(RetentionSettings):
         maximum=DAY_MS,
         rocketmq="channelExpiredTimeout",
     )
+    grpc_transport: GrpcTransport = setting(  # noqa: RUF009  it makes a dataclass field
+        "grpcio", "What serves gRPC: `grpcio`, or our own `trovemq_rpc`; clients see no difference."
+    )
     grpc_receive_size_max: int = setting(
         136_314_880,
         "Largest request; as RocketMQ's 130 MiB: 32 bodies of 4 MiB, which a client may send at once.",
@@ -460,6 +464,7 @@ class BrokerSettings(RetentionSettings):
     def grpc_limits(self) -> GrpcLimits:
         """A request may be as large as RocketMQ's clients send them, and at least as our own frames are."""
         return GrpcLimits(
+            transport=self.grpc_transport,
             receive_size_max=max(self.grpc_receive_size_max, self.batch_size_max + FRAME_OVERHEAD_MAX),
             send_size_max=min(
                 max(self.batch_size_max, self.pull_bytes_max, self.query_page_bytes_max)

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = {
     "trovemq-proto": "proto",
     "trovemq-store": "store",
+    "trovemq-rpc": "rpc",
     "trovemq-broker": ".",
     "trovemq": "clients/python",
 }

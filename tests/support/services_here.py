@@ -31,7 +31,7 @@ from nameserver.routes import RouteLimits
 from nameserver.service import RegistrationService, Registry, RouteService
 from tests.support.engine import NOW_MS
 from trovemq_daemon.addresses import Address
-from trovemq_daemon.grpc_server import ERROR_METADATA_KEY, ErrorInterceptor
+from trovemq_daemon.handler_guard import ERROR_METADATA_KEY, HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_proto.rocketmq.v2 import admin_pb2 as v2_admin_pb2
 from trovemq_proto.rocketmq.v2 import service_pb2 as v2_service_pb2
@@ -207,37 +207,28 @@ class Calls:
     def __init__(self, services: Sequence[ServiceDescriptor]) -> None:
         self.methods = methods_of(services)
         self.faults = Faults()
-        self._generic: list[Any] = []
-        self._interceptor = ErrorInterceptor(
-            RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n")
-        )
+        self._guard = HandlerGuard(RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n"))
         self._handlers: dict[str, Any] = {}
 
     # --- what add_…Servicer_to_server calls -----------------------------------------------------------
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        self._generic.extend(handlers)
-
-    def add_registered_method_handlers(self, _service: str, _handlers: dict[str, Any]) -> None:
         pass
 
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        self._handlers |= {
+            f"/{service}/{name}": self._guard.handler(name, one) for name, one in handlers.items()
+        }
+
     # --- for tests ------------------------------------------------------------------------------------
-    async def handler(self, name: str) -> Any:
-        """The method's handler behind the error interceptor; None where nobody serves it."""
-        if name not in self._handlers:
-            details = SimpleNamespace(method=path_of(self.methods[name]), invocation_metadata=())
-            found = next((h for h in (g.service(details) for g in self._generic) if h is not None), None)
-
-            async def continuation(_details: Any, found: Any = found) -> Any:
-                return found
-
-            self._handlers[name] = await self._interceptor.intercept_service(continuation, details)
-        return self._handlers[name]
+    def handler(self, name: str) -> Any:
+        """The method's handler behind its guard; None where nobody serves it."""
+        return self._handlers.get(path_of(self.methods[name]))
 
     async def call(
         self, name: str, requests: Sequence[bytes], metadata: Sequence[tuple[str, Any]] = ()
     ) -> Outcome:
         """One call of the method (full name); `requests` are one, or those of a stream."""
-        handler = await self.handler(name)
+        handler = self.handler(name)
         if handler is None:
             return Outcome("UNIMPLEMENTED")
         read = handler.request_deserializer or bytes
@@ -341,7 +332,7 @@ def _loop_time() -> float:
 def faults_seen(calls: Calls) -> Iterator[None]:
     """Unexpected errors of these calls are kept with their tracebacks, instead of logged."""
     modules = (
-        "trovemq_daemon.grpc_server",
+        "trovemq_daemon.handler_guard",
         "broker.server.rocketmq.status",
         "broker.server.native.store_service",
         "nameserver.service",

@@ -12,7 +12,7 @@ from broker.fetch.pull import PullRequest, PullResult
 from broker.produce.append import Durability, put_status
 from broker.produce.outgoing import OutgoingMessage
 from broker.server.native.frames import write_fetch_reply
-from trovemq_daemon.grpc_server import error_to_wire
+from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import pack_host
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT

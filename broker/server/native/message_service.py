@@ -57,7 +57,7 @@ class MessageService:
                 response_serializer=message_pb2.GetProducerReply.SerializeToString,
             ),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+        server.add_registered_method_handlers(SERVICE_NAME, handlers)
 
     async def append(self, _requests: object, context: Context) -> None:
         await self.streams.serve(AppendStream(self._append, context))

@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.reply_budget import ReplyBudget
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -132,7 +133,7 @@ class ReplyStream:
         read = self._context.read
         while True:
             request = await read()
-            if request is grpc.aio.EOF:
+            if is_end(request):
                 return
             self._handling = True
             await self.handle(request)

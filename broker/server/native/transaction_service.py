@@ -21,6 +21,7 @@ from broker.produce.append import Appender
 from broker.produce.group_commit import GroupCommit
 from broker.server.monitoring.traffic import Traffic
 from broker.server.native.convert import born_host_of, wire_durability
+from trovemq_daemon.grpc_transport import is_end
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.request_bounds import bounded
 from trovemq_proto import errors
@@ -63,7 +64,7 @@ class TransactionService:
                 response_serializer=transaction_pb2.TransactionReply.SerializeToString,
             ),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+        server.add_registered_method_handlers(SERVICE_NAME, handlers)
 
     async def end_all(self, timeout_s: float) -> None:
         """The broker stops: open transactions are rolled back, those that are committing are answered."""
@@ -148,7 +149,7 @@ class TransactionService:
         finally:
             stopping.cancel()
             reading.cancel()
-        return None if frame is grpc.aio.EOF else frame
+        return None if is_end(frame) else frame
 
     async def _take(
         self,

@@ -84,7 +84,7 @@ class RocketmqService:
             (MESSAGING_SERVICE, self.messaging_handlers()),
             (ADMIN_SERVICE, self.admin_handlers()),
         ):
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+            server.add_registered_method_handlers(name, handlers)
 
     async def end_streams(self, timeout_s: float) -> None:
         """The broker stops: the telemetry streams end, and no others begin."""

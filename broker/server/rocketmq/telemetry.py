@@ -40,6 +40,7 @@ from broker.server.rocketmq.status import (
     client_id_of,
     status_of,
 )
+from trovemq_daemon.grpc_transport import is_end
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -134,7 +135,7 @@ class TelemetryStream:
             async with asyncio.timeout(self._parts.settings_wait_s) as wait:
                 while True:
                     command = await self._context.read()
-                    if command is grpc.aio.EOF:
+                    if is_end(command):
                         # A connection that is gone shows as an end, too; its cancellation comes just behind.
                         wait.reschedule(None)
                         await asyncio.sleep(END_WAIT_S)

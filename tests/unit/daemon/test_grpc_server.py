@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast, get_args
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.logs import logged
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.errors import AddressInUseError
-from trovemq_daemon.grpc_server import ERROR_METADATA_KEY, GrpcLimits, GrpcServer
+from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
+from trovemq_daemon.grpc_transport import GrpcTransport
+from trovemq_daemon.handler_guard import ERROR_METADATA_KEY
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -47,11 +50,19 @@ class Behaviour(route_pb2_grpc.RouteServiceServicer):
             raise TroveError(errors.TOPIC_NOT_FOUND, "gone")
 
 
+@pytest.fixture(params=get_args(GrpcTransport))
+def transport(request: pytest.FixtureRequest) -> GrpcTransport:
+    return cast("GrpcTransport", request.param)
+
+
 @asynccontextmanager
-async def served(limits: GrpcLimits | None = None) -> AsyncIterator[tuple[Any, CollectorRegistry, Address]]:
+async def served(
+    transport: GrpcTransport, **limits: Any
+) -> AsyncIterator[tuple[Any, CollectorRegistry, Address]]:
     registry = CollectorRegistry()
     server = GrpcServer(
-        limits or GrpcLimits(), RpcMetrics(registry, cluster="c", node_type="broker", node_id="a")
+        GrpcLimits(transport=transport, **limits),
+        RpcMetrics(registry, cluster="c", node_type="broker", node_id="a"),
     )
     route_pb2_grpc.add_RouteServiceServicer_to_server(Behaviour(), server.server)
     address = server.bind(Address("127.0.0.1", 0))
@@ -70,8 +81,8 @@ async def failure(channel: Any, topic: str) -> tuple[grpc.aio.AioRpcError, commo
     return failed.value, common_pb2.Error.FromString(metadata.get(ERROR_METADATA_KEY, b""))
 
 
-async def test_an_error_of_the_table_arrives_whole() -> None:
-    async with served() as (channel, registry, _):
+async def test_an_error_of_the_table_arrives_whole(transport: GrpcTransport) -> None:
+    async with served(transport) as (channel, registry, _):
         status, wire = await failure(channel, "trove")
         assert (status.code(), status.details()) == (grpc.StatusCode.OUT_OF_RANGE, "5 is not in 0..4")
         assert (wire.symbol, wire.code) == ("OFFSET_OUT_OF_RANGE", 112)
@@ -89,17 +100,17 @@ def _count(text: str) -> str:
     )
 
 
-async def test_an_error_with_too_much_to_say_is_cut_and_not_lost() -> None:
-    async with served() as (channel, _, _):
+async def test_an_error_with_too_much_to_say_is_cut_and_not_lost(transport: GrpcTransport) -> None:
+    async with served(transport) as (channel, _, _):
         status, wire = await failure(channel, "huge")
         assert status.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert wire.symbol == "REQUEST_ILLEGAL"
         assert len(wire.message) == 1_024
 
 
-async def test_an_unexpected_error_is_logged_and_tells_the_caller_nothing() -> None:
+async def test_an_unexpected_error_is_logged_and_tells_the_caller_nothing(transport: GrpcTransport) -> None:
     with logged() as stream:
-        async with served() as (channel, _, _):
+        async with served(transport) as (channel, _, _):
             status, wire = await failure(channel, "bug")
     assert status.code() == grpc.StatusCode.INTERNAL
     assert wire.symbol == "UNKNOWN_ERROR"
@@ -109,14 +120,14 @@ async def test_an_unexpected_error_is_logged_and_tells_the_caller_nothing() -> N
     assert "a secret detail" in line
 
 
-async def test_a_handlers_own_abort_passes() -> None:
-    async with served() as (channel, _, _):
+async def test_a_handlers_own_abort_passes(transport: GrpcTransport) -> None:
+    async with served(transport) as (channel, _, _):
         status, _wire = await failure(channel, "abort")
         assert (status.code(), status.details()) == (grpc.StatusCode.DATA_LOSS, "own words")
 
 
-async def test_a_stream_may_fail_after_its_first_reply() -> None:
-    async with served() as (channel, registry, _):
+async def test_a_stream_may_fail_after_its_first_reply(transport: GrpcTransport) -> None:
+    async with served(transport) as (channel, registry, _):
         stub = route_pb2_grpc.RouteServiceStub(channel)
         assert [reply.version async for reply in stub.WatchRoutes(route_pb2.WatchRoutesRequest())] == [1]
         call = stub.WatchRoutes(route_pb2.WatchRoutesRequest(topics=["x"]))
@@ -128,8 +139,8 @@ async def test_a_stream_may_fail_after_its_first_reply() -> None:
         assert registry.get_sample_value("trovemq_open_streams", sample) == 0
 
 
-async def test_a_request_over_the_limit_is_refused_and_the_server_continues() -> None:
-    async with served(GrpcLimits(receive_size_max=10_000)) as (channel, _, _):
+async def test_a_request_over_the_limit_is_refused_and_the_server_continues(transport: GrpcTransport) -> None:
+    async with served(transport, receive_size_max=10_000) as (channel, _, _):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await route_pb2_grpc.RouteServiceStub(channel).GetRoute(
                 route_pb2.GetRouteRequest(topic="x" * 20_000)
@@ -138,17 +149,17 @@ async def test_a_request_over_the_limit_is_refused_and_the_server_continues() ->
         await route_pb2_grpc.RouteServiceStub(channel).GetRoute(route_pb2.GetRouteRequest(topic="fine"))
 
 
-async def test_a_second_server_cannot_share_the_port() -> None:
-    async with served() as (_, _, address):
+async def test_a_second_server_cannot_share_the_port(transport: GrpcTransport) -> None:
+    async with served(transport) as (_, _, address):
         metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="b")
-        other = GrpcServer(GrpcLimits(), metrics)
+        other = GrpcServer(GrpcLimits(transport=transport), metrics)
         with pytest.raises(AddressInUseError, match="in use"):
             other.bind(address)
         await other.stop(0)
 
 
-async def test_a_silent_connection_is_closed() -> None:
-    async with served(GrpcLimits(handshake_timeout_ms=200)) as (_, _, address):
+async def test_a_silent_connection_is_closed(transport: GrpcTransport) -> None:
+    async with served(transport, handshake_timeout_ms=200) as (_, _, address):
         reader, writer = await asyncio.open_connection(address.host, address.port)
         async with asyncio.timeout(30):
             while await reader.read(1_024):
@@ -156,8 +167,8 @@ async def test_a_silent_connection_is_closed() -> None:
         writer.close()
 
 
-async def test_reflection_lists_the_services() -> None:
-    async with served() as (channel, _, _):
+async def test_reflection_lists_the_services(transport: GrpcTransport) -> None:
+    async with served(transport) as (channel, _, _):
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = stub.ServerReflectionInfo()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
@@ -166,9 +177,45 @@ async def test_reflection_lists_the_services() -> None:
         await call.done_writing()
 
 
-async def test_an_address_of_another_machine_is_refused() -> None:
+async def test_an_address_of_another_machine_is_refused(transport: GrpcTransport) -> None:
     metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="b")
-    server = GrpcServer(GrpcLimits(), metrics)
+    server = GrpcServer(GrpcLimits(transport=transport), metrics)
     with pytest.raises(AddressInUseError):
         server.bind(Address("192.0.2.1", 0))
     await server.stop(0)
+
+
+async def test_bytes_that_are_no_request_are_refused_and_not_logged(transport: GrpcTransport) -> None:
+    with logged() as stream:
+        async with served(transport) as (channel, _, _):
+            call = channel.unary_unary("/trovemq.v1.RouteService/GetRoute")
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call(b"\xff\xff")
+    assert failed.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert stream.getvalue() == ""
+
+
+async def test_requests_that_grpc_would_inflate_are_refused(transport: GrpcTransport) -> None:
+    async with served(transport) as (channel, _, _):
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await route_pb2_grpc.RouteServiceStub(channel).GetRoute(
+                route_pb2.GetRouteRequest(topic="x" * 10_000), compression=grpc.Compression.Gzip
+            )
+        assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_calls_above_the_limit_are_refused(transport: GrpcTransport) -> None:
+    async with served(transport, concurrent_calls_max=1) as (channel, _, _):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        await watch.read()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await route_pb2_grpc.RouteServiceStub(channel).GetRoute(route_pb2.GetRouteRequest())
+        assert failed.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        watch.cancel()
+
+
+async def test_an_unknown_method_is_unimplemented(transport: GrpcTransport) -> None:
+    async with served(transport) as (channel, _, _):
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await channel.unary_unary("/trovemq.v1.RouteService/Nothing")(b"")
+        assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED

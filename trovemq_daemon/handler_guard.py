@@ -1,0 +1,175 @@
+"""What stands around every handler of a daemon, whichever transport calls it: metrics, errors in their wire
+form, the bound of a request's parts, and space for the replies."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.metrics import RpcMetrics
+from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits, size_of
+from trovemq_daemon.request_bounds import check_parts
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import common_pb2
+
+ERROR_METADATA_KEY: Final = "trovemq-error-bin"
+ERROR_TEXT_LENGTH_MAX: Final = 1_024  # a longer one would not fit gRPC's limit for trailing metadata
+ERROR_FIELDS_MAX: Final = 16
+_STATUS_BY_NAME: Final = {status.name: status for status in grpc.StatusCode}
+
+
+def error_to_wire(error: TroveError) -> common_pb2.Error:
+    """The message that stands in a stream's frame, or serialised in a unary call's trailing metadata."""
+    fields = list(error.fields.items())[:ERROR_FIELDS_MAX]
+    return common_pb2.Error(
+        symbol=error.symbol,
+        code=error.spec.code,
+        message=error.message[:ERROR_TEXT_LENGTH_MAX],
+        fields={name: value[: ERROR_TEXT_LENGTH_MAX // 4] for name, value in fields},
+    )
+
+
+class _TimedCall:
+    """One call under way: its metrics, and how its failure becomes a gRPC status."""
+
+    def __init__(self, method: str, metrics: RpcMetrics, *, stream: bool) -> None:
+        self._method = method
+        self._metrics = metrics
+        self._stream = stream
+        self._started = time.perf_counter()
+        if stream:
+            metrics.stream_opened(method)
+
+    def finished(self, response: str) -> None:
+        if self._stream:
+            self._metrics.stream_closed(self._method)
+        else:
+            self._metrics.observe(self._method, response, (time.perf_counter() - self._started) * 1000)
+
+    async def fail(self, context: grpc.aio.ServicerContext[Any, Any], failure: Exception) -> None:
+        """Ends the call with the error's row. Always raises grpc.aio.AbortError."""
+        if isinstance(failure, TroveError):
+            error = failure
+        elif context.cancelled() or context.done():
+            self.finished("CANCELLED")  # the client left: whatever then failed was for nobody
+            raise failure
+        else:
+            get_logger().error("rpc.unexpected_error", method=self._method, exc_info=failure)
+            error = TroveError(errors.UNKNOWN_ERROR)
+        self.finished(error.symbol)
+        wire = error_to_wire(error)
+        metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
+        await context.abort(_STATUS_BY_NAME[error.spec.grpc_status], wire.message, metadata)
+
+
+def _bounded_reader(read: Any) -> Any:
+    """A reader of generated messages that first counts their parts. It gives the refusal as the request: what
+    a reader raises, each transport would log and answer in its own way."""
+    descriptor = getattr(getattr(read, "__self__", None), "DESCRIPTOR", None)
+    if descriptor is None:
+        return read  # a reader of its own, with checks of its own
+
+    def bounded(data: bytes) -> Any:
+        try:
+            check_parts(data, descriptor)
+            return read(data)
+        except TroveError as error:
+            return error
+        except (DecodeError, ValueError) as error:
+            return TroveError(errors.REQUEST_ILLEGAL, f"the bytes are no {descriptor.name}: {error}")
+
+    return bounded
+
+
+class HandlerGuard:
+    """Turns TroveError into its gRPC status with details, anything else into UNKNOWN_ERROR and a log line.
+    Replies are made when there is space for them (reply_budget.py)."""
+
+    def __init__(self, metrics: RpcMetrics, replies: ReplyBudget | None = None) -> None:
+        self._metrics = metrics
+        self._replies = replies or ReplyBudget(ReplyLimits())
+        self._large: set[str] = set()
+        """Methods that have given a large reply: the next one waits for space first."""
+
+    def handler(
+        self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """The handler of the method with the guard around it."""
+        kind = "_".join(
+            "stream" if streaming else "unary"
+            for streaming in (handler.request_streaming, handler.response_streaming)
+        )
+        behaviour = getattr(handler, kind)
+        guard = self._guard_generator if inspect.isasyncgenfunction(behaviour) else self._guard_coroutine
+        stream = handler.request_streaming or handler.response_streaming
+        make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+        read = handler.request_deserializer
+        if not handler.request_streaming:
+            read = _bounded_reader(read)
+        return make_handler(guard(method, behaviour, stream), read, handler.response_serializer)
+
+    def _guard_coroutine(self, method: str, behaviour: Any, stream: bool) -> Any:
+        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            call = _TimedCall(method, self._metrics, stream=stream)
+            try:
+                if isinstance(request, TroveError):
+                    raise request
+                if method in self._large:
+                    await self._replies.wait_for_capacity(context.peer())
+                reply = await behaviour(request, context)
+                if not stream:
+                    self._count_unary(method, reply, context)
+            except grpc.aio.AbortError:
+                call.finished("ABORTED")
+                raise
+            except Exception as error:
+                return await call.fail(context, error)
+            except BaseException:
+                call.finished("CANCELLED")
+                raise
+            call.finished("OK")
+            return reply
+
+        return guarded
+
+    def _count_unary(self, method: str, reply: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """gRPC writes it after the handler's end, and says when the call is over."""
+        claim = self._replies.claim(context.peer(), size_of(reply))
+        if claim is not None:
+            self._large.add(method)
+            context.add_done_callback(lambda _context: self._replies.release(claim))
+
+    def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:
+        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            call = _TimedCall(method, self._metrics, stream=stream)
+            try:
+                if isinstance(request, TroveError):
+                    raise request
+                budget, peer = self._replies, context.peer()
+                await budget.wait_for_capacity(peer)
+                async with aclosing(behaviour(request, context)) as replies:
+                    async for reply in replies:
+                        with budget.writing(peer, size_of(reply)):
+                            yield reply
+                        if not budget.has_room(peer):
+                            await budget.wait_for_capacity(peer)
+            except grpc.aio.AbortError:
+                call.finished("ABORTED")
+                raise
+            except Exception as error:
+                await call.fail(context, error)
+            except BaseException:
+                call.finished("CANCELLED")
+                raise
+            else:
+                call.finished("OK")
+
+        return guarded
