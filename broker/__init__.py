@@ -6,6 +6,7 @@
 - `query`        messages by key, id, time, condition
 - `groups`       consumer groups: delivery, timers, transactions, and their recoverable state
 - `track`        what became of a message, and which delayed messages wait
+- `security`     users, rules of access, signatures: who calls, and what they may do
 - `admin`        changes of topics and groups, durable before they are answered
 - `maintenance`  what runs beside requests: retention, flushes, snapshots, the trees
 - `server`       the doors: `native` and `rocketmq` (gRPC), `monitoring` (metrics)

@@ -240,6 +240,17 @@ PRODUCER_SEQUENCE_CONFLICT = _add(
     "Give each running producer an id of its own; one that restarts asks where its id stands (GetProducer).",
 )  # fmt: skip
 
+USER_ILLEGAL = _add(
+    "USER_ILLEGAL", 135, "INVALID_ARGUMENT", False,
+    "The user's access key, kind or secret has a form that it cannot have.",
+    "Choose an access key of letters, digits, _, ., @ and -, and a secret of 8 to 256 characters without spaces.",
+)  # fmt: skip
+RULE_ILLEGAL = _add(
+    "RULE_ILLEGAL", 136, "INVALID_ARGUMENT", False,
+    "The rule's resource, actions or source addresses cannot be read.",
+    "Write a resource as Topic:orders, Topic:orders*, Group:* or *, actions as Pub,Sub, sources as 10.0.0.0/8.",
+)  # fmt: skip
+
 CLIENT_CLOSED = _add(
     "CLIENT_CLOSED", 140, "INVALID_ARGUMENT", False,
     "The client, producer or subscription was closed by its program.",
@@ -314,6 +325,22 @@ MESSAGES_REMOVED_EARLY = _add(
     "Ask for times after the one that the message names; turn clean_forcibly_enable off, or give the store space.",
 )  # fmt: skip
 
+USER_NOT_FOUND = _add(
+    "USER_NOT_FOUND", 213, "NOT_FOUND", False,
+    "The user does not exist here.",
+    "See the users: trovemq user list.",
+)  # fmt: skip
+USER_EXISTS = _add(
+    "USER_EXISTS", 214, "ALREADY_EXISTS", False,
+    "The user exists already.",
+    "Choose another access key, or give the user a new secret: trovemq user rotate NAME.",
+)  # fmt: skip
+RULE_NOT_FOUND = _add(
+    "RULE_NOT_FOUND", 215, "NOT_FOUND", False,
+    "There is no rule of that number.",
+    "See the rules: trovemq acl list.",
+)  # fmt: skip
+
 # --- 3xx: the store's state -------------------------------------------------------------------------
 INDEX_DISABLED = _add(
     "INDEX_DISABLED", 300, "FAILED_PRECONDITION", False,
@@ -381,6 +408,12 @@ DATA_LOST = _add(
     "Start at a later offset, read a backup or an archive, or set failOnDataLoss=false to continue without.",
 )  # fmt: skip
 
+SEALING_KEY_MISMATCH = _add(
+    "SEALING_KEY_MISMATCH", 313, "FAILED_PRECONDITION", False,
+    "The users' secrets are sealed by another key than the key file has, or there is no key file.",
+    "Give the broker the key file that it had (sealing_key_file); it lies outside of the store and of backups.",
+)  # fmt: skip
+
 # --- 4xx: the cluster -------------------------------------------------------------------------------
 BROKER_NAME_TAKEN = _add(
     "BROKER_NAME_TAKEN", 400, "ALREADY_EXISTS", False,
@@ -443,6 +476,17 @@ TRANSACTION_TIMED_OUT = _add(
     "TRANSACTION_TIMED_OUT", 506, "DEADLINE_EXCEEDED", False,
     "The atomic transaction was not ended within its time; nothing of it was stored.",
     "Begin it again, with a longer time-out if it needs one (atomic_timeout_max_ms is the longest).",
+)  # fmt: skip
+
+AUTHENTICATION_FAILED = _add(
+    "AUTHENTICATION_FAILED", 507, "UNAUTHENTICATED", False,
+    "The call has no credentials, or they are not valid here.",
+    "Give access key and secret: arguments, TROVEMQ_ACCESS_KEY and TROVEMQ_SECRET_KEY, or a credentials file.",
+)  # fmt: skip
+ACCESS_DENIED = _add(
+    "ACCESS_DENIED", 508, "PERMISSION_DENIED", False,
+    "The user may not do this.",
+    "See why: trovemq acl test USER ACTION RESOURCE; a super user changes it: trovemq acl allow.",
 )  # fmt: skip
 
 ERRORS: Final[tuple[ErrorSpec, ...]] = tuple(_table.by_symbol.values())

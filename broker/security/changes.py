@@ -1,0 +1,122 @@
+"""Each change of users and rules, as a function from one state to the next: nothing is half applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.security.rules import Rule, make_rule
+from broker.security.users import SECRETS_MAX, Secret, User
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+USERS_MAX: Final = 10_000
+RULES_MAX: Final = 10_000
+RULES_OF_SUBJECT_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityState:
+    """Users by access key, rules by number. `next_rule`: no number is used twice."""
+
+    users: Mapping[str, User] = field(default_factory=dict)
+    rules: Mapping[int, Rule] = field(default_factory=dict)
+    next_rule: int = 1
+
+    def require_user(self, access_key: str) -> User:
+        """TroveError USER_NOT_FOUND."""
+        user = self.users.get(access_key)
+        if user is None:
+            raise TroveError(errors.USER_NOT_FOUND, f"there is no user {access_key[:80]!a}")
+        return user
+
+    def rules_of(self, access_key: str) -> list[Rule]:
+        return [rule for rule in self.rules.values() if rule.subject == access_key]
+
+
+def add_user(state: SecurityState, user: User) -> SecurityState:
+    """TroveError USER_EXISTS, LIMIT_EXCEEDED."""
+    if user.access_key in state.users:
+        raise TroveError(errors.USER_EXISTS, f"user {user.access_key} exists already")
+    if len(state.users) >= USERS_MAX:
+        raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {USERS_MAX} users already")
+    return replace(state, users={**state.users, user.access_key: user})
+
+
+def rotate_secret(state: SecurityState, access_key: str, secret: bytes, now_ms: int) -> SecurityState:
+    """The new secret is valid, and the one before. TroveError USER_NOT_FOUND, USER_ILLEGAL."""
+    user = state.require_user(access_key)
+    made = Secret.make(secret, user.salt, now_ms)
+    return _with_user(state, replace(user, secrets=(made, *user.secrets)[:SECRETS_MAX]))
+
+
+def drop_old_secret(state: SecurityState, access_key: str) -> SecurityState:
+    """Only the newest secret is valid from here on. TroveError USER_NOT_FOUND."""
+    user = state.require_user(access_key)
+    return _with_user(state, replace(user, secrets=user.secrets[:1]))
+
+
+def set_enabled(state: SecurityState, access_key: str, *, enabled: bool) -> SecurityState:
+    """TroveError USER_NOT_FOUND; REQUEST_ILLEGAL where nobody could administer users any more."""
+    user = state.require_user(access_key)
+    if not enabled:
+        _check_not_last(state, user)
+    return _with_user(state, replace(user, enabled=enabled))
+
+
+def delete_user(state: SecurityState, access_key: str) -> SecurityState:
+    """The user's rules go, too. TroveError USER_NOT_FOUND; REQUEST_ILLEGAL as set_enabled()."""
+    user = state.require_user(access_key)
+    _check_not_last(state, user)
+    users = {name: other for name, other in state.users.items() if name != access_key}
+    rules = {number: rule for number, rule in state.rules.items() if rule.subject != access_key}
+    return replace(state, users=users, rules=rules)
+
+
+def add_rule(
+    state: SecurityState,
+    access_key: str,
+    *,
+    allow: bool,
+    actions: str,
+    resource: str,
+    sources: Iterable[str] = (),
+) -> tuple[SecurityState, Rule]:
+    """The same rule twice is one. TroveError USER_NOT_FOUND, RULE_ILLEGAL, LIMIT_EXCEEDED."""
+    state.require_user(access_key)
+    made = make_rule(
+        state.next_rule, access_key, allow=allow, actions=actions, resource=resource, sources=sources
+    )
+    own = state.rules_of(access_key)
+    for rule in own:
+        if replace(rule, number=made.number) == made:
+            return state, rule
+    if len(own) >= RULES_OF_SUBJECT_MAX:
+        raise TroveError(
+            errors.LIMIT_EXCEEDED, f"user {access_key} has {RULES_OF_SUBJECT_MAX} rules already: use prefixes"
+        )
+    if len(state.rules) >= RULES_MAX:
+        raise TroveError(errors.LIMIT_EXCEEDED, f"this broker has {RULES_MAX} rules already: use prefixes")
+    rules = {**state.rules, made.number: made}
+    return replace(state, rules=rules, next_rule=made.number + 1), made
+
+
+def delete_rule(state: SecurityState, number: int) -> SecurityState:
+    """TroveError RULE_NOT_FOUND."""
+    if number not in state.rules:
+        raise TroveError(errors.RULE_NOT_FOUND, f"there is no rule {number}")
+    return replace(state, rules={other: rule for other, rule in state.rules.items() if other != number})
+
+
+def _with_user(state: SecurityState, user: User) -> SecurityState:
+    return replace(state, users={**state.users, user.access_key: user})
+
+
+def _check_not_last(state: SecurityState, user: User) -> None:
+    others = (other for other in state.users.values() if other.access_key != user.access_key)
+    if user.is_super and user.enabled and not any(other.is_super and other.enabled for other in others):
+        raise TroveError(
+            errors.REQUEST_ILLEGAL,
+            f"{user.access_key} is the last super user that is enabled: make another one first",
+        )

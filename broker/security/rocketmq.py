@@ -1,0 +1,81 @@
+"""The signature of RocketMQ's own clients: HMAC-SHA1 over the value of `x-mq-date-time`, nothing else.
+
+    authorization: MQv2-HMAC-SHA1 Credential=ACCESS_KEY, SignedHeaders=x-mq-date-time, Signature=HEX
+
+It names neither the call nor its content, and clients write local times as if they were UTC, so that no clock
+can be asked: who has seen one such header can use it for any call. Therefore it is taken from loopback and
+over TLS alone (broker.server.access).
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import Final
+
+from broker.security.table import SecurityTable
+from broker.security.users import User
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+ALGORITHM: Final = "MQv2-HMAC-SHA1"
+SIGNED_HEADERS: Final = "x-mq-date-time"
+HEADER_SIZE_MAX: Final = 1_024
+DATE_SIZE_MAX: Final = 64
+REMEMBERED_MAX: Final = 1_024
+
+_SIGNATURE: Final = re.compile(r"[0-9a-fA-F]{40}")
+_NO_SECRET: Final = b"\0" * 32
+
+
+def parse_header(header: str) -> tuple[str, bytes] | None:
+    """Access key and signature; None for anything else than such a header."""
+    algorithm, separator, rest = header.partition(" ")
+    if algorithm != ALGORITHM or not separator or len(header) > HEADER_SIZE_MAX:
+        return None
+    fields: dict[str, str] = {}
+    for part in rest.split(","):
+        name, equals, value = part.strip(" ").partition("=")
+        if not equals or name in fields:
+            return None
+        fields[name] = value
+    if fields.keys() != {"Credential", "SignedHeaders", "Signature"}:
+        return None
+    if fields["SignedHeaders"] != SIGNED_HEADERS or not _SIGNATURE.fullmatch(fields["Signature"]):
+        return None
+    access_key = fields["Credential"].partition("/")[0]  # the Go client adds "//SERVICE"
+    return access_key, bytes.fromhex(fields["Signature"])
+
+
+class SignatureChecker:
+    """Checks headers, and remembers those that were right: a client sends one for all calls of a second."""
+
+    def __init__(self, table: SecurityTable) -> None:
+        self._table = table
+        self._right: dict[tuple[str, str], User] = {}
+
+    def user_of(self, header: str, date: str) -> User:
+        """Who signed. TroveError AUTHENTICATION_FAILED, in the same words whatever is wrong."""
+        known = self._right.get((header, date))
+        if known is not None and self._table.user(known.access_key) is known:
+            return known  # a change of the user makes another User
+        user = self._check(header, date)
+        if user is None:
+            raise TroveError(
+                errors.AUTHENTICATION_FAILED, "the access key or the signature is wrong, or there is none"
+            )
+        if len(self._right) >= REMEMBERED_MAX:
+            self._right.clear()
+        self._right[header, date] = user
+        return user
+
+    def _check(self, header: str, date: str) -> User | None:
+        parsed = parse_header(header)
+        if parsed is None or not date or len(date) > DATE_SIZE_MAX:
+            return None
+        access_key, signature = parsed
+        user = self._table.user(access_key)
+        secrets = [secret.value for secret in user.secrets] if user is not None else [_NO_SECRET]
+        signed = date.encode()
+        right = [hmac.compare_digest(hmac.digest(one, signed, "sha1"), signature) for one in secrets]
+        return user if user is not None and user.enabled and any(right) else None

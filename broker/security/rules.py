@@ -1,0 +1,156 @@
+"""Rules of access and the decision.
+
+A rule allows or denies a subject some actions on the resources of a pattern, from everywhere or from some
+networks. A call is allowed where one of the actions that would do is allowed by a rule and denied by none:
+the order of rules is of no meaning, and nothing overrides a deny. (RocketMQ lets the most specific pattern
+win.) Where no rule matches, the answer is no.
+
+Invariant: `SubjectRules.allowed` is the same as `decide(…).allowed`, with the answers of before remembered.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from broker.security.actions import Action, Form, Kind, Pattern, Resource, action_text, parse_actions
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+ANSWERS_MAX: Final = 8_192  # that are remembered for one subject
+SOURCES_MAX: Final = 64  # networks of one rule
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`subject`: an access key. `sources` empty: from everywhere."""
+
+    number: int
+    subject: str
+    allow: bool
+    actions: Action
+    pattern: Pattern
+    sources: tuple[Network, ...] = ()
+
+    def __str__(self) -> str:
+        origin = f" from {' '.join(map(str, self.sources))}" if self.sources else ""
+        decision = "allow" if self.allow else "deny"
+        actions = action_text(self.actions)
+        return f"rule {self.number}: {decision} {actions} on {self.pattern} to User:{self.subject}{origin}"
+
+    def matches_source(self, source: str) -> bool:
+        """`source`: an IP address; "" (a Unix socket) is in no network."""
+        if not self.sources:
+            return True
+        address = parse_source(source)
+        return address is not None and any(address in network for network in self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`rule`: the one that decided; None where no rule matched."""
+
+    allowed: bool
+    rule: Rule | None = None
+
+
+def decide(rules: Iterable[Rule], resource: Resource, wanted: Action, source: str) -> Decision:
+    """Whether the subject of these rules may do one of the wanted actions, and which rule says so: of several
+    the one with the lowest number."""
+    matching = sorted(
+        (
+            rule
+            for rule in rules
+            if rule.actions & wanted and rule.pattern.matches(resource) and rule.matches_source(source)
+        ),
+        key=lambda rule: rule.number,
+    )
+    denied = Action(0)
+    for rule in matching:
+        if not rule.allow:
+            denied |= rule.actions
+    for rule in matching:
+        if rule.allow and rule.actions & wanted & ~denied:
+            return Decision(True, rule)
+    return Decision(False, next((rule for rule in matching if not rule.allow), None))
+
+
+class SubjectRules:
+    """The rules of one subject, arranged for many questions. They do not change: a change makes another."""
+
+    __slots__ = ("_answers", "_by_name", "_by_source", "_others", "rules")
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules: Final = tuple(sorted(rules, key=lambda rule: rule.number))
+        self._by_source = any(rule.sources for rule in self.rules)
+        self._by_name: dict[tuple[Kind, str], list[Rule]] = {}
+        self._others: list[Rule] = []
+        for rule in self.rules:
+            kind = rule.pattern.kind
+            if rule.pattern.form is Form.EXACT and kind is not None and kind is not Kind.NAMESPACE:
+                self._by_name.setdefault((kind, rule.pattern.name), []).append(rule)
+            else:
+                self._others.append(rule)
+        self._answers: dict[tuple[Kind, str, str], int] = {}
+
+    def allowed(self, resource: Resource, wanted: Action, source: str) -> bool:
+        """Whether one of the wanted actions may be done."""
+        key = (resource[0], resource[1], source if self._by_source else "")
+        actions = self._answers.get(key)
+        if actions is None:
+            actions = self._look_up(resource, source)
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[key] = actions
+        return actions & int(wanted) != 0
+
+    def _look_up(self, resource: Resource, source: str) -> int:
+        allowed = denied = 0
+        for rules in (self._by_name.get((resource.kind, resource.name), ()), self._others):
+            for rule in rules:
+                if rule.pattern.matches(resource) and rule.matches_source(source):
+                    if rule.allow:
+                        allowed |= int(rule.actions)
+                    else:
+                        denied |= int(rule.actions)
+        return allowed & ~denied
+
+
+@lru_cache(maxsize=4_096)
+def parse_source(source: str) -> IpAddress | None:
+    """The address; an IPv4 address that came by IPv6 as itself. None for what is not one."""
+    try:
+        address = ipaddress.ip_address(source)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address
+
+
+def parse_sources(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Networks or single addresses. TroveError RULE_ILLEGAL."""
+    networks: list[Network] = []
+    for text in texts:
+        try:
+            networks.append(ipaddress.ip_network(text.strip()))
+        except ValueError as error:
+            what = f"source {text.strip()[:60]!a} is not an address or a network (10.0.0.0/8): {error}"
+            raise TroveError(errors.RULE_ILLEGAL, what) from None
+    if len(networks) > SOURCES_MAX:
+        raise TroveError(errors.RULE_ILLEGAL, f"{len(networks)} sources; a rule has at most {SOURCES_MAX}")
+    return tuple(dict.fromkeys(networks))
+
+
+def make_rule(
+    number: int, subject: str, *, allow: bool, actions: str, resource: str, sources: Iterable[str] = ()
+) -> Rule:
+    """A rule of its texts. TroveError RULE_ILLEGAL."""
+    return Rule(
+        number, subject, allow, parse_actions(actions), Pattern.parse(resource), parse_sources(sources)
+    )

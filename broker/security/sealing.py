@@ -1,0 +1,78 @@
+"""Secrets sealed by a key that does not lie in the store.
+
+A sealed text is base64 of
+
+| bytes | what                                                             |
+|-------|------------------------------------------------------------------|
+| 12    | nonce                                                            |
+| n     | AES-256-GCM of the secret                                        |
+| 16    | its tag, which covers the name that the secret belongs to, too   |
+
+The key is the 32 bytes of a file of 64 hex digits. Who has a store or a backup of it, but not the key file,
+has no secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_SIZE: Final = 32
+NONCE_SIZE: Final = 12
+
+_KEY_TEXT: Final = re.compile(rb"\s*([0-9a-fA-F]{64})\s*")
+
+
+class SealingKey:
+    """Seals and opens. `key_id` tells one key from another and gives nothing of it away."""
+
+    __slots__ = ("_aead", "_key", "key_id")
+
+    def __init__(self, key: bytes) -> None:
+        """ValueError where the key has another size."""
+        if len(key) != KEY_SIZE:
+            raise ValueError(f"a key has {KEY_SIZE} bytes")
+        self._key = key
+        self._aead = AESGCM(key)
+        self.key_id: Final = self.derive(b"key id")[:8].hex()
+
+    def __repr__(self) -> str:
+        return f"SealingKey({self.key_id})"
+
+    @classmethod
+    def parse(cls, content: bytes) -> SealingKey:
+        """The content of a key file. ValueError, which does not show it."""
+        found = _KEY_TEXT.fullmatch(content)
+        if found is None:
+            raise ValueError("a key file has 64 hex digits and nothing else")
+        return cls(bytes.fromhex(found[1].decode()))
+
+    def seal(self, name: str, secret: bytes, nonce: bytes) -> str:
+        """`nonce`: 12 random bytes, never used before."""
+        assert len(nonce) == NONCE_SIZE, "a nonce has 12 bytes"
+        sealed = self._aead.encrypt(nonce, secret, name.encode())
+        return base64.b64encode(nonce + sealed).decode()
+
+    def open(self, name: str, sealed: str) -> bytes:
+        """ValueError where it was sealed by another key, for another name, or is damaged."""
+        try:
+            data = base64.b64decode(sealed, validate=True)
+            return self._aead.decrypt(data[:NONCE_SIZE], data[NONCE_SIZE:], name.encode())
+        except (binascii.Error, InvalidTag, ValueError):
+            raise ValueError(f"the secret of {name} cannot be opened with this key") from None
+
+    def derive(self, purpose: bytes) -> bytes:
+        """32 bytes for one purpose, always the same."""
+        return hmac.digest(self._key, b"trovemq " + purpose, hashlib.sha256)
+
+
+def key_file_content(key: bytes) -> bytes:
+    """What SealingKey.parse() reads."""
+    return key.hex().encode() + b"\n"

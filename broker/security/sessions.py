@@ -1,0 +1,178 @@
+"""Sessions of our own clients: made by a handshake, and each of their calls proves to belong to one.
+
+Invariants
+- A call's number is taken once: a call that is sent again is refused.
+- A session is as good as the secret that it was made with: it ends when that is dropped, or its user is
+  disabled or deleted.
+- An unknown user is answered as a known one with a wrong secret is, after the same work.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.security.table import SecurityTable
+from broker.security.users import Secret, User
+from trovemq_proto import errors
+from trovemq_proto.authentication.calls import SESSION_ID_SIZE, SigningKey, session_id_of
+from trovemq_proto.authentication.scram import (
+    KEY_SIZE,
+    SALT_SIZE,
+    ClientFirst,
+    ScramError,
+    ServerHandshake,
+    Verifier,
+)
+from trovemq_proto.errors import TroveError
+
+HANDSHAKES_MAX: Final = 4_096
+HANDSHAKE_TIME_MAX_MS: Final = 10_000
+SESSIONS_MAX: Final = 20_000
+SESSIONS_OF_USER_MAX: Final = 500
+SESSION_TIME_MAX_MS: Final = 3_600_000
+CALLS_AHEAD_MAX: Final = 4_096  # by so much the numbers of calls may come out of order
+_NONCE_SIZE: Final = 24
+
+
+class CallWindow:
+    """Which numbers of calls were taken. Those too far below the highest count as taken."""
+
+    __slots__ = ("_highest", "_taken")
+
+    def __init__(self) -> None:
+        self._highest = -1
+        self._taken = 0
+        """Bit i: the number `highest - i` was taken."""
+
+    def take(self, number: int) -> bool:
+        """Whether the number was free."""
+        ahead = number - self._highest
+        if ahead > 0:
+            kept = self._taken << ahead if ahead < CALLS_AHEAD_MAX else 0
+            self._taken = (kept | 1) & ((1 << CALLS_AHEAD_MAX) - 1)
+            self._highest = number
+            return True
+        bit = 1 << -ahead if -ahead < CALLS_AHEAD_MAX else 0
+        if not bit or self._taken & bit:
+            return False
+        self._taken |= bit
+        return True
+
+
+@dataclass(slots=True)
+class Session:
+    """One client's. `until_ms`: no calls begin after it."""
+
+    access_key: str
+    secret: Secret
+    key: SigningKey
+    until_ms: int
+    window: CallWindow
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCall:
+    """A call that its session has signed: `number` is that of its messages' signatures."""
+
+    session: Session
+    number: int
+
+
+class Sessions:
+    """Handshakes and sessions of one broker; used from one thread."""
+
+    def __init__(self, table: SecurityTable, salt_key: bytes, random_bytes: Callable[[int], bytes]) -> None:
+        """`salt_key`: of it come the salts of users that do not exist."""
+        self._table = table
+        self._salt_key = salt_key
+        self._random_bytes = random_bytes
+        self._nobody = Verifier(random_bytes(KEY_SIZE), random_bytes(KEY_SIZE))
+        self._handshakes: OrderedDict[str, tuple[ServerHandshake, int]] = OrderedDict()
+        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # --- the handshake ----------------------------------------------------------------------------------
+    def begin(self, message: str, now_ms: int) -> str:
+        """The answer to a client's first message. TroveError AUTHENTICATION_FAILED."""
+        try:
+            first = ClientFirst.parse(message)
+        except ScramError as error:
+            raise _failed(str(error)) from None
+        user = self._table.user(first.access_key)
+        salt = user.salt if user is not None else self._salt_of_nobody(first.access_key)
+        handshake = ServerHandshake(first, salt, self._random_bytes(_NONCE_SIZE).hex())
+        self._handshakes[handshake.nonce] = (handshake, now_ms)
+        if len(self._handshakes) > HANDSHAKES_MAX:
+            self._handshakes.popitem(last=False)
+        return handshake.message
+
+    def _salt_of_nobody(self, access_key: str) -> bytes:
+        return hmac.digest(self._salt_key, access_key.encode(), "sha256")[:SALT_SIZE]
+
+    def finish(self, message: str, now_ms: int) -> tuple[str, Session]:
+        """The answer to a client's last message, and its session. TroveError AUTHENTICATION_FAILED."""
+        nonce = message.partition(",r=")[2].partition(",")[0]
+        handshake, began_ms = self._handshakes.pop(nonce, (None, 0))
+        if handshake is None or not 0 <= now_ms - began_ms <= HANDSHAKE_TIME_MAX_MS:
+            raise _failed("the handshake is unknown, or took too long; begin again")
+        user = self._table.user(handshake.access_key)
+        secrets = user.secrets if user is not None and user.enabled else ()
+        try:
+            which, answer, key = handshake.check(
+                message, tuple(secret.verifier for secret in secrets) or (self._nobody,)
+            )
+        except ScramError as error:
+            raise _failed("the access key or the secret is wrong") from error
+        if user is None or which >= len(secrets):
+            raise _failed("the access key or the secret is wrong")
+        return answer, self._make(user, secrets[which], key, now_ms)
+
+    def _make(self, user: User, secret: Secret, key: bytes, now_ms: int) -> Session:
+        session_id = self._random_bytes(SESSION_ID_SIZE)
+        session = Session(
+            user.access_key, secret, SigningKey(session_id, key), now_ms + SESSION_TIME_MAX_MS, CallWindow()
+        )
+        own = [other for other, held in self._sessions.items() if held.access_key == user.access_key]
+        for other in own[: max(0, len(own) - SESSIONS_OF_USER_MAX + 1)]:
+            del self._sessions[other]
+        if len(self._sessions) >= SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+        self._sessions[session_id] = session
+        return session
+
+    # --- calls ------------------------------------------------------------------------------------------
+    def call(self, credential: bytes, path: str, now_ms: int) -> SessionCall:
+        """The session that signed this call of `path`. TroveError AUTHENTICATION_FAILED."""
+        session = self._sessions.get(session_id_of(credential))
+        if session is None or now_ms > session.until_ms:
+            raise _failed("the session is unknown here, or over: make another one", session="over")
+        number = session.key.check_credential(credential, path)
+        if number is None:
+            raise _failed("the call is not signed by its session")
+        if not session.window.take(number):
+            raise _failed("the call was made before")
+        self.user_of(session)
+        return SessionCall(session, number)
+
+    def user_of(self, session: Session) -> User:
+        """The session's user. TroveError AUTHENTICATION_FAILED where its secret is valid no more."""
+        user = self._table.user(session.access_key)
+        if user is None or not user.enabled or session.secret not in user.secrets:
+            self._sessions.pop(session.key.session_id, None)
+            raise _failed("the user is disabled, or the secret is not valid any more")
+        return user
+
+    def expire(self, now_ms: int) -> None:
+        """Forgets what is over; call every minute or so."""
+        for session_id in [name for name, held in self._sessions.items() if now_ms > held.until_ms]:
+            del self._sessions[session_id]
+
+
+def _failed(message: str, **fields: object) -> TroveError:
+    return TroveError(errors.AUTHENTICATION_FAILED, message, **fields)

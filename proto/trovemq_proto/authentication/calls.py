@@ -1,0 +1,125 @@
+"""The signatures of a session's calls, and of the messages in them.
+
+Metadata `trovemq-auth-bin` of each call
+
+| bytes | what                                                                           |
+|-------|--------------------------------------------------------------------------------|
+| 16    | id of the session                                                              |
+| 8     | number of the call, big-endian: each one once                                  |
+| 32    | HMAC-SHA256(session key, "call" 0 id number path), path as `/Service/Method`   |
+
+Each request message ends with an unknown field of protobuf's, which readers skip
+
+| bytes | what                                                                           |
+|-------|--------------------------------------------------------------------------------|
+| 2     | FA 7F: field 2047, bytes                                                       |
+| 1     | 16, the length                                                                 |
+| 16    | HMAC-SHA256(session key, "frame" 0 call number, message number, what stands before), cut |
+
+Messages of a call are numbered from 0. So on a connection without TLS nobody can change, repeat, reorder or
+add a call or a message of one. They can read everything, leave out the rest of a stream, and change replies:
+against that there is TLS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+METADATA_KEY: Final = "trovemq-auth-bin"
+SESSION_ID_SIZE: Final = 16
+TRAILER_SIZE: Final = 19
+
+_NUMBER: Final = Struct(">Q")
+_NUMBERS: Final = Struct(">QQ")
+_MAC_SIZE: Final = 32
+_CREDENTIAL_SIZE: Final = SESSION_ID_SIZE + 8 + _MAC_SIZE
+_TAG: Final = b"\xfa\x7f\x10"
+_FRAME_MAC_SIZE: Final = 16
+
+Buffer = bytes | memoryview
+
+
+class SigningKey:
+    """One session's key, as both sides use it."""
+
+    __slots__ = ("_frames", "_key", "session_id")
+
+    def __init__(self, session_id: bytes, key: bytes) -> None:
+        assert len(session_id) == SESSION_ID_SIZE, "a session's id has 16 bytes"
+        self.session_id: Final = session_id
+        self._key = key
+        self._frames = hmac.new(key, b"frame\0", hashlib.sha256)
+
+    def __repr__(self) -> str:
+        return "SigningKey()"
+
+    def credential(self, number: int, path: str) -> bytes:
+        """The metadata's value for a call."""
+        head = self.session_id + _NUMBER.pack(number)
+        return head + self._call_mac(head, path)
+
+    def check_credential(self, credential: bytes, path: str) -> int | None:
+        """The call's number; None where it is not signed by this key for this path."""
+        if len(credential) != _CREDENTIAL_SIZE:
+            return None
+        head = credential[: SESSION_ID_SIZE + 8]
+        if not hmac.compare_digest(credential[len(head) :], self._call_mac(head, path)):
+            return None
+        return int(_NUMBER.unpack_from(head, SESSION_ID_SIZE)[0])
+
+    def _call_mac(self, head: bytes, path: str) -> bytes:
+        return hmac.digest(self._key, b"call\0" + head + path.encode(), "sha256")
+
+    def _frame_mac(self, call: int, number: int, message: Buffer) -> bytes:
+        mac = self._frames.copy()
+        mac.update(_NUMBERS.pack(call, number))
+        mac.update(message)
+        return mac.digest()[:_FRAME_MAC_SIZE]
+
+    def sign(self, call: int, number: int, message: bytes) -> bytes:
+        """The message with its trailer."""
+        return b"".join((message, _TAG, self._frame_mac(call, number, message)))
+
+    def is_signed(self, call: int, number: int, message: Buffer) -> bool:
+        """Whether the trailer is right for this message of this call."""
+        end = len(message) - TRAILER_SIZE
+        if end < 0:
+            return False
+        view = memoryview(message)
+        if bytes(view[end : end + len(_TAG)]) != _TAG:
+            return False
+        return hmac.compare_digest(view[end + len(_TAG) :], self._frame_mac(call, number, view[:end]))
+
+
+def session_id_of(credential: bytes) -> bytes:
+    """The session that a call names; whatever it is, where it is none."""
+    return credential[:SESSION_ID_SIZE]
+
+
+def message_signer(key: SigningKey, call: int) -> Callable[[bytes], bytes]:
+    """Signs the messages of one call in their order."""
+    number = -1
+
+    def sign(message: bytes) -> bytes:
+        nonlocal number
+        number += 1
+        return key.sign(call, number, message)
+
+    return sign
+
+
+def message_checker(key: SigningKey, call: int) -> Callable[[Buffer], bool]:
+    """Checks the messages of one call in their order; after a wrong one nothing is right any more."""
+    number, sound = -1, True
+
+    def check(message: Buffer) -> bool:
+        nonlocal number, sound
+        number += 1
+        sound = sound and key.is_signed(call, number, message)
+        return sound
+
+    return check
