@@ -1,6 +1,6 @@
 """The broker daemon. A message goes produce -> store -> fetch, query or groups -> server.
 
-- `produce`      checks, batches and appends what clients send, and answers when it is durable
+- `produce`      checks, batches and appends clients' messages, and answers when they are durable
 - (`trovemq_store`, a library of its own: the log, its indexes, recovery)
 - `fetch`        pull by queue offset, long polls, committed offsets
 - `query`        messages by key, id, time, condition
@@ -8,7 +8,7 @@
 - `track`        what became of a message, and which delayed messages wait
 - `security`     users, rules of access, signatures: who calls, and what they may do
 - `admin`        changes of topics and groups, durable before they are answered
-- `maintenance`  what runs beside requests: retention, flushes, snapshots, the trees
+- `maintenance`  background work: retention, flushes, snapshots, the trees
 - `server`       the doors: `native` and `rocketmq` (gRPC), `monitoring` (metrics)
 - `cluster`      registration at nameservers
 - `daemon`       settings, `app` (start and stop), and `broker_services`, which alone puts everything together

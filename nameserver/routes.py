@@ -44,7 +44,7 @@ class TopicRoute:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What a broker says of itself; the meaning of the fields is BrokerInfo's in common.proto."""
+    """A broker's description of itself; the fields are those of BrokerInfo in common.proto."""
 
     cluster: str
     name: str
@@ -71,7 +71,7 @@ class BrokerRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLimits:
-    """Times in milliseconds; the table refuses what goes beyond the counts with LIMIT_EXCEEDED."""
+    """Times in milliseconds; the table refuses entries beyond the counts with LIMIT_EXCEEDED."""
 
     silent_ms: int = 10_000
     broken_ms: int = 2_000
@@ -101,7 +101,7 @@ class RouteTable:
         self._name_by_session: dict[int, str] = {}
         self.version = 0
 
-    # --- what brokers do --------------------------------------------------------------------------------
+    # --- for brokers -------------------------------------------------------------------------------------
     def register(
         self, session: int, broker: Broker, topics: Sequence[TopicRoute], data_version: int, now: int
     ) -> None:
@@ -132,9 +132,9 @@ class RouteTable:
             self.version += 1
 
     def _may_replace(self, before: _Registration, broker: Broker, now: int) -> bool:
-        """The same broker comes back: its old stream broke, or is a dead connection that nobody noticed yet.
+        """The same broker comes back: its old stream broke, or is a dead connection that was not noticed yet.
 
-        A stream that was heard just now is alive, so whoever comes is another broker, whatever its address.
+        A stream with a recent heartbeat is alive, so the newcomer is another broker, whatever its address.
         """
         if before.route.broker.address != broker.address:
             return False
@@ -185,7 +185,7 @@ class RouteTable:
         return name
 
     def expire(self, now: int) -> list[str]:
-        """Takes out whoever is overdue at `now`; their names."""
+        """Removes the brokers that are overdue at `now`; returns their names."""
         overdue = [found for found in self._by_name.values() if found.ends_at(self._limits) <= now]
         for found in overdue:
             self.leave(found.session)
@@ -198,7 +198,7 @@ class RouteTable:
     def registered(self, session: int) -> bool:
         return session in self._name_by_session
 
-    # --- what clients ask -------------------------------------------------------------------------------
+    # --- for clients --------------------------------------------------------------------------------
     def routes(self, topics: Sequence[str] = ()) -> list[BrokerRoute]:
         """Live brokers by name; with `topics`, those that have any of them, and only those topics."""
         everything = [self._by_name[name].route for name in sorted(self._by_name)]

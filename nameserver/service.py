@@ -26,7 +26,7 @@ TOPICS_ASKED_MAX: Final = 1_024
 
 
 class Registry:
-    """The table with what the services share: sessions, watchers, expiry, counters."""
+    """The table with the common state of the services: sessions, watchers, expiry, counters."""
 
     def __init__(self, limits: RouteLimits, watchers_max: int, clock: Clock) -> None:
         self.table = RouteTable(limits)
@@ -75,7 +75,7 @@ class Registry:
 
 
 class RouteService(route_pb2_grpc.RouteServiceServicer):
-    """What clients ask. Topics that nobody has give an empty answer: that is not an error here."""
+    """The service for clients. A topic without brokers gives an empty answer: that is not an error here."""
 
     def __init__(self, registry: Registry, *, name: Callable[[], str], version: str) -> None:
         self._registry = registry
@@ -102,7 +102,7 @@ class RouteService(route_pb2_grpc.RouteServiceServicer):
     async def WatchRoutes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[route_pb2.ClusterReply]:
-        """The present state, then the latest one after each change that touches the topics asked for."""
+        """The present state, then the latest one after each change of the requested topics."""
         topics = list(request.topics)
         if len(topics) > TOPICS_ASKED_MAX:
             raise TroveError(
@@ -172,7 +172,7 @@ class RegistrationService(route_pb2_grpc.RegistrationServiceServicer):
 
     def _register(self, session: int, heartbeat: route_pb2.Heartbeat) -> None:
         if not heartbeat.HasField("broker"):
-            # Also what a broker hears that expired while its stream stood still; it then registers again.
+            # A broker that expired while its stream was idle gets this too; it then registers again.
             raise TroveError(errors.BROKER_NOT_FOUND, "the stream's first message must describe the broker")
         broker = broker_from_wire(heartbeat.broker)
         registry = self._registry

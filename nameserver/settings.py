@@ -95,7 +95,7 @@ class NameserverSettings:
     )
 
     def problems(self) -> Iterator[str]:
-        """What does not go together, one sentence each."""
+        """The contradictions, one sentence each."""
         try:
             check_listen("listen", self.listen_address, insecure=self.insecure)
             if self.http_address is not None:

@@ -1,6 +1,6 @@
-"""HOST:PORT as people write it: parsing, what may be listened on, what is advertised.
+"""HOST:PORT as people write it: parsing, checks of listen addresses, advertised addresses.
 
-An IPv6 host stands in brackets where a port follows: `[::1]:8081`.
+An IPv6 host is in brackets where a port follows: `[::1]:8081`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Address:
 
     @property
     def is_unspecified(self) -> bool:
-        """True for 0.0.0.0 and [::], which mean every address of the machine and can be dialled by nobody."""
+        """True for 0.0.0.0 and [::], which mean every address of the machine and cannot be dialled."""
         ip = self.ip
         return ip is not None and ip.is_unspecified
 
@@ -97,7 +97,7 @@ def parse_advertise(text: str, port: int) -> Address:
 
 
 def check_listen(what: str, address: Address, *, insecure: bool) -> None:
-    """Nothing but loopback without `insecure`, as nobody is asked who they are. Raises SettingsError."""
+    """Nothing but loopback without `insecure`, as there is no authentication. Raises SettingsError."""
     if not address.is_loopback and not insecure:
         raise SettingsError(
             f"{what} {address} is open to other machines, and there is no authentication yet: "
@@ -106,7 +106,7 @@ def check_listen(what: str, address: Address, *, insecure: bool) -> None:
 
 
 def check_advertise(listen: Address, advertise: str) -> None:
-    """What can be said about `--advertise` before the port is bound. Raises SettingsError."""
+    """The checks of `--advertise` that are possible before the port is bound. Raises SettingsError."""
     if not advertise and listen.is_unspecified:
         raise SettingsError(
             f"listening on {listen} means every address of this machine: "

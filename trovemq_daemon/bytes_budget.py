@@ -1,15 +1,15 @@
-"""A budget of bytes: what may lie in memory for others, in total and for each of them.
+"""A budget of bytes: how much memory may be used for others, in total and for each of them.
 
-Whoever takes bytes in, or makes a reply that a client has to read, claims them first and releases them when
-they are gone. A claim is for the whole of what was announced, at once, so that nobody holds a part and waits
-for the rest. It knows no event loop: who has to wait is called back.
+Code that takes bytes in, or makes a reply for a client, claims them first and releases them when they are
+gone. A claim is for the whole of the announced bytes, at once, so that nobody holds a part and waits for the
+rest. It knows no event loop: who has to wait is called back.
 
 Invariants
-- `used` is the sum of all claims. It exceeds `total` only by what was forced, or grew by `resize`.
+- `used` is the sum of all claims. It exceeds `total` only by forced claims, or growth by `resize`.
 - Large ones together have at most three quarters of the total: the rest is for small ones.
 - Who has no claim gets one, however large, as soon as the total has space: a peer's own limit never keeps it
   from its only message.
-- Those who wait get their turn in the order of their coming, but nobody waits for another peer's own limit.
+- Waiting claims are served in their order, but none waits for another peer's own limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Granted = Callable[[Claim], None]
 
 
 class Waiting:
-    """Somebody for whom there is no space yet."""
+    """A claim for which there is no space yet."""
 
     __slots__ = ("granted", "peer", "size")
 
@@ -131,7 +131,7 @@ class BytesBudget:
         return self.used + size <= self.total
 
     def _stands_behind_others(self, peer: str, size: int) -> bool:
-        """Whether somebody waits who would get the space if it became free."""
+        """Whether an earlier claim waits that would get the space if it became free."""
         small = self._is_small(size)
         return any(
             one.peer == peer or (self._is_small(one.size) == small and not self._is_full(one))

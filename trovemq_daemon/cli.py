@@ -1,4 +1,4 @@
-"""What the command lines of both daemons do alike: load the settings, print them, report what is wrong."""
+"""The common part of both daemons' command lines: load the settings, print them, report errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def command_line(
 
     Args:
         arguments: The process's own where None.
-        program: What usage and help call it; `python -m name` where None.
+        program: its name in usage and help; `python -m name` where None.
     """
 
     @functools.wraps(command)

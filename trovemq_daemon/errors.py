@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class SettingsError(Exception):
-    """What the operator gave does not work; `problems` holds one sentence each, all of them at once."""
+    """The given settings do not work; `problems` holds one sentence each, all of them at once."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)

@@ -30,7 +30,7 @@ class _One(Collector):
 
 
 def text_parts(registry: CollectorRegistry) -> Iterator[bytes]:
-    """Joined, they are what Prometheus reads."""
+    """Joined, they are the text that Prometheus reads."""
     last = ""
     for family in registry.collect():
         text = generate_latest(_One(family))

@@ -42,7 +42,7 @@ class GrpcLimits:
 
     def options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.so_reuseport", 0),  # else a second daemon would share the port and nobody would notice
+            ("grpc.so_reuseport", 0),  # else a second daemon would share the port unnoticed
             ("grpc.max_receive_message_length", self.receive_size_max),
             ("grpc.max_send_message_length", self.send_size_max),
             ("grpc.max_concurrent_streams", self.concurrent_streams_max),
@@ -127,7 +127,7 @@ class GrpcServer:
         await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:
-        """What the health service answers, for the server as a whole and for each service."""
+        """The health service's answer, for the server as a whole and for each service."""
         states = health_pb2.HealthCheckResponse
         for name in ("", *self.service_names):
             await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)

@@ -31,7 +31,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class ExitCode(IntEnum):
-    """What a daemon's exit code means. A second signal ends with 128 + its number (130, 143)."""
+    """The meaning of a daemon's exit code. A second signal ends with 128 + its number (130, 143)."""
 
     CLEAN = 0
     UNEXPECTED = 1
@@ -150,8 +150,8 @@ class _Signals:
 def run_daemon(main: Callable[[Stop], Awaitable[None]], *, stop_time_max_s: float = STOP_TIME_MAX_S) -> int:
     """Runs the daemon's coroutine to its end in the main thread and returns the exit code.
 
-    `main` returns after it has drained (soon after `stop.wait()` returned), or raises what ended it: that
-    is logged in one line, and its exit code returned. Blocks; never raises.
+    `main` returns after it has drained (soon after `stop.wait()` returned), or raises the error that ended
+    it: that is logged in one line, and its exit code returned. Blocks; never raises.
     """
     watchdog = _Watchdog(stop_time_max_s)
     signals: _Signals | None = None

@@ -1,4 +1,4 @@
-"""What the operating system lets a process have."""
+"""The operating system's limits of a process."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def raise_descriptor_limit() -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            return soft  # not allowed here: what there is has to do
+            return soft  # not allowed here: the present limit has to do
     return hard

@@ -3,8 +3,8 @@
 - An event is a short dotted name (`store.opened`); everything that varies is a field.
 - Every event name may write `LINES_MAX` lines in `WINDOW_S` seconds; the next line then carries
   `suppressed=N`. So a client that misbehaves cannot fill a disk.
-- Control characters are escaped and long values cut: what a client sent cannot forge a line. Bodies are
-  never logged; bytes show as their length.
+- Control characters are escaped and long values cut: a client's text cannot forge a line. Bodies are never
+  logged; bytes show as their length.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ TRACEBACK_LENGTH_MAX: Final = 16_384
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A, 0x0D)
 } | {0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}
-_CONTROLS |= {  # line ends of Unicode, and what turns the direction of the text after it
+_CONTROLS |= {  # line ends of Unicode, and characters that turn the direction of the text after them
     code: f"\\u{code:04x}"
     for code in (0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 }
 
 
 class RateLimiter:
-    """Drops an event of a name beyond `lines_max` in each window, and counts what it dropped."""
+    """Drops an event of a name beyond `lines_max` in each window, and counts the dropped ones."""
 
     def __init__(
         self,

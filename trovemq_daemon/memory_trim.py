@@ -1,10 +1,10 @@
 """Gives memory back to the system after much of it was freed.
 
-glibc's malloc keeps what was freed (and proto/trovemq_proto/memory.py lets it keep more, for the next
-frames). After an hour of large replies that is gigabytes which nobody uses. So the process looks now and then
-how much of malloc's memory is free, and where that has grown since the last time, asks malloc to give it
-back. What is in use does not count: it would not be missed when it is freed later. Where malloc does not
-tell, before glibc 2.33, the process's size counts instead.
+glibc's malloc keeps freed memory (and proto/trovemq_proto/memory.py lets it keep more, for the next frames).
+After an hour of large replies that is gigabytes of unused memory. So the process looks now and then how much
+of malloc's memory is free, and where that has grown since the last time, asks malloc to give it back. Memory
+in use does not count: it is not missed when it is freed later. Where malloc does not report it, before glibc
+2.33, the process's size counts instead.
 
 malloc has an arena for each of several threads, and returns the free end of the first one alone: up to
 62 MiB of each other one stayed. So the process has one. Other allocators have no such calls, and nothing
@@ -54,7 +54,7 @@ if _MALLINFO is not None:
 
 
 class TrimPolicy:
-    """When to ask. It takes what is free, in bytes; what was returned once counts as free, too."""
+    """When to ask. It takes the free bytes; those that were returned once count as free, too."""
 
     def __init__(self) -> None:
         self._least: int | None = None
@@ -67,7 +67,7 @@ class TrimPolicy:
         return size - self._least >= GROWN_MIN
 
     def trimmed(self, size: int) -> None:
-        """This was returned. Only what comes on top of it is looked at again."""
+        """This was returned. Only growth beyond it is examined again."""
         self._least = size
         self.count += 1
 
@@ -95,13 +95,14 @@ def _trim_where_wanted(policy: TrimPolicy, trim: Callable[[int], int]) -> None:
 
 
 def _memory_to_look_at() -> int | None:
-    """What is free of malloc's, or where that is not known the process's own memory."""
+    """Malloc's free memory, or where that is not known the process's own memory."""
     free = free_memory()
     return own_memory() if free is None else free
 
 
 def free_memory() -> int | None:
-    """Bytes that malloc has and nobody uses; None where it does not tell. Walks through malloc's lists."""
+    """Bytes that malloc has and nobody uses; None where it does not report them. Walks through malloc's
+    lists."""
     return None if _MALLINFO is None else int(_MALLINFO().fordblks)
 
 

@@ -1,4 +1,4 @@
-"""A Prometheus registry of one daemon, and what every daemon of ours reports about itself."""
+"""A Prometheus registry of one daemon, and the metrics that both daemons have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Buckets:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: the upper ends, inclusive and rising; one more bucket takes what is above them."""
+        """`bounds`: the upper ends, inclusive and rising; one more bucket takes larger values."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total: float = 0
@@ -63,8 +63,8 @@ class Buckets:
 class RpcMetrics(Collector):
     """`rocketmq_rpc_latency` (ms) with RocketMQ's labels, and the number of open streams.
 
-    A call that carries a frame stream is not timed as a whole: whoever serves the frames calls `observe` for
-    each of them.
+    A call that carries a frame stream is not timed as a whole: the code that serves the frames calls
+    `observe` for each of them.
     """
 
     def __init__(self, registry: CollectorRegistry, *, cluster: str, node_type: str, node_id: str) -> None:

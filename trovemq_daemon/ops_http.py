@@ -1,8 +1,8 @@
 """Operations HTTP in the daemon's own event loop: `/metrics`, `/healthz`, `/readyz`.
 
-`/healthz` is 200 as long as the loop turns. `/readyz` is 200 where every named check is fine, else 503;
-its JSON names each: `{"ready": false, "checks": {"store": {"ok": true, "detail": ""}, …}, "warnings": {}}`.
-A warning is worth somebody's look and hinders no request: `{"retention": "…"}`.
+`/healthz` is 200 as long as the loop turns. `/readyz` is 200 where every named check is fine, else 503; its
+JSON names each: `{"ready": false, "checks": {"store": {"ok": true, "detail": ""}, …}, "warnings": {}}`. A
+warning deserves attention and hinders no request: `{"retention": "…"}`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOP_TIME_MAX_S: Final = 2
 PIECE_SIZE: Final = 64 << 10
 
 ReadyCheck = Callable[[], str]
-"""Returns what is wrong in a few words, or an empty text where all is well. Quick and synchronous."""
+"""Returns the problem in a few words, or an empty text where all is well. Quick and synchronous."""
 
 
 class Readiness:
@@ -43,7 +43,7 @@ class Readiness:
         self._checks[name] = check
 
     def add_warning(self, name: str, check: ReadyCheck) -> None:
-        """What it says is shown beside the checks, and the daemon stays ready."""
+        """Its text is shown beside the checks, and the daemon stays ready."""
         self._warnings[name] = check
 
     def warnings(self) -> dict[str, str]:

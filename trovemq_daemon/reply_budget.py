@@ -1,9 +1,9 @@
 """Replies that are ready and not read: how much memory they may take, in total and for each connection.
 
-gRPC takes a reply when the client's window has space for it; until then its bytes lie here. So whoever makes
-large replies first waits until the bytes of earlier ones, of all connections and of this one, leave space,
-and what nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most 64 KiB of
-them a stream.
+gRPC takes a reply when the client's window has space for it; until then its bytes lie here. So code that
+makes large replies first waits until the bytes of earlier ones, of all connections and of this one, leave
+space, and a reply that nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most
+64 KiB of them a stream.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReplyBudget:
         granted: asyncio.Future[None] = loop.create_future()
 
         def take(claim: Claim) -> None:
-            """One at a time: the next one that waits is looked at when this one has claimed what it made."""
+            """One at a time: the next waiting call is examined when this one has claimed its reply."""
             if not granted.done():
                 granted.set_result(None)
             loop.call_soon(self.budget.release, claim)

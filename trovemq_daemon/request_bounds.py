@@ -30,7 +30,7 @@ Request = TypeVar("Request", bound=Message)
 
 def check_parts(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX) -> None:
     """Raises TroveError LIMIT_EXCEEDED where the bytes of a message of this type have more parts than
-    `parts_max`. Bytes that are no message pass: whoever reads them says so."""
+    `parts_max`. Bytes that are not a message pass: their decoder reports them."""
     if len(data) <= SIZE_ALWAYS_FINE:
         return
     try:
@@ -44,7 +44,7 @@ def check_parts(data: bytes, descriptor: Any, parts_max: int = PARTS_MAX) -> Non
 
 
 def bounded(request_type: type[Request]) -> Callable[[bytes], Request]:
-    """FromString of the type behind `check_parts`."""
+    """FromString of the type after `check_parts`."""
     descriptor: Any = request_type.DESCRIPTOR
 
     def read(data: bytes) -> Request:
@@ -56,7 +56,7 @@ def bounded(request_type: type[Request]) -> Callable[[bytes], Request]:
 
 @cache
 def _inner(descriptor: Descriptor) -> dict[int, Descriptor | None]:
-    """What is walked into, by field number: messages, and packed lists (None)."""
+    """The fields to walk into, by number: messages, and packed lists (None)."""
     return {
         field.number: field.message_type
         for field in descriptor.fields

@@ -1,7 +1,7 @@
 """Where settings come from: TOML file, RocketMQ `broker.conf`, environment, `--set NAME=VALUE`, flags.
 
-Each reader gives assignments (name as written, raw value, source as shown to people); what the names mean
-is decided in settings.py.
+Each reader gives assignments (name as written, raw value, source as shown to people); settings.py gives the
+names their meaning.
 """
 
 from __future__ import annotations

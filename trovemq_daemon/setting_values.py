@@ -1,4 +1,4 @@
-"""From what a person wrote to a setting's value, one parser per type, and back for `--print-config`."""
+"""From a written text to a setting's value, one parser per type, and back for `--print-config`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def raw_text(raw: object) -> str:
 def parse_value(type_: Any, unit: str, text: str) -> Any:
     """The value of one setting. `type_` is int, bool, str, a Literal of texts, or tuple[str, ...].
 
-    Raises ValueError with what would be right.
+    Raises ValueError with the allowed form.
     """
     text = text.strip()
     if type_ is bool:

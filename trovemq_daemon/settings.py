@@ -1,7 +1,7 @@
 """Settings that document themselves, in layers: default < file < environment < --set < explicit flag.
 
-A daemon declares a frozen dataclass; each field is made by `setting()`, which carries what people must
-know of it. A value may be given by our name or by RocketMQ's. What is wrong is reported all at once.
+A daemon declares a frozen dataclass; each field is made by `setting()`, which carries its text for people. A
+value may be given by our name or by RocketMQ's. All faults are reported at once.
 
     @dataclass(frozen=True, kw_only=True)
     class Settings:
@@ -45,7 +45,7 @@ DEFAULT_SOURCE: Final = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is known of one setting. `unit` is bytes, ms or a noun; bounds are inclusive."""
+    """The description of one setting. `unit` is bytes, ms or a noun; bounds are inclusive."""
 
     name: str = ""
     type_: Any = str
@@ -103,8 +103,8 @@ def settings_of(cls: type) -> dict[str, Setting]:
 
 
 def part_of(settings: DataclassInstance, cls: type[Part], **others: object) -> Part:
-    """What one part works by: its fields from the settings of the same name, and `others`; where neither has
-    one, the part's own default."""
+    """The settings of one part: its fields from the settings of the same name, and `others`; where neither
+    has one, the part's own default."""
     shared = {field.name for field in dataclasses.fields(settings)} & {
         field.name for field in dataclasses.fields(cls)
     }
@@ -126,7 +126,7 @@ class Loaded(Generic[S]):
 
     @property
     def written(self) -> frozenset[str]:
-        """The settings that somebody wrote, in a file, the environment or the command line."""
+        """The settings that were given, in a file, the environment or the command line."""
         return frozenset(name for name, source in self.sources.items() if source != DEFAULT_SOURCE)
 
 

@@ -10,10 +10,10 @@ Result = TypeVar("Result")
 
 
 async def run_in_thread(work: Callable[[], Result]) -> Result:
-    """Runs `work` in a thread of the loop's pool and returns, or raises, what it did.
+    """Runs `work` in a thread of the loop's pool and returns its result, or raises its error.
 
     A thread cannot be ended from outside. So a caller that is cancelled continues only when the work is over:
-    what the work touches (a file, a lock that the caller holds around this) is at rest then.
+    the objects that the work touches (a file, a lock that the caller holds around this) are at rest then.
     """
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:

@@ -1,7 +1,7 @@
 """The certificate that a daemon shows: given as PEM files, or one for development, made at each start.
 
-A development certificate is signed by nobody but itself, and its key is never written anywhere. Clients that
-verify nothing (RocketMQ's Java and Go clients, as they come) take it; others must be told to trust it.
+A development certificate is self-signed, and its key is never written anywhere. Clients that verify nothing
+(RocketMQ's Java and Go clients, as they come) accept it; others must be configured to trust it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PEM_SIZE_MAX: Final = 1 << 20
 DEVELOPMENT_DAYS: Final = 365
-_CLOCK_SKEW: Final = timedelta(days=1)  # of clients whose clock is behind
+_CLOCK_SKEW: Final = timedelta(days=1)  # of clients whose clock is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TlsIdentity:
 
 
 def read_identity(certificate_path: Path, key_path: Path) -> TlsIdentity:
-    """Reads both files. Raises SettingsError that names the file and what is wrong with it."""
+    """Reads both files. Raises SettingsError that names the file and its fault."""
     from cryptography import x509
 
     certificate_pem, key_pem = _read(certificate_path), _read(key_path)

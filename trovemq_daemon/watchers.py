@@ -1,6 +1,6 @@
 """Streams that follow a state: each is woken after a change and then reads the latest state.
 
-What is queued for a watcher is one flag, so any number of changes while it is slow become one.
+The queue of a watcher is one flag, so any number of changes while it is slow become one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Invariants
 - One change at a time; the file is written in a thread, the table changes on the loop when that is over.
 - A caller that goes away leaves no change half made: the thread is waited for.
 - A deleted group's offsets, its messages in flight and its retry topics are gone with it, so that a group
-  that is made again under its name starts over. Its dead letters stay.
+  that is created again under its name starts over. Its dead letters stay.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PAIRS_STEP: Final = 512
 
 
 class GroupChanges:
-    """`persist_offsets` brings the consumer offsets to disk; `changed` is told of each group that was altered
-    or deleted."""
+    """`persist_offsets` brings the consumer offsets to disk; `changed` is called with each group that was
+    altered or deleted."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class GroupChanges:
         self._changing = asyncio.Lock()
 
     async def create(self, group: SubscriptionGroup) -> SubscriptionGroup:
-        """Raises what SubscriptionGroups.create raises."""
+        """Raises the errors of SubscriptionGroups.create."""
         async with self._changing:
             await self._save(self._groups.begin_create(group, now_ms=self._clock_ms()))
             return self._groups.require(group.name)
@@ -60,7 +60,7 @@ class GroupChanges:
     async def alter(
         self, name: str, *, orderly: bool, retry_max: int, retry_policy: RetryPolicy
     ) -> SubscriptionGroup:
-        """Raises what SubscriptionGroups.alter raises."""
+        """Raises the errors of SubscriptionGroups.alter."""
         async with self._changing:
             change = self._groups.begin_alter(
                 name,
@@ -124,7 +124,7 @@ class GroupChanges:
         return sorted(retry for retry in names - others if retry in self._store.topics)
 
     async def save_used(self) -> None:
-        """Brings to disk the groups that came to be by use. Raises TroveError DISK_FULL, STORE_FAILED."""
+        """Brings to disk the groups that were created by use. Raises TroveError DISK_FULL, STORE_FAILED."""
         async with self._changing:
             change = self._groups.save_work(now_ms=self._clock_ms())
             if change is not None:

@@ -1,6 +1,7 @@
 """Making, altering and deleting topics as a service: on disk before the reply, and off the event loop.
 
-Topics that are made at the same time share a write and a sync: whoever holds the lock makes all that wait.
+Topics that are created at the same time share a write and a sync: the holder of the lock creates all that
+wait.
 
 Invariants
 - One change at a time; the file is written in a thread, the table changes on the loop when that is over.
@@ -38,7 +39,7 @@ class _Wanted:
 
 class TopicChanges:
     """`persist_offsets` brings the consumer offsets to disk, after those of a deleted topic are gone;
-    `deleted` is told of each topic that is gone."""
+    `deleted` is called with each deleted topic."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class TopicChanges:
         self._persist_offsets = persist_offsets
         self._wanted: deque[_Wanted] = deque()
         self.changing: Final = asyncio.Lock()
-        """Held while a topic is made, altered or deleted; whoever removes files of queues holds it too."""
+        """Held while a topic is created, altered or deleted, and while files of queues are removed."""
 
     def _check_index(self, name: str, options: Mapping[str, str]) -> None:
         """TroveError INDEX_DISABLED."""
@@ -63,7 +64,7 @@ class TopicChanges:
     async def create(
         self, name: str, queue_count: int, message_type: str, options: Mapping[str, str] = NO_OPTIONS
     ) -> TopicConfig:
-        """Raises what TopicTable.create raises, and INDEX_DISABLED."""
+        """Raises the errors of TopicTable.create, and INDEX_DISABLED."""
         self._check_index(name, options)
         wanted = _Wanted(NewTopic(name, queue_count, message_type, options))
         self._wanted.append(wanted)
@@ -108,7 +109,7 @@ class TopicChanges:
             await asyncio.sleep(POLL_S)
 
     async def ensure_internal(self, name: str, queue_count: int) -> None:
-        """Raises what TopicTable.ensure_internal raises."""
+        """Raises the errors of TopicTable.ensure_internal."""
         async with self.changing:
             change = self._store.topics.begin_internal(name, queue_count, now_ms=self._clock_ms())
             if change is not None:
@@ -122,7 +123,7 @@ class TopicChanges:
         message_type: str | None,
         options: Mapping[str, str] = NO_OPTIONS,
     ) -> TopicConfig:
-        """Raises what TopicTable.alter raises, and INDEX_DISABLED. A topic that is to be deduplicated from
+        """Raises the errors of TopicTable.alter, and INDEX_DISABLED. A topic that is to be deduplicated from
         now on (or for longer) is so when this returns: ids stored before count too."""
         self._check_index(name, options)
         async with self.changing:
@@ -143,7 +144,7 @@ class TopicChanges:
         return config
 
     async def delete(self, name: str) -> int:
-        """Returns the physical offset of the deletion. Raises what MessageStore.delete_topic raises."""
+        """Returns the physical offset of the deletion. Raises the errors of MessageStore.delete_topic."""
         async with self.changing:
             work = self._store.begin_delete_topic(name, self._clock_ms())
             try:

@@ -65,7 +65,8 @@ def open_channel(target: str) -> grpc.aio.Channel:
 
 
 def back_off_s(attempt: int, settings: RegistrationSettings, jitter: float) -> float:
-    """Seconds to wait after failure 1, 2, …: half to the whole of what doubles between the two bounds."""
+    """Seconds to wait after failure 1, 2, …: a random part, at least half, of a time that doubles between the
+    two bounds."""
     full_ms = min(settings.retry_max_ms, settings.retry_min_ms << min(attempt - 1, 20))
     return full_ms * (0.5 + 0.5 * jitter) / 1000
 
@@ -240,7 +241,7 @@ class Registrations:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def problem(self) -> str:
-        """For readiness: what is wrong in a few words, or an empty text.
+        """For readiness: the problem in a few words, or an empty text.
 
         A broker that no nameserver can reach still serves those who know its address, so only a name that
         is taken counts.

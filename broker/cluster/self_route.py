@@ -58,7 +58,7 @@ class SelfRouteService(route_pb2_grpc.RouteServiceServicer):
     async def WatchRoutes(
         self, request: route_pb2.WatchRoutesRequest, context: ServicerContext[Any, Any]
     ) -> AsyncIterator[route_pb2.ClusterReply]:
-        """The present state, then the latest one after each change that touches the topics asked for."""
+        """The present state, then the latest one after each change of the requested topics."""
         topics = list(request.topics)
         if len(topics) > TOPICS_ASKED_MAX:
             raise TroveError(

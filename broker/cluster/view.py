@@ -1,4 +1,4 @@
-"""What this broker says of itself to nameservers and clients, without protobuf, and that in protobuf."""
+"""This broker's description of itself for nameservers and clients: without protobuf, and in protobuf."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BrokerDescription:
 
 
 class TopicSummary(Protocol):
-    """What a route says of a topic (`trovemq_store.topics.topics.TopicConfig` is one)."""
+    """A topic in a route (`trovemq_store.topics.topics.TopicConfig` is one)."""
 
     @property
     def name(self) -> str: ...
@@ -47,7 +47,7 @@ class BrokerView(Protocol):
     def description(self) -> BrokerDescription: ...
 
     def topics(self) -> Sequence[TopicSummary]:
-        """Every topic, system topics too: what is in the store can be read and queried."""
+        """Every topic, system topics too: all of the store can be read and queried."""
         ...
 
     def find(self, name: str) -> TopicSummary | None:
@@ -121,8 +121,8 @@ def broker_info(view: BrokerView) -> common_pb2.BrokerInfo:
 
 
 def spacing_s(topic_count: int) -> float:
-    """So long after all topics were sent to somebody they are not sent again, where they are many: to make a
-    topic costs the same however many there are."""
+    """After all topics were sent to a peer they are not sent again for this time, where they are many: so
+    creating a topic costs the same however many there are."""
     return min(SPACING_MAX_S, topic_count / TOPICS_SENT_PER_S) if topic_count >= SPACED_FROM else 0.0
 
 

@@ -58,7 +58,7 @@ class BrokerApp:
     """One broker in the running event loop."""
 
     def __init__(self, settings: BrokerSettings, written: Collection[str] = SIZES) -> None:
-        """`written`: names of the settings that somebody chose. A size that nobody chose is the store's."""
+        """`written`: names of the settings that were given. A size that was not given is the store's."""
         self._settings = settings
         self._written = written
         self._version = installed_version()
@@ -76,7 +76,8 @@ class BrokerApp:
         self._http = OpsHttp(self._registry, readiness)
 
     async def run(self, stop: Stop) -> None:
-        """Serves until `stop`, then drains. Raises what ended it: AddressInUseError, TroveError, …"""
+        """Serves until `stop`, then drains. Raises the error that ended it: AddressInUseError, TroveError,
+        …"""
         settings = self._settings
         address = self._grpc.bind(settings.listen_address)
         tls = await self._bind_tls(address)
@@ -99,7 +100,7 @@ class BrokerApp:
             await self._http.stop()
 
     async def _bind_tls(self, plain: Address) -> Address | None:
-        """Where the same is served by TLS; None where that is not wanted."""
+        """The address of the same services by TLS; None where TLS is off."""
         settings = self._settings
         wanted = settings.tls_listen_address
         if wanted is None:
@@ -155,7 +156,7 @@ class BrokerApp:
         await self._grpc.start()
         await self._grpc.set_serving(True)
         gc.collect()
-        gc.freeze()  # what was made so far stays: later collections need not look at it again
+        gc.freeze()  # all objects so far stay: later collections skip them
         self._problem = ""
         self.serving.set_result(listening)
         registrations.start()
@@ -210,7 +211,7 @@ def open_store(
 
 @contextmanager
 def _failures_of(store: Path) -> Iterator[None]:
-    """Says which store could not be opened, and what to do where this process may not write to it."""
+    """Names the store that could not be opened, and the remedy where this process may not write to it."""
     try:
         yield
     except TroveError as error:
@@ -229,7 +230,7 @@ def _failures_of(store: Path) -> Iterator[None]:
 
 
 def close_store(store: MessageStore, model: ConsumerState | None) -> None:
-    """Hands over what is pending, flushes and closes; blocks.
+    """Exports the pending messages, flushes and closes; blocks.
 
     Raises TroveError DISK_FULL, STORE_FAILED: the next start then recovers.
     """
@@ -261,7 +262,7 @@ def _store_problem(services: StoreServices) -> str:
 
 
 def _retention_warning(services: StoreServices) -> str:
-    """What of the disk somebody should look at, or an empty text."""
+    """A warning about the disk, or an empty text."""
     counters, removed = services.retention.counters, services.store.early_removal.removed
     texts = [str(removed)] if removed else []
     if counters.disk_full:
@@ -270,7 +271,7 @@ def _retention_warning(services: StoreServices) -> str:
 
 
 def run(settings: BrokerSettings, written: Collection[str]) -> int:
-    """Runs the daemon to its end; the exit code. `written`: names of the settings that are no defaults."""
+    """Runs the daemon to its end; the exit code. `written`: names of the settings that are not defaults."""
     keep_one_arena()
     keep_freed_memory()
     raise_descriptor_limit()

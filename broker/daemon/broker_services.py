@@ -149,7 +149,7 @@ class BrokerServices:
         route_pb2_grpc.add_RouteServiceServicer_to_server(self._route, server)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """What runs beside the requests, by name, until it is cancelled."""
+        """The background tasks by name, until they are cancelled."""
         return {
             **self.parts.background(self._settings),
             "deliveries": consumer_tasks.flush_events_and_renew_leases(self._model, self._is_alive, clock_ms),
@@ -179,7 +179,7 @@ class BrokerServices:
         return self._model.delivery.lease_time.at(clock_ms())
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes no more appends, syncs what is appended, answers what was asked, ends the streams."""
+        """Takes no more appends, syncs the log, answers the open requests, ends the streams."""
         await self.parts.drain(timeout_s)
         await self.rocketmq.end_streams(timeout_s)
         self._route.close()

@@ -1,6 +1,6 @@
-"""Settings of one broker as a process: what it listens on, what it is called, how its store is kept.
+"""Settings of one broker as a process: its addresses, its names, its store.
 
-Sizes in bytes, times in milliseconds. `broker.daemon.settings` adds what it does for producers and consumers.
+Sizes in bytes, times in milliseconds. `broker.daemon.settings` adds the settings for producers and consumers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GIB: Final = 1 << 30
 DAY_MS: Final = 86_400_000
 JAVA_INT_MAX: Final = (1 << 31) - 1  # RocketMQ maps a file with Java's int for a size
 
-# A default stands in the class of the part that works by it; here it gets text, bounds and RocketMQ's name.
+# A default is declared in the class of the part that uses it; here it gets text, bounds and RocketMQ's name.
 _STORE: Final = StoreSettings()
 _FLUSH: Final = FlushSettings()
 
@@ -61,7 +61,7 @@ def _whole_units(text: str, _current: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """The values. `problems()` says what does not go together."""
+    """The values. `problems()` names contradictions."""
 
     # --- the process ------------------------------------------------------------------------------------
     listen: str = setting(
@@ -277,7 +277,7 @@ class NodeSettings:
     )
 
     def problems(self) -> Iterator[str]:
-        """What does not go together, one sentence each."""
+        """The contradictions, one sentence each."""
         for check in self._address_checks():
             try:
                 check()
@@ -357,7 +357,7 @@ class NodeSettings:
         return advertised_address(bound, self.advertise)
 
     def flush_settings(self) -> FlushSettings:
-        """What the group commit works by."""
+        """The settings of the group commit."""
         return part_of(
             self,
             FlushSettings,

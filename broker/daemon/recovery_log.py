@@ -1,4 +1,4 @@
-"""Damage as log lines: what opening a store found, what reading it meets; each place once, up to a bound."""
+"""Damage as log lines: found by opening a store or by reading it; each place once, up to a bound."""
 
 from __future__ import annotations
 

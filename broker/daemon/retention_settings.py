@@ -1,4 +1,4 @@
-"""Settings of what is kept how long: RocketMQ's, by its names and with its bounds.
+"""Settings of retention: RocketMQ's, by its names and with its bounds.
 
 RocketMQ moves percentages that are out of bounds into them; so do values given by its names.
 """
@@ -29,7 +29,7 @@ def _between(least: int, most: int) -> Callable[[str, object], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings(NodeSettings):
-    """The values. `problems()` says what does not go together."""
+    """The values. `problems()` names contradictions."""
 
     reserved_time_ms: int = setting(
         3 * DAY_MS,
@@ -106,7 +106,7 @@ class RetentionSettings(NodeSettings):
     )
 
     def problems(self) -> Iterator[str]:
-        """What does not go together, one sentence each."""
+        """The contradictions, one sentence each."""
         yield from NodeSettings.problems(self)
         try:
             parse_hours(self.delete_when)
@@ -114,7 +114,7 @@ class RetentionSettings(NodeSettings):
             yield f"delete_when {error}"
 
     def retention_policy(self) -> RetentionPolicy:
-        """What the engine decides by. ValueError where problems() names delete_when."""
+        """The engine's policy. ValueError where problems() names delete_when."""
         return RetentionPolicy(
             reserved_ms=self.reserved_time_ms,
             hours=parse_hours(self.delete_when),

@@ -1,7 +1,7 @@
 """Keys of RocketMQ's `broker.conf` that we know and do not implement: each gives one warning.
 
-Names are those of BrokerConfig, MessageStoreConfig and NettyServerConfig of RocketMQ 4.x and 5.x. What we
-do implement stands beside its setting in `broker.daemon.settings` and `broker.daemon.node_settings`.
+Names are those of BrokerConfig, MessageStoreConfig and NettyServerConfig of RocketMQ 4.x and 5.x. Keys that
+we implement are declared with their settings in `broker.daemon.settings` and `broker.daemon.node_settings`.
 """
 
 from __future__ import annotations

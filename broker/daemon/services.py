@@ -1,4 +1,4 @@
-"""What works on one open store, wired together: produce and consume, without the network."""
+"""The services of one open store, wired together: produce and consume, without the network."""
 
 from __future__ import annotations
 
@@ -188,14 +188,14 @@ class StoreServices:
         )
 
     def _on_messages_available(self, queues: list[tuple[str, int]]) -> None:
-        """These queues have new visible messages: whoever waits for them is told."""
+        """These queues have new visible messages: wakes those who wait for them."""
         self.long_polls.wake(queues)
         self.model.on_messages_available(queues)
         self.timer_task.changed()
         self.receive_waits.on_messages_available(queues)
 
     def _offsets_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
-        """Somebody set a group's offsets: what is in flight of these queues is forgotten."""
+        """A group's offsets were set: the messages in flight of these queues are forgotten."""
         forgotten = self.model.delivery.reset(group, topic, offsets, clock_ms())
         self.receive_waits.wake((group, topic))
         return forgotten
@@ -214,7 +214,7 @@ class StoreServices:
         return search_offset(self.store, topic, queue_id, timestamp)
 
     def background(self, settings: BrokerSettings) -> dict[str, Coroutine[Any, Any, None]]:
-        """What runs beside the requests, by name, until it is cancelled."""
+        """The background tasks by name, until they are cancelled."""
         return {
             "projections": background.flush_projections(self.store, settings.projection_flush_interval_ms),
             "offsets": background.persist_offsets(self.offsets, settings.consumer_offset_flush_interval_ms),
@@ -232,7 +232,7 @@ class StoreServices:
         }
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes no more appends, syncs what is appended, answers what was asked, ends the streams."""
+        """Takes no more appends, syncs the log, answers the open requests, ends the streams."""
         self.appender.refuse(TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping"))
         self.group_commit.stop()
         self.long_polls.close()
@@ -240,14 +240,14 @@ class StoreServices:
         await asyncio.gather(self.messages.streams.end_all(timeout_s), self.transactions.end_all(timeout_s))
 
     async def settle(self) -> None:
-        """Returns when no thread writes any more; nothing is asked for by now."""
+        """Returns when no thread writes any more; by now there are no requests."""
         await self.topic_changes.settle()
         await self.group_changes.settle()
         await self.offsets.settle()
 
 
 def open_consumer_state(store: MessageStore, settings: BrokerSettings) -> ConsumerState:
-    """Blocks while it reads what is pending. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
+    """Blocks while it reads the pending messages. TroveError STORE_FAILED, STORE_NEWER, DISK_FULL."""
     with failures_that_end("the store cannot be opened"):
         return ConsumerState.open(store, store.files, settings.consumer_settings(), clock_ms())
 

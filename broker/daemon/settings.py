@@ -2,7 +2,7 @@
 engine's) and `ConsumerSettings` (delivery, timers, transactions).
 
 Sizes in bytes, times in milliseconds. How they are read: `trovemq_daemon.settings`. RocketMQ's names are
-those of its broker and, for what there belongs to its gRPC proxy, those of the proxy.
+those of its broker or, for settings of its gRPC proxy, those of the proxy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trovemq_daemon.settings import part_of, setting
 from trovemq_store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "TROVEMQ_BROKER"
-FRAME_OVERHEAD_MAX: Final = 65_536  # what protobuf adds around one frame's records
+FRAME_OVERHEAD_MAX: Final = 65_536  # protobuf's overhead around one frame's records
 
 _STORE: Final = StoreSettings()
 _CONSUMERS: Final = ConsumerSettings()
@@ -42,7 +42,7 @@ def _seconds(text: str, _current: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(RetentionSettings):
-    """The values. `problems()` says what does not go together."""
+    """The values. `problems()` names contradictions."""
 
     # --- producing --------------------------------------------------------------------------------------
     body_size_max: int = setting(
@@ -415,7 +415,7 @@ class BrokerSettings(RetentionSettings):
     )
 
     def problems(self) -> Iterator[str]:
-        """What does not go together, one sentence each."""
+        """The contradictions, one sentence each."""
         yield from RetentionSettings.problems(self)  # a class with slots has no super() before Python 3.14
         if self.body_size_max > self.batch_size_max:
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
@@ -435,7 +435,7 @@ class BrokerSettings(RetentionSettings):
         return part_of(self, StoreSettings, store_host=str(resolve_ip(advertised)), broker=self.name)
 
     def atomic_limits(self) -> AtomicLimits:
-        """What open atomic transactions may take."""
+        """The limits of open atomic transactions."""
         return AtomicLimits(
             open_max=self.atomic_open_max,
             bytes_max=self.atomic_bytes_max,
@@ -443,7 +443,7 @@ class BrokerSettings(RetentionSettings):
         )
 
     def consumer_settings(self) -> ConsumerSettings:
-        """What delivery, timers and transactions take."""
+        """The settings of delivery, timers and transactions."""
         recent_bytes_max = machine_memory_size() * self.recent_memory_percent // 100
         return part_of(self, ConsumerSettings, recent_bytes_max=recent_bytes_max)
 

@@ -1,1 +1,1 @@
-"""What runs beside requests: retention, flushes of the indexes, snapshots of groups, the trees."""
+"""Background work: retention, flushes of the indexes, snapshots of groups, the trees."""

@@ -1,9 +1,8 @@
-"""What the broker does beside answering: each of these runs as a task until it is cancelled.
+"""The broker's background work: each of these runs as a task until it is cancelled.
 
-Whatever may block runs in a thread; the engine itself is only touched on the event loop, between awaits.
-A task that is cancelled ends when its thread has, so that the store can be closed then.
-A full disk is waited out (appends are refused meanwhile), a call that failed is made again; a failed sync
-ends the daemon.
+Whatever may block runs in a thread; the engine itself is only touched on the event loop, between awaits. A
+task that is cancelled ends when its thread has, so that the store can be closed then. A task waits while the
+disk is full (appends are refused meanwhile), and repeats a failed call; a failed sync ends the daemon.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ async def catch_up(store: MessageStore) -> None:
 async def keep_reserve(
     store: MessageStore, on_messages_available: Callable[[list[tuple[str, int]]], None]
 ) -> None:
-    """Keeps a segment and a little more for a full disk; carries on what a full disk held back. Raises
+    """Keeps a segment and a little more for a full disk; resumes writes that a full disk held back. Raises
     STORE_FAILED where a sync of any file has failed."""
     told = False
     while True:
@@ -94,7 +93,7 @@ async def keep_reserve(
 
 
 def _log_full_disk(store: MessageStore, told: bool) -> bool:
-    """One line when new messages begin to be refused for want of space, and one when they are taken again."""
+    """One line when a full disk begins to refuse new messages, and one when they are accepted again."""
     full = store.reserve.is_full()
     if full and not told:
         why = store.reserve.failure or "no new segment can be made"

@@ -1,8 +1,8 @@
-"""What the consumer model does with time: delayed messages, leases that end, checks of transactions, events.
+"""The timed work of the consumer model: delayed messages, leases that end, checks of transactions, events.
 
 Each of these runs as a task until it is cancelled. The engine is only touched on the event loop, between
-awaits. What could not be appended or saved, because the disk is full or a call failed, is tried again; a
-failed sync ends the daemon.
+awaits. An append or save that fails, because the disk is full or a call failed, is repeated; a failed sync
+ends the daemon.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Result = TypeVar("Result")
 TIMER_WAIT_MAX_S: Final = 1.0
 """The clock may be set while a timer is waited for: it is looked at so often."""
 TIMER_TURN_S: Final = 0.01
-"""Timers that are due so close to each other share a turn: most of what a turn costs, it costs but once."""
+"""Timers that are due so close to each other share a turn: most of a turn's cost is the same for one timer or
+many."""
 TIMER_GATHER_S: Final = 0.01
 """Messages that fall due within so long after a delivery are delivered together: one append and one wake-up
 for each would cost more than a busy broker has."""
@@ -80,7 +81,7 @@ async def flush_events_and_renew_leases(
     is_alive: Callable[[str], bool],
     clock_ms: Clock,
 ) -> None:
-    """Writes events and extends renewed leases; notices when the process stood still."""
+    """Writes events and extends renewed leases; notices pauses of the process."""
     renew_at_ms = 0
     lease_time, pauses = model.delivery.lease_time, 0
     while True:
@@ -99,7 +100,7 @@ async def flush_events_and_renew_leases(
 
 
 def log_copy_failures(model: ConsumerState) -> None:
-    """Each record that was set aside since the last call, by its place."""
+    """Logs each record that could not be copied since the last call, by its place."""
     for failure in model.writer.copy_failures.take():
         get_logger().warning(
             "records.not_copied",
@@ -157,7 +158,7 @@ async def save_snapshots(
 
 
 async def _appending(event: str, action: Callable[[], Result]) -> Result | None:
-    """What the action gives; None, after a pause, where the disk is full or a call failed."""
+    """The action's result; None, after a pause, where the disk is full or a call failed."""
     try:
         return action()
     except StorageError as error:

@@ -1,17 +1,17 @@
-"""Retention as a task of the daemon: looks how full the disk is and what is old, and removes it.
+"""Retention as a task of the daemon: checks how full the disk is, and removes old segments.
 
-What may block runs in a thread; the engine is only touched on the event loop, between awaits.
+Calls that may block run in a thread; the engine is only touched on the event loop, between awaits.
 
 Invariants
-- Nothing that retention keeps goes, unless clean_forcibly_enable says so; then it is told loudly, and up to
-  which store time that reached is on disk before anything of it is taken from the readers.
-- A segment goes only when everything that was pending of it lies further on in the log, and that is on
-  disk. The exception: the disk forces it and there is no space for that; each such message is counted.
-- Nothing that another request was handed in the meantime is forgotten: what is pending is carried once
-  more in the same step of the loop that takes the segments from the readers.
+- Protected messages are removed only where clean_forcibly_enable allows it; then it is logged as an error,
+  and the highest store time removed is on disk before readers lose any of them.
+- A segment goes only when everything that was pending of it lies further on in the log, and that is on disk.
+  The exception: the full disk forces it and there is no space for copies; each such message is counted.
+- A message that was delivered in the meantime is not forgotten: the pending ones are carried once more in the
+  same step of the loop that takes the segments from the readers.
 - At more than the warning level new messages are refused; the broker's own records are not.
-- What a topic keeps until it is acknowledged goes only where the disk forces it, or by its own age; each such
-  message that the disk takes is counted, and told by topic and group.
+- Messages that a topic keeps until they are acknowledged are removed only where the full disk forces it, or
+  by the topic's own age; each one that the disk forces out is counted, and logged by topic and group.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ POLL_S: Final = 2.0
 CARRY_STEP_BYTES: Final = 256 << 10
 """Of the log, whose pending records are carried in one step of the loop."""
 CARRIED_PERCENT_MAX: Final = 90
-"""Of what is freed. Where more is pending, and the disk is full, to carry it would free nothing."""
+"""Of the freed bytes. Where more is pending, and the disk is full, to carry it would free nothing."""
 DROPPED_LINES_MAX: Final = 100
 """Of one run, for messages that were dropped; the rest is only counted."""
 
@@ -62,7 +62,8 @@ Hold = Callable[[TroveError | None], None]
 
 @dataclass(slots=True)
 class RetentionCounters:
-    """Since the start, but for the last four. Dropped: pending for somebody and gone for the disk's sake."""
+    """Since the start, but for the last four. Dropped: pending messages that were removed to free the
+    disk."""
 
     removed_segments: int = 0
     removed_bytes: int = 0
@@ -82,8 +83,8 @@ class RetentionCounters:
 
 
 class RetentionTask:
-    """`hold` is told with which error new messages are to be refused, and None when no longer. durable(end)
-    returns when the log is on disk up to there. No topic is changed while files of queues go."""
+    """`hold` is called with the error with which new messages are to be refused, and with None at the end.
+    durable(end) returns when the log is on disk up to there. No topic is changed while files of queues go."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class RetentionTask:
         return disk
 
     def _warn_of_filling(self, disk: DiskUse) -> None:
-        """Once each time: nothing goes for the disk's sake, so somebody must make space."""
+        """Once each time: nothing is removed to free the disk, so an operator must make space."""
         filling = disk.above(self._policy.forcible_percent) > 0
         if filling and not self.counters.disk_filling and not self._policy.forcible_enable:
             get_logger().warning(
@@ -243,8 +244,8 @@ class RetentionTask:
         )
 
     async def _look_in_steps(self, now_ms: int) -> HeldLog:
-        """Requests continue between the topics. What goes is looked at once more, in one step, before it
-        does."""
+        """Requests continue between the topics. The segments are checked once more, in one step, before they
+        are removed."""
         max_ms = self._policy.unacknowledged_max_ms
         steps = held_log_steps(self._store, self._model, max_ms, self._subscribers, now_ms)
         while True:
@@ -264,7 +265,8 @@ class RetentionTask:
         return topic_hold(self._store, self._model, topic, max_ms, self._subscribers, self._clock_ms())
 
     def _note_holders(self, held: HeldLog) -> HeldLog:
-        """Who keeps the log from going; told once for each topic and group that come to be the first."""
+        """Which group keeps the log from being trimmed; logged once for each topic and group that become the
+        first."""
         counters = self.counters
         before = counters.held.holders[:1]
         counters.held = held
@@ -276,12 +278,12 @@ class RetentionTask:
                 )
         return held
 
-    # --- what is pending -------------------------------------------------------------------------------
+    # --- pending messages ------------------------------------------------------------------------------
     async def _carry(self, decision: Decision) -> tuple[int, bool]:
-        """Appends again what is pending of these segments, in steps; on disk when it returns.
+        """Appends the pending messages of these segments again, in steps; on disk when it returns.
 
         Returns where the log may begin then, and True; or, where the disk is full and there is no space for
-        that, where it may begin without, and False if something is pending of that segment nevertheless.
+        copies, where it may begin without them, and False if that segment has pending messages nevertheless.
         """
         freed = decision.end - self._store.min_offset
         if decision.pressed and self._live_bytes(decision.end) > freed * CARRIED_PERCENT_MAX // 100:
@@ -296,8 +298,8 @@ class RetentionTask:
         return decision.end, True
 
     def _least(self, end: int) -> tuple[int, bool]:
-        """The segments before the first pending record; where there is none, the oldest with what is
-        pending."""
+        """The segments before the first pending record; where there is none, the oldest with pending
+        records."""
         size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
         outstanding = min(self._model.live_records_before(end), default=end)
         if outstanding >= begin + size:
@@ -330,7 +332,7 @@ class RetentionTask:
 
     # --- the removal --------------------------------------------------------------------------------
     async def _detach(self, end: int, *, carry: bool, pressed: bool) -> StoreTrim | None:
-        """None where somebody has come to hold the log meanwhile."""
+        """None where the log came to be held meanwhile."""
         store, model = self._store, self._model
         trim = store.trim(end)
         await run_in_thread(trim.measure)
@@ -355,7 +357,8 @@ class RetentionTask:
         self._leaving = None
 
     def _note_unacknowledged(self, held: HeldLog, end: int) -> None:
-        """What the disk takes of topics that are kept until they are acknowledged."""
+        """Logs the messages that the full disk forces out of topics that are kept until they are
+        acknowledged."""
         for one, count in held.count_before(self._store, end).items():
             self.counters.dropped_unacknowledged += count
             get_logger().warning(

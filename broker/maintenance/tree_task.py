@@ -1,7 +1,7 @@
 """Keeping the B+trees up with the log, beside the requests.
 
-While messages come in, the trees take only their share of a processor, and lag; what they lack is scanned by
-whoever searches. When it is quiet they catch up, then what is gone is swept out of them.
+While messages come in, the trees take only their share of a processor, and lag; searches scan the part that
+they lack. When it is quiet they catch up, then entries of removed records are swept out of them.
 """
 
 from __future__ import annotations

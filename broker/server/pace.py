@@ -9,12 +9,12 @@ from typing import Final
 WORK_S: Final = 0.001
 """So much is done at a stretch; then the loop is left alone for as long as that took."""
 REPORT_S: Final = 0.5
-"""Whoever asked for the work hears of it so often."""
+"""The interval of the reports to the caller."""
 
 
 class Pace:
-    """For one piece of work. `bytes_per_second` bounds what it reads; never more than half of the loop's time
-    is its own."""
+    """For one piece of work. `bytes_per_second` bounds the reads; it never takes more than half of the loop's
+    time."""
 
     def __init__(self, bytes_per_second: int) -> None:
         self.bytes_per_second: Final = bytes_per_second

@@ -51,7 +51,7 @@ Assignments = Annotated[
 
 
 class DumpPart(StrEnum):
-    """What `dump` can show."""
+    """The parts that `dump` can show."""
 
     RECORDS = "records"
     CONSUME_QUEUE = "consumequeue"
@@ -209,7 +209,7 @@ def _print_summary(fields: Mapping[str, object], as_json: bool) -> None:
 
 
 def _open(store: Path, assignments: list[str] | None) -> _Opened:
-    """Opens the store for reading; says what is wrong and exits where that cannot be done."""
+    """Opens the store for reading; prints the error and exits where that fails."""
     try:
         loaded = load_settings(
             BrokerSettings,
@@ -238,7 +238,7 @@ def _open(store: Path, assignments: list[str] | None) -> _Opened:
 
 
 def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
-    """What could not be shown goes to standard error; the exit code."""
+    """Prints to standard error what could not be shown; returns the exit code."""
     for damage in scan.damages:
         path, offset = view.log_place(damage.physical_offset)
         size = damage.end - damage.physical_offset
@@ -251,7 +251,7 @@ def _warn_of_damage(view: StoreView, scan: LogScan) -> int:
 
 @contextmanager
 def _failures_exit() -> Iterator[None]:
-    """What cannot be done goes to standard error, and ends the command."""
+    """Prints the failure to standard error, and ends the command."""
     try:
         yield
     except (TroveError, StorageError, OSError) as error:
@@ -271,7 +271,7 @@ def _line(text: str) -> None:
         sys.stdout.write(f"{text}\n")
     except BrokenPipeError:
         _discard_output()
-        raise typer.Exit(EXIT_FINE) from None  # the reader took what it wanted
+        raise typer.Exit(EXIT_FINE) from None  # the reader closed the pipe
 
 
 def _discard_output() -> None:

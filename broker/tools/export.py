@@ -46,7 +46,7 @@ BROKER_CONFIG_KEYS: Final = frozenset(
 SUBSCRIPTION_GROUPS_PATH: Final = "config/subscriptionGroup.json"
 DELAY_OFFSETS_PATH: Final = "config/delayOffset.json"
 
-# What every RocketMQ broker makes when it starts, whether it has saved them yet or not.
+# Every RocketMQ broker makes these when it starts, whether it has saved them yet or not.
 _SYSTEM_GROUPS: Final = (
     "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_OWNER",
@@ -85,7 +85,7 @@ class _Queue:
 
 
 def messages(view: StoreView, scan: LogScan) -> Iterator[Message]:
-    """Every message that stands in a queue, by physical offset. Damage is skipped and noted in `scan`."""
+    """Every message in a queue, by physical offset. Damage is skipped and noted in `scan`."""
     for run in view.runs(scan):
         for index in unit_indexes(run).tolist():
             if (message := view.message(run, index, scan)) is not None:
@@ -120,7 +120,7 @@ def manifest(view: StoreView, scan: LogScan, name: str, config: Mapping[str, str
 
 
 def broker_config(view: StoreView, config: Mapping[str, str]) -> dict[str, str]:
-    """Sizes as the store has them, and of what was given the keys that the golden manifests have."""
+    """Sizes of the store, and of the given keys those that the golden manifests have."""
     sizes = {
         "mappedFileSizeCommitLog": str(view.settings.commit_log_file_size),
         "mappedFileSizeConsumeQueue": str(view.settings.consume_queue_file_size),

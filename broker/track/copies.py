@@ -1,19 +1,19 @@
-"""Every record of one message, and what each of them is.
+"""Every record of one message, and the kind of each.
 
 A message's copies have its unique key (UNIQ_KEY), wherever they lie:
 
-| role        | lies in                                     | told by                                     |
-|-------------|---------------------------------------------|---------------------------------------------|
-| MESSAGE     | a topic of users                            | nothing of what follows                     |
-| COMMITTED   | a topic of users                            | the transaction type commit                 |
-| DELIVERED   | a topic of users                            | REAL_TOPIC, which it has from its waiting   |
-| DELAYED     | rmq_sys_wheel_timer, SCHEDULE_TOPIC_XXXX    | its real topic may be a retry topic         |
-| RECALL      | rmq_sys_wheel_timer                         | TIMER_DEL_UNIQKEY                           |
-| HALF        | RMQ_SYS_TRANS_HALF_TOPIC                    |                                             |
-| GIVEN_UP    | TRANS_CHECK_MAX_TIME_TOPIC                  |                                             |
-| RETRY       | %RETRY%group, %RETRY%group_topic, …+topic   |                                             |
-| DEAD_LETTER | %DLQ%group                                  |                                             |
-| CARRIED     | rmq_sys_trovemq_carried                     | nobody reads it; retention made it          |
+| role        | lies in                                   | known by                                  |
+|-------------|-------------------------------------------|-------------------------------------------|
+| MESSAGE     | a topic of users                          | none of the following                     |
+| COMMITTED   | a topic of users                          | the transaction type commit               |
+| DELIVERED   | a topic of users                          | REAL_TOPIC, which it has from its waiting |
+| DELAYED     | rmq_sys_wheel_timer, SCHEDULE_TOPIC_XXXX  | its real topic may be a retry topic       |
+| RECALL      | rmq_sys_wheel_timer                       | TIMER_DEL_UNIQKEY                         |
+| HALF        | RMQ_SYS_TRANS_HALF_TOPIC                  |                                           |
+| GIVEN_UP    | TRANS_CHECK_MAX_TIME_TOPIC                |                                           |
+| RETRY       | %RETRY%group, %RETRY%group_topic, …+topic |                                           |
+| DEAD_LETTER | %DLQ%group                                |                                           |
+| CARRIED     | rmq_sys_trovemq_carried                   | made by retention; nobody reads it        |
 
 Producers may send several messages under one key. Each copy belongs to one of them (a Life): to the one
 that it points to, else to the newest one of its topic before it in the log.
@@ -73,13 +73,13 @@ class CopyRole(StrEnum):
 
 
 CONSUMABLE: Final = frozenset({CopyRole.MESSAGE, CopyRole.COMMITTED, CopyRole.DELIVERED})
-"""What groups receive as the message itself."""
+"""The kinds that groups receive as the message itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """One record. `real_topic`: that of the message, where the record says it; `group`: whose retry or dead
-    letter it is; `deliver_ms`: of one that waits for its time; `is_moved`: it stood elsewhere before."""
+    """One record. `real_topic`: that of the message, where the record has it; `group`: whose retry or dead
+    letter it is; `deliver_ms`: of one that waits for its time; `is_moved`: it was elsewhere before."""
 
     role: CopyRole
     topic: str
@@ -205,7 +205,7 @@ def _copies(records: Sequence[memoryview], queue_offsets: Sequence[int]) -> list
 
 
 def copy_of(message: Message, queue_offset: int) -> Copy:
-    """What the record is, and what it says."""
+    """The kind of the record, and its fields."""
     properties = message.properties
     role = _role(message)
     waiting = waiting_of(properties) if role is CopyRole.DELAYED else None

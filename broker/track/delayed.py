@@ -32,7 +32,7 @@ class DelayedMessages:
 
 
 def delayed_messages(store: MessageStore, timers: Timers, topic: str, key: str) -> Steps[DelayedMessages]:
-    """What waits for that real topic and has the key as its unique key or among its keys.
+    """The delayed messages of that real topic that have the key as their unique key or among their keys.
 
     TroveError TOPIC_NOT_FOUND, INDEX_DISABLED, REQUEST_ILLEGAL.
     """

@@ -2,7 +2,7 @@
 
 The first of these that is true:
 - nobody can get the message: it waits for its time, is recalled, in an open or ended transaction, or gone;
-- the group owes it: in flight, returned, held, ready;
+- it is pending for the group: in flight, returned, held, ready;
 - the group has settled it: acknowledged, dead, skipped, …; where a retry copy of it lies in the group's
   retry topic, the status is about that copy;
 - it is new to the group: its filter will not take it, a message group is locked, others are ahead of it.
@@ -57,9 +57,10 @@ CONSUMED_REASONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumptionStatus:
-    """`until_ms`: when the reason ends by itself, or when the group was done with the message; `ahead`: so
-    many messages come before it; `blocked_by`: the queue offset of what locks its message group; `online`:
-    members of the group that are connected, `subscribed`: those of them that want the topic."""
+    """`until_ms`: when the reason ends by itself, or when the group finished the message; `ahead`: the
+    number of messages before it; `blocked_by`: the queue offset of the message that locks its message
+    group; `online`: members of the group that are connected, `subscribed`: those of them that subscribe
+    the topic."""
 
     group: str
     reason: Reason
@@ -82,8 +83,8 @@ class ConsumptionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who is connected of a group, and what it asked for last of one topic (also where nobody is connected);
-    no filters: nothing is known, or it cannot be read."""
+    """The connected members of a group, and its last subscription of one topic (also where nobody is
+    connected); no filters: it is unknown, or cannot be parsed."""
 
     online: int = 0
     subscribed: int = 0
@@ -96,7 +97,7 @@ MembersOf = Callable[[str, str], Members]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One group and what is known of it."""
+    """One group and its known state."""
 
     group: str
     members: Members
@@ -130,7 +131,7 @@ class ConsumptionDiagnosis:
     def _unconsumable(self, case: _Case) -> Generator[None, None, ConsumptionStatus]:
         tracked = case.tracked
         own = [copy for copy in tracked.copies if copy.group == case.group]
-        if own:  # the message itself is gone, what the group got of it is not
+        if own:  # the message itself is gone, the group's copy is not
             base = _of(case, Reason.GONE, own[-1], detail="what the group had of it is no longer in the log")
             return (yield from self._settled(case, own[0], base, behind=-1))
         recall = tracked.newest(CopyRole.RECALL)
@@ -201,7 +202,8 @@ class ConsumptionDiagnosis:
     def _ready(
         self, case: _Case, base: ConsumptionStatus, standing: MessageStatus, attempt: int
     ) -> ConsumptionStatus:
-        """It may be handed out at the next receive, unless its message group is locked or nobody is there."""
+        """It may be delivered by the next receive, unless its message group is locked or no member is
+        there."""
         base = replace(base, attempt=attempt)
         if standing.lock is not None:
             return _locked(base, standing)
@@ -247,7 +249,7 @@ class ConsumptionDiagnosis:
     def _settled(
         self, case: _Case, copy: Copy, base: ConsumptionStatus, behind: int | None = None
     ) -> Generator[None, None, ConsumptionStatus]:
-        """What became of it in the retry topic, or as a dead letter; else what the events say."""
+        """Its end in the retry topic, or as a dead letter; else the last event."""
         behind = copy.physical_offset if behind is None else behind
         dead = _dead_letter(case, behind)
         retry = _newest(case, behind, CopyRole.RETRY)

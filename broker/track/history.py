@@ -1,6 +1,6 @@
-"""What groups did with one message: the events of rmq_sys_trovemq_delivery that speak of its places.
+"""The history of one message in groups: the events of rmq_sys_trovemq_delivery that name its places.
 
-An event stands in the log after the record that it speaks of, so the events are read from there on; how many
+An event comes in the log after the record that it names, so the events are read from there on; how many
 records and bytes of them one answer reads is bounded, and an answer that stopped before the end says so.
 
 Of one group at one place:
@@ -111,8 +111,8 @@ def scan_events(
 
 
 class _Finder:
-    """Finds the events of some places. Of a group that has passed a place, what lies beyond it says nothing
-    more, until the group turns back."""
+    """Finds the events of some places. When a group has passed a place, later events do not concern it, until
+    the group turns back."""
 
     def __init__(self, places: list[Place], priorities: Mapping[Place, int], scan: Scan) -> None:
         self._places = places

@@ -69,8 +69,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class MessageTracker:
-    """`members_of` is (group, topic) -> who is connected; `subscribed_groups`: topic -> groups that asked for
-    it."""
+    """`members_of` is (group, topic) -> the connected members; `subscribed_groups`: topic -> groups that
+    subscribe it."""
 
     store: MessageStore
     model: ConsumerState
@@ -90,7 +90,7 @@ class MessageTracker:
         scan = yield from self._scan(places, self._priorities(found.messages), lowest)
         stories = []
         events_left, groups_left = self.limits.events_max, self.limits.groups_max
-        for tracked in reversed(found.messages):  # where there are too many, the newest are told most of
+        for tracked in reversed(found.messages):  # where there are too many, the newest have the most detail
             story = yield from self._story(tracked, scan, clock_ms, notes, groups_left)
             groups_left -= len(story.statuses)
             if len(story.events) > events_left:
@@ -208,7 +208,7 @@ _TOO_MANY_GROUPS: Final = "the topic has too many groups: not all of them were j
 
 
 def _in_time(event: TrackEvent) -> tuple[int, bool]:
-    """Of one millisecond: first what ended by itself, then what the broker stored, then what groups did."""
+    """Of one millisecond: first events that come by time, then those of the broker, then those of groups."""
     return event.time_ms, event.kind is not TrackEventKind.EXPIRED
 
 

@@ -1,4 +1,4 @@
-"""The timeline of one life: what producer, broker and groups did with the message, in the order of time."""
+"""The timeline of one message: events of producer, broker and groups, in the order of time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trovemq_store.events.codec import Event, EventKind
 
 
 class TrackEventKind(StrEnum):
-    """What happened. Names are stable: the protocol and JSON carry them."""
+    """The kinds of events. Names are stable: the protocol and JSON carry them."""
 
     PRODUCED = "produced"
     STORED = "stored"
@@ -36,7 +36,7 @@ class TrackEventKind(StrEnum):
     EXPIRED = "expired"
     HELD = "held"
     ACKNOWLEDGED = "acknowledged"
-    DROPPED = "dropped"  # consumed without being handed out again: filtered away now, or unreadable
+    DROPPED = "dropped"  # consumed without another delivery: filtered now, or unreadable
     PASSED_OVER = "passed-over"
     DEAD_LETTERED = "dead-lettered"
     RETRIED = "retried"
@@ -64,7 +64,7 @@ class TrackEvent:
 
 @dataclass(slots=True)
 class LastEvent:
-    """What the events say last of one group at one place. `result`: how it ended, None while it did not."""
+    """The last event of one group at one place. `result`: how it ended, None while it did not."""
 
     result: TrackEventKind | None = None
     result_ms: int = 0
@@ -131,7 +131,7 @@ def _stored_detail(copy: Copy) -> str:
 
 
 class GroupEvents:
-    """The events of groups, made into a timeline; `told` is what they say last, by (group, place)."""
+    """The events of groups, made into a timeline; `told` is the last event by (group, place)."""
 
     def __init__(self) -> None:
         self.timeline: list[TrackEvent] = []

@@ -14,8 +14,8 @@ from typing import Final
 class ErrorSpec:
     """One row of the table.
 
-    `grpc_status` is the name of a grpc.StatusCode; `retriable` says whether the same call may
-    succeed later without a change by the caller; `exit_hint` tells the reader what to do.
+    `grpc_status` is the name of a grpc.StatusCode; `retriable` says whether the same call may succeed later
+    without a change by the caller; `what_to_do` is the remedy.
     """
 
     symbol: str

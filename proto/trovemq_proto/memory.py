@@ -1,8 +1,8 @@
 """Keeps the memory of one frame for the next one.
 
-A frame is a buffer of a megabyte or more. By default glibc's malloc gives such a buffer back to the system
-as soon as it is freed and maps it again for the next frame; the page faults of that cost as much as encoding
-the frame (measured: 0.6 us of 1.4 us a message of 1 KiB). malloc raises both of its limits by itself when it
+A frame is a buffer of a megabyte or more. By default glibc's malloc returns such a buffer to the system as
+soon as it is freed and maps it again for the next frame; the page faults of that cost as much as encoding the
+frame (measured: 0.6 us of 1.4 us a message of 1 KiB). malloc raises both of its limits by itself when it
 frees a larger mapped block for the first time: one block that is never touched, and so takes no memory,
 brings that about. Other allocators take no notice.
 """

@@ -1,6 +1,6 @@
 """The figures of consumer groups, delayed messages, transactions and connected clients for /metrics.
 
-At most GROUP_ENTRIES_MAX series of a name: groups, languages and versions are what clients say.
+At most GROUP_ENTRIES_MAX series of a name: clients choose groups, languages and versions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CONSUMER_LABELS: Final = (
     "is_system",
 )
 PUSHED: Final = (v2.PUSH_CONSUMER, v2.LITE_PUSH_CONSUMER)
-UNKNOWN: Final = "unknown"  # what a client did not say of itself
+UNKNOWN: Final = "unknown"  # the client did not send it
 CLIENTS_STEP: Final = 512
 
 
 class ConsumerMetrics:
-    """One part of what BrokerCollector says."""
+    """One part of BrokerCollector's families."""
 
     def __init__(self, statistics: BrokerStatistics, families: NodeFamilies) -> None:
         self._statistics = statistics

@@ -1,7 +1,7 @@
 """Making Prometheus families out of plain numbers, each sample under the labels of this node.
 
 A family of many samples comes in parts of the same name, so that no step of a scrape is long
-(`trovemq_daemon.exposition` joins them). `None` among the samples ends a part: a step of what counts them.
+(`trovemq_daemon.exposition` joins them). `None` among the samples ends a part: a step of the counting.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The broker's metrics under RocketMQ 5's names, read from plain numbers when Prometheus asks.
 
-Between two parts of a family others have their turn, so what is iterated over is copied first.
+Other requests run between two parts of a family, so a collection is copied before it is iterated over.
 Counters only grow while the topic lives; a deleted topic's series go with it. `node_id` is the broker's name.
 """
 

@@ -83,7 +83,7 @@ class BrokerStatistics:
 
     @property
     def disk_full(self) -> bool:
-        """Whether new messages are refused, by the disk's watermark or for want of space."""
+        """Whether new messages are refused, by the disk's watermark or because the disk is full."""
         return self.retention.disk_full or self.store.reserve.is_full()
 
     @property
@@ -98,12 +98,12 @@ class BrokerStatistics:
         return backlog_steps(self.store, states, self.clock_ms(), GROUP_ENTRIES_MAX)
 
     def waiting_by_priority(self) -> Steps[dict[tuple[str, str], list[int]]]:
-        """By (group, topic): what waits of priority 0 … 9. What takes long to count comes at a later call."""
+        """By (group, topic): waiting messages of priority 0 … 9. A long count comes at a later call."""
         delivery = self.model.delivery
         return waiting_steps(delivery.context, delivery.group_topics.states(), GROUP_ENTRIES_MAX)
 
     def redeliveries(self) -> dict[tuple[str, str], int]:
-        """By (group, topic): messages handed out that had been delivered before."""
+        """By (group, topic): deliveries of messages that had been delivered before."""
         return {key: pair.redelivered_count for key, pair in self.model.delivery.group_topics.items()}
 
     def dead_letters(self) -> dict[tuple[str, str], int]:
@@ -115,7 +115,7 @@ class BrokerStatistics:
         return finished(self.counter_steps())
 
     def counter_steps(self) -> Steps[dict[str, int]]:
-        """Whole numbers by name; what each means stands in docs/statistics.md."""
+        """Whole numbers by name; docs/statistics.md explains each."""
         backlogs = yield from self.backlogs()
         return self._log_counters() | self._consumer_counters(backlogs.values())
 

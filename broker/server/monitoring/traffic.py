@@ -1,4 +1,4 @@
-"""What went in and out, as plain numbers: counted on the way, read by metrics and statistics.
+"""Traffic in and out, as plain numbers: counted on the way, read by metrics and statistics.
 
 All change on the event loop only. A topic is counted only where it exists, so the tables are bounded by the
 number of topics; a deleted topic's numbers go with it.
@@ -45,7 +45,7 @@ class Traffic:
     bytes_out: Counter[str] = field(default_factory=Counter)
     message_sizes: dict[str, Buckets] = field(default_factory=dict)  # of records appended, in bytes
     refusals: Counter[str] = field(default_factory=Counter)  # appends refused, by symbol
-    one_way_refusals: Counter[str] = field(default_factory=Counter)  # of these the ones nobody was told of
+    one_way_refusals: Counter[str] = field(default_factory=Counter)  # of these the one-way refusals
 
     def appended(
         self, topic: str, message_count: int, byte_count: int, positions: NDArray[np.int64] | None = None

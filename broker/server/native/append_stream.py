@@ -26,7 +26,7 @@ from trovemq_proto.v1 import message_pb2
 
 @dataclass(frozen=True, slots=True)
 class AppendParts:
-    """What every Append stream works with."""
+    """The common parts of all Append streams."""
 
     appender: Appender
     group_commit: GroupCommit

@@ -22,7 +22,7 @@ from trovemq_proto.v1 import message_pb2
 
 @dataclass(frozen=True, slots=True)
 class FetchParts:
-    """What every Fetch stream works with."""
+    """The common parts of all Fetch streams."""
 
     puller: Puller
     long_polls: LongPolls

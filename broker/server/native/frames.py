@@ -41,7 +41,7 @@ class AppendFrame:
     queue_id: int = 0
     records: memoryview | bytes = b""
     one_way: bool = False
-    fault: str = ""  # what is wrong with the frame itself; the fields above are then as far as it was read
+    fault: str = ""  # the fault of the frame itself; the fields above are then as far as it was read
 
 
 def read_append_frame(data: bytes) -> AppendFrame:

@@ -54,8 +54,8 @@ LOOK_UP_WORK_MAX: Final = 4 * WORK_MAX  # for the copies of one dead letter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupServiceParts:
-    """What the service works on. `durable` waits until the log is on disk up to a physical
-    offset; `turns` are those of all long work."""
+    """The parts of the service. `durable` waits until the log is on disk up to a physical offset; `turns` are
+    those of all long work."""
 
     store: MessageStore
     model: ConsumerState
@@ -188,7 +188,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return topic in self._store.topics or bool(self._store.consume_queues.queues(topic))
 
     def _filters_of(self, group: str, topic: str) -> list[Filter]:
-        """What the group asked for last."""
+        """The group's last subscription."""
         subscription = self._registry.subscription(group, topic)
         if subscription is None:
             return []
@@ -236,7 +236,8 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
     async def _each_letter(
         self, request: group_pb2.ResendDeadLettersRequest, look: Callable[[int], Resent | None]
     ) -> dict[int, Resent | TroveError | None]:
-        """By offset what `look` gave or raised. Raises TroveError REQUEST_ILLEGAL, and as check_group()."""
+        """By offset the result of `look`, or its error. Raises TroveError REQUEST_ILLEGAL, and as
+        check_group()."""
         offsets = list(dict.fromkeys(request.offsets))
         if not 1 <= len(offsets) <= RESEND_MAX:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{len(offsets)} offsets; give 1 to {RESEND_MAX}")
@@ -251,7 +252,7 @@ class GroupService(group_pb2_grpc.GroupServiceServicer):
         return results
 
     async def _on_disk(self, results: Iterable[Resent | TroveError | None]) -> TroveError | None:
-        """Waits for the sync of what was appended; the error where there was none."""
+        """Waits for the sync of the appended messages; returns the error where it failed."""
         ends = [result.end for result in results if isinstance(result, Resent)]
         try:
             if ends:

@@ -1,4 +1,5 @@
-"""What the Append and the Fetch stream share: replies from two sides, and an end that loses none of them.
+"""The common part of the Append and the Fetch stream: replies from two sides, and an end that loses none of
+them.
 
 A reply is written at once by the reader's own coroutine (`reply`: no hop through another task), or later,
 when a sync or a new message made it ready (`reply_soon`, from a callback). gRPC takes one write at a time,
@@ -35,7 +36,7 @@ class ReplyStream:
         waiting_max: int,
         replies: ReplyBudget | None = None,
     ) -> None:
-        """`replies`: where replies may be large, what those of all streams may take."""
+        """`replies`: the budget of the large replies of all streams."""
         self._context = context
         self._replies = replies
         self._peer = context.peer()
@@ -47,7 +48,7 @@ class ReplyStream:
         self._settled = asyncio.Event()  # set whenever a waiting request was answered
         self._handling = False
         self._ending = False  # end as soon as everything is answered
-        self._ended = False  # the reader was told to
+        self._ended = False  # the reader must end
         self._over = False
         self.task: asyncio.Task[object] | None = None
 
@@ -111,7 +112,7 @@ class ReplyStream:
             self.close()
 
     def close(self) -> None:
-        """The stream is over; subclasses give up what still waits."""
+        """The stream is over; subclasses give up waiting entries."""
 
     def end(self) -> None:
         """The broker stops: end as soon as every request that was read is answered."""

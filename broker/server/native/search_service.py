@@ -128,7 +128,7 @@ def _query(request: search_pb2.SearchRequest) -> SearchQuery:
 
 
 def _condition(condition: search_pb2.SearchCondition, depth: int) -> Condition:
-    """`depth`: so deep it may be; what is deeper is refused here, before Python's own limit."""
+    """`depth`: the allowed nesting; a deeper condition is refused here, before Python's own limit."""
     if not depth:
         raise TroveError(errors.REQUEST_ILLEGAL, f"conditions more than {DEPTH_MAX} deep", field="where")
     match condition.WhichOneof("condition"):

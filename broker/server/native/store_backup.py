@@ -20,7 +20,8 @@ SLICE_BYTES: Final = 4 << 20
 
 
 class BackupRun:
-    """changing: held by whoever removes files of queues or segments. read: told how many bytes were read."""
+    """changing: held while files of queues or segments are removed. read: called with the number of bytes
+    read."""
 
     def __init__(
         self,

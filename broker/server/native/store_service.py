@@ -54,7 +54,7 @@ class StoreCounters:
 class StoreService(store_pb2_grpc.StoreServiceServicer):
     """The methods are those of store.proto; every refusal is a TroveError.
 
-    root: the store's directory. changing: held by whoever removes files of queues or segments. backup_root:
+    root: the store's directory. changing: held while files of queues or segments are removed. backup_root:
     below it backups may be made; None: nowhere.
     """
 

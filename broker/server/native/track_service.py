@@ -1,4 +1,4 @@
-"""TrackService: what became of one message. The work is done on the loop in steps."""
+"""TrackService: the track of one message. The work is done on the loop in steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SYNC_WAIT_MAX_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackParts:
-    """What the service works on. `durable` waits until the log is on disk up to a physical offset; `one_more`
+    """The parts of the service. `durable` waits until the log is on disk up to a physical offset; `one_more`
     counts a query while it runs, and raises where too many do; `turns` are those of all long work."""
 
     store: MessageStore
@@ -60,7 +60,7 @@ class TrackService(biography_pb2_grpc.BiographyServiceServicer):
             return _to_wire(found, lacking_note(self._parts.store, "", _first_ms(found)))
 
     async def _bring_events_to_disk(self) -> None:
-        """What was done until now is in the answer. Where the disk does not take it, the answer says so."""
+        """Everything up to now is in the answer. Where the disk does not take it, the answer says so."""
         try:
             self._parts.model.events.flush(self._parts.clock_ms())
             async with asyncio.timeout(SYNC_WAIT_MAX_S):

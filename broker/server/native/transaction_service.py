@@ -35,7 +35,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionParts:
-    """What the service works with."""
+    """The parts of the service."""
 
     transactions: OpenTransactions
     appender: Appender

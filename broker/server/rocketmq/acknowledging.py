@@ -1,4 +1,4 @@
-"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: what becomes of what was received.
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: the end of a delivery.
 
 Push consumers repeat a failed call every second without end, but for INVALID_RECEIPT_HANDLE: whatever will
 stay as it is (a group or a topic that is gone) is therefore reported as the handle's fault.
@@ -57,8 +57,8 @@ class Acknowledger:
     ) -> service_pb2.ChangeInvisibleDurationResponse:
         """ChangeInvisibleDuration: visible again in that time from now; answers the new handle.
 
-        What would be visible at once, and was delivered as often as its group allows, is a dead letter at
-        once: a reply means that it is found there, also where nobody receives any more.
+        A message that would be visible at once, and was delivered as often as its group allows, becomes a
+        dead letter at once: when the reply is sent it is found there, also where the group receives no more.
         """
         group, topic = group_name(request.group), topic_to_read(request.topic)
         invisible_ms = duration_ms(request.invisible_duration)

@@ -1,4 +1,4 @@
-"""RocketMQ's v2 Admin service, as far as this broker has what it asks for.
+"""RocketMQ's v2 Admin service, as far as this broker supports it.
 
 | answered by                 | calls                                                                     |
 |-----------------------------|---------------------------------------------------------------------------|
@@ -10,8 +10,8 @@
 | the store                   | QueryMessage, AdminSendMessage                                            |
 | group_views.py              | DescribeGroupAccumulation, QueryTimeSpan, ResetGroupOffset                |
 
-DeleteSubscription is not served: clients say themselves what they subscribe. `deployment_name` and everything
-of lite topics is not looked at. Unlike the messaging calls these need no client id.
+DeleteSubscription is not served: clients send their own subscriptions. `deployment_name` and everything of
+lite topics is not looked at. Unlike the messaging calls these need no client id.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Admin:
     async def list_subscription(
         self, request: admin_pb2.ListSubscriptionRequest, _context: Context
     ) -> admin_pb2.ListSubscriptionResponse:
-        """What each group asked for last; `online` while a member of the group subscribes the topic."""
+        """The last subscription of each group; `online` while a member of the group subscribes the topic."""
         group, topic = _group_and_topic(request)
         found = self._parts.registry.subscriptions(group=group, topic=topic)
         return admin_pb2.ListSubscriptionResponse(
@@ -166,7 +166,7 @@ class Admin:
     async def describe_subscription(
         self, request: admin_pb2.DescribeSubscriptionRequest, _context: Context
     ) -> admin_pb2.DescribeSubscriptionResponse:
-        """What each connected consumer subscribes."""
+        """The subscriptions of each connected consumer."""
         group, topic = _group_and_topic(request)
         entry = admin_pb2.DescribeSubscriptionResponse.ClientSubscriptionInfo
         return admin_pb2.DescribeSubscriptionResponse(
@@ -199,7 +199,7 @@ class Admin:
     async def get_consumer_running_info(
         self, request: admin_pb2.GetConsumerRunningInfoRequest, _context: Context
     ) -> admin_pb2.GetConsumerRunningInfoResponse:
-        """What the broker knows of a consumer: its caches and its rates only the client itself knows."""
+        """What the broker knows of a consumer: only the client itself knows its caches and its rates."""
         group = group_name(request.group)
         client = self._member(request.client_id, group)
         description = client.description
@@ -327,7 +327,7 @@ class Admin:
 def _group_and_topic(
     request: admin_pb2.ListSubscriptionRequest | admin_pb2.DescribeSubscriptionRequest,
 ) -> tuple[str, str]:
-    """ "" for what the request leaves open."""
+    """ "" for a name that the request leaves open."""
     group = group_name(request.group) if request.HasField("group") else ""
     topic = topic_to_read(request.topic) if request.HasField("topic") else ""
     return group, topic

@@ -58,7 +58,7 @@ _FILTER_KINDS: Final = {v2.SQL: "sql"}  # everything else is read as a tag expre
 
 
 class ClientTypeError(Exception):
-    """A client of a type that is not served; clients are told by gRPC's INTERNAL."""
+    """A client of a type that is not served; the reply is gRPC's INTERNAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def duration(ms: int) -> Duration:
 def accept_settings(
     settings: v2.Settings, context: Context, rules: SettingsRules, now_ms: int
 ) -> tuple[ClientDescription, v2.Settings]:
-    """What the client is from now on, and the settings to answer with.
+    """The client's new description, and the settings to answer with.
 
     Raises TroveError TOPIC_ILLEGAL, GROUP_ILLEGAL, GROUP_NOT_FOUND, CLIENT_PROPERTIES_ILLEGAL,
     REQUEST_ILLEGAL, FILTER_ILLEGAL, LIMIT_EXCEEDED; ClientTypeError.
@@ -160,8 +160,8 @@ def _subscribed(subscription: v2.Subscription, now_ms: int) -> dict[str, Subscri
 
 
 def filter_of(expression: v2.FilterExpression, now_ms: int) -> Subscription:
-    """The filter as it is kept for operators. Raises TroveError FILTER_ILLEGAL where it is too long; whether
-    it can be read shows when messages are asked for."""
+    """The filter as it is kept for operators. Raises TroveError FILTER_ILLEGAL where it is too long; it is
+    parsed when messages are received."""
     if len(expression.expression) > EXPRESSION_SIZE_MAX:
         raise TroveError(
             errors.FILTER_ILLEGAL, f"the expression has more than {EXPRESSION_SIZE_MAX} characters"
@@ -222,7 +222,7 @@ def _described(
     topics: frozenset[str] = frozenset(),
     subscriptions: dict[str, Subscription] | None = None,
 ) -> ClientDescription:
-    """What the settings leave out (some clients do) the metadata may say."""
+    """Values that the settings leave out (some clients do) are taken from the metadata."""
     agent = settings.user_agent
     language = _LANGUAGES.get(agent.language, "") or metadata_value(context, "x-mq-language")
     version = agent.version or metadata_value(context, "x-mq-client-version")

@@ -1,4 +1,4 @@
-"""Who is connected: the RocketMQ 5 clients that have sent their settings, and what they said of themselves.
+"""Connected clients: the RocketMQ 5 clients that have sent their settings, and their descriptions.
 
 A client is known from its first settings until one of these:
 - it says farewell (`terminate`);
@@ -6,16 +6,16 @@ A client is known from its first settings until one of these:
 - its last stream closed, and nothing was heard of it for RECONNECT_MS since (a client opens another within
   10 s);
 - its last stream broke off (its client did not end it), no receive of it is open, and nothing was heard of it
-  for BROKEN_MS since: its connection is gone, and most likely the client.
-Then every gone-listener is told, once.
+  for BROKEN_MS since: its connection is gone, and most likely the client. Then every gone-listener is called,
+  once.
 
 Invariants
 - At most `clients_max` clients, STREAMS_MAX streams of each; commands go to the one that was opened last. A
   client that lost its stream is known as before when it opens another.
 - `_by_topic` and `_by_group` name exactly the clients whose topics and group they are, `_broken` those whose
   last stream broke and who have no other.
-- What is kept of clients that are not known (topics of half messages, last subscriptions, farewells) is
-  bounded, and the oldest is dropped first.
+- The records of unknown clients (topics of half messages, last subscriptions, farewells) are bounded, and the
+  oldest is dropped first.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OpenCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group wants of a topic. kind: as filters.parse_filter takes it."""
+    """A group's subscription of a topic. kind: as filters.parse_filter takes it."""
 
     kind: str
     expression: str
@@ -75,7 +75,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDescription:
-    """What a client says of itself by its metadata and its settings. Times in ms."""
+    """A client's description of itself, from its metadata and its settings. Times in ms."""
 
     client_type: v2.ClientType
     group: str = ""
@@ -163,7 +163,7 @@ class ClientRegistry:
         return client is not None and client.is_alive(now_ms, self._expiry_ms)
 
     def has_left(self, client_id: str) -> bool:
-        """The client said farewell, and sent no settings since: what it asked for is for nobody."""
+        """The client said farewell, and sent no settings since: nobody needs its requests."""
         return client_id in self._farewells
 
     def request_timeout_ms(self, client_id: str) -> int:
@@ -185,7 +185,7 @@ class ClientRegistry:
         return [client for client in clients if client.streams]
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What the group asked for last, also where its members are gone."""
+        """The group's last subscription, also where its members are gone."""
         return self._subscriptions.get((group, topic))
 
     def subscriptions(self, *, group: str = "", topic: str = "") -> dict[tuple[str, str], Subscription]:
@@ -196,7 +196,7 @@ class ClientRegistry:
             if (not group or key[0] == group) and (not topic or key[1] == topic)
         }
 
-    # --- what clients do ----------------------------------------------------------------------------
+    # --- events of clients --------------------------------------------------------------------------
     def settle(self, client_id: str, description: ClientDescription, now_ms: int) -> Client:
         """A client's settings came: the first ones, or others. Raises TroveError LIMIT_EXCEEDED."""
         client = self._clients.get(client_id)
@@ -225,7 +225,7 @@ class ClientRegistry:
         return client
 
     def subscribed(self, group: str, topic: str, subscription: Subscription) -> None:
-        """The group asked for the topic with this filter."""
+        """The group received from the topic with this filter."""
         self._drop_subscription((group, topic))
         self._subscriptions[group, topic] = subscription
         self._expressions_length += len(subscription.expression)
@@ -268,7 +268,7 @@ class ClientRegistry:
             streams.pop(0).close()
 
     def detach(self, client_id: str, stream: ClientStream, now_ms: int, *, broke: bool = False) -> None:
-        """The stream is over; `broke`: nobody ended it. The client stays known for a while."""
+        """The stream is over; `broke`: without an end by the client. The client stays known for a while."""
         client = self._clients.get(client_id)
         streams = client.streams if client is not None else []
         if client is not None and stream in streams:

@@ -1,13 +1,13 @@
-"""What the broker asks of clients over their telemetry streams, and the answers that it waits for.
+"""The broker's commands to clients over their telemetry streams, and the answers that it waits for.
 
-| command                       | answer of the client                        | waits    |
-|-------------------------------|---------------------------------------------|----------|
-| verify a message              | its listener's result, as a status          | yes      |
-| print the threads' stacks     | a text                                      | yes      |
-| recover an open transaction   | it calls EndTransaction                     | no       |
-| reconnect                     | it builds its connections again              | no       |
+| command                     | answer of the client               | waits |
+|-----------------------------|------------------------------------|-------|
+| verify a message            | its listener's result, as a status | yes   |
+| print the threads' stacks   | a text                             | yes   |
+| recover an open transaction | it calls EndTransaction            | no    |
+| reconnect                   | it builds its connections again    | no    |
 
-A waiting command has a nonce that nobody can guess; the answer with that nonce, from that client, ends the
+A waiting command has a nonce that cannot be guessed; the answer with that nonce, from that client, ends the
 wait. Some clients (Python) never answer: the wait then ends with CONSUME_MSG_TIMEOUT and is forgotten.
 
 Invariants
@@ -90,7 +90,7 @@ class ClientCommands:
         self, client_id: str, topic: str, message: v2.Message, transaction_id: str
     ) -> str | None:
         """Asks a producer of the topic about an open transaction: the one that sent it if it is connected,
-        else each other one in turn. Returns who was asked; None where nobody can be."""
+        else each other one in turn. Returns the client that was asked; None where there is none."""
         command = TelemetryCommand(
             recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
                 message=message, transaction_id=transaction_id
@@ -103,7 +103,7 @@ class ClientCommands:
             try:
                 stream.send(command)
             except TroveError:
-                continue  # it does not read what it was sent; another one may
+                continue  # it does not read its stream; another one may
             return client.client_id
         return None
 
@@ -118,7 +118,7 @@ class ClientCommands:
         )
 
     def answered(self, client_id: str, command: TelemetryCommand) -> None:
-        """A client's answer came; one that nobody waits for is skipped."""
+        """A client's answer came; an answer without a waiting command is skipped."""
         if command.HasField("verify_message_result"):
             nonce, text = command.verify_message_result.nonce, ""
         else:

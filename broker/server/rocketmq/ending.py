@@ -1,4 +1,4 @@
-"""EndTransaction and RecallMessage: what becomes of messages that were sent and are not visible yet."""
+"""EndTransaction and RecallMessage: the end of messages that were sent and are not visible yet."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Ender:
         return service_pb2.RecallMessageResponse(status=OK_STATUS, message_id=handle.message_id)
 
     async def _written(self, write: Callable[[int], AppendResult | None]) -> None:
-        """Returns when what was written is as durable as an acknowledged message."""
+        """Returns when the records are as durable as an acknowledged message."""
         parts = self._parts
         if parts.group_commit.full:
             await parts.group_commit.wait_for_capacity()

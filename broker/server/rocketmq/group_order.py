@@ -1,14 +1,14 @@
 """Whether a consumer group keeps the order of FIFO topics: decided at its first use; warned of where not.
 
-| the topics of a group's first settings (or of its first receive) | the group that is made             |
-|------------------------------------------------------------------|------------------------------------|
-| none is FIFO                                                     | hands out in any order             |
-| all are FIFO                                                     | orderly                            |
-| FIFO ones and others                                             | orderly, also on the others        |
+| the topics of a group's first settings (or of its first receive) | the group that is made      |
+|------------------------------------------------------------------|-----------------------------|
+| none is FIFO                                                     | delivers in any order       |
+| all are FIFO                                                     | orderly                     |
+| FIFO ones and others                                             | orderly, also on the others |
 
-The last row puts order before throughput: of a topic of another type, an orderly group hands out the messages
-without a message group one at a time, a queue. Whoever wants both makes two groups, or makes one by hand.
-A group that is there already is never changed.
+The last row puts order before throughput: of a topic of another type, an orderly group delivers the messages
+without a message group one at a time, a queue. For both, use two groups, or create one with its order set. A
+group that is there already is never changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A consumer group's progress as RocketMQ's v2 Admin service shows it: what is pending, the times, a
+"""A consumer group's progress as RocketMQ's v2 Admin service shows it: pending messages, the times, a
 reset."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupViews:
     async def describe_accumulation(
         self, request: admin_pb2.DescribeGroupAccumulationRequest, _context: Context
     ) -> admin_pb2.DescribeGroupAccumulationResponse:
-        """`ready_messages` are those that the group's filters take and that nobody holds."""
+        """`ready_messages` are those that the group's filters match and that are not in flight."""
         group = group_name(request.group)
         reply = admin_pb2.DescribeGroupAccumulationResponse(status=OK_STATUS)
         for topic in self._topics(group, request.topics):
@@ -74,7 +74,7 @@ class GroupViews:
 
     # --- inside -------------------------------------------------------------------------------------
     def _topics(self, group: str, asked: Sequence[v2.Resource]) -> list[str]:
-        """Those asked for, or every one that the group has a position or a subscription of."""
+        """The requested ones, or every one that the group has a position or a subscription of."""
         if asked:
             names = [topic_to_read(topic) for topic in asked]
         else:
@@ -106,7 +106,7 @@ class GroupViews:
         try:
             return [parse_filter(subscription.kind, subscription.expression)]
         except TroveError:
-            return []  # a filter that cannot be read: the client has been told, and gets nothing
+            return []  # the filter cannot be parsed: the client has the error, and gets nothing
 
     def _time_span(
         self, topic: str, queue_id: int, committed: int | None, now_ms: int

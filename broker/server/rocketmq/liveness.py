@@ -38,6 +38,6 @@ class Liveness:
     async def notify_client_termination(
         self, _request: service_pb2.NotifyClientTerminationRequest, context: Context
     ) -> service_pb2.NotifyClientTerminationResponse:
-        """What the client holds is released, its telemetry streams end. Raises CLIENT_UNKNOWN."""
+        """The client's messages are released, its telemetry streams end. Raises CLIENT_UNKNOWN."""
         self._registry.terminate(client_id_of(context), self._clock_ms())
         return service_pb2.NotifyClientTerminationResponse(status=OK_STATUS)

@@ -3,8 +3,8 @@
 Reading is the hot path of every consumer: the property block is parsed once, and the generated message is
 filled field by field (constructors with keywords take three times as long).
 
-The digest is over the body's bytes as they are sent; the body is inflated, because clients differ in what
-they can inflate; user properties hold nothing that a store uses internally.
+The digest is over the body's bytes as they are sent; the body is inflated, because clients support different
+compressions; user properties hold nothing that a store uses internally.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ def message_of(record: Record, topic: str, queue_id: int, queue_offset: int) -> 
 
 
 def inflated_size_max(stored_size: int) -> int:
-    """A receive may have 32 messages: what a compressed body may become is bounded by what it takes. Text
-    does not come near it; what goes beyond reaches the client as it is stored."""
+    """A receive may have 32 messages: the inflated size of a body is bounded by its compressed size. Text
+    stays far below it; a body beyond it reaches the client as it is stored."""
     return min(max(INFLATED_SIZE_MIN, INFLATION_MAX * stored_size), BODY_SIZE_MAX_DEFAULT)
 
 
 def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int, queue_offset: int) -> None:
     """Fills in all that the record says. `record` is one that the store has checked; `topic`, `queue_id` and
-    `queue_offset` are what the consumer is to see."""
+    `queue_offset` are those that the consumer is to see."""
     data = bytes(record)
     sys_flag = int.from_bytes(data[SYS_FLAG_AT : SYS_FLAG_AT + 4])
     layout = HEADERS[host_bits(sys_flag)]
@@ -160,7 +160,7 @@ def fill_message(message: v2.Message, record: Record, topic: str, queue_id: int,
 
 
 def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_times: int) -> None:
-    """The user's own properties, and what only some messages have."""
+    """The user's own properties, and fields that only some messages have."""
     own = message.user_properties
     for name, value in properties.items():
         if not is_reserved(name):
@@ -207,7 +207,7 @@ def _kind(properties: dict[str, str], sys_flag: int) -> v2.MessageType:
 
 
 def _number(text: str | None) -> int | None:
-    """A stored number of ms; whatever else stands there is skipped."""
+    """A stored number of ms; any other text there is skipped."""
     return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
@@ -218,9 +218,9 @@ def _set_time(timestamp: Timestamp, epoch_ms: int) -> None:
 
 # --- a message that was sent ----------------------------------------------------------------------------
 def outgoing(message: v2.Message, body_size_max: int) -> OutgoingMessage:
-    """What the store needs of a message that has passed the checks of a send.
+    """The store's form of a message that has passed the checks of a send.
 
-    Raises TroveError BATCH_ILLEGAL: the body is not what its digest or its encoding says;
+    Raises TroveError BATCH_ILLEGAL: the body does not match its digest or its encoding;
     MESSAGE_SIZE_EXCEEDED: it inflates to more than `body_size_max` bytes.
     """
     system = message.system_properties
@@ -274,7 +274,7 @@ def _gunzip(body: bytes, body_size_max: int) -> bytes:
 
 def _system_properties(system: v2.SystemProperties) -> dict[str, str]:
     """Under the names by which RocketMQ stores them. The born host of the record itself is the peer's
-    address; what the sender says of itself stands beside it."""
+    address; the sender's own address is a property."""
     found = {}
     if sizes := key_sizes(system.keys):
         found[PROPERTY_KEY_SIZES] = sizes

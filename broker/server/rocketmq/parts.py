@@ -1,4 +1,4 @@
-"""What the handlers of RocketMQ's protocol work on: one set of parts for all of them."""
+"""The parts of the handlers of RocketMQ's protocol: one set for all of them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from trovemq_store.topics.subscription_groups import SubscriptionGroups
 class RocketmqParts:
     """All of it is used on the event loop only.
 
-    `search` is (topic, queue id, epoch ms) -> queue offset; `offsets` must tell delivery of the offsets that
+    `search` is (topic, queue id, epoch ms) -> queue offset; `offsets` must call delivery for the offsets that
     it sets (its `moved`); `next_message_id` makes the id of a message that was sent without one; `broker` is
     the name that recall handles have. `registry` and `commands` are shared with the native group service,
-    `waits` with whoever wakes the receivers.
+    `waits` with the code that wakes the receives.
     """
 
     store: MessageStore

@@ -39,7 +39,7 @@ PULL_COUNT_DEFAULT: Final = 32
 PULL_COUNT_MAX: Final = 1_024
 FILTERED_BYTES_MAX: Final = 1 << 18
 """Of records that one look reads where their properties decide which of them are taken."""
-LOOKS_MAX: Final = 256  # of a pull whose time is over: how many batches it looks at for what its filter takes
+LOOKS_MAX: Final = 256  # batches that a pull reads after its time is over, to find a message for its filter
 TAG_SEPARATOR: Final = "||"
 
 _OK: Final = service_pb2.PullMessageResponse(status=OK_STATUS).SerializeToString()

@@ -4,8 +4,8 @@ The stream is: one status, the messages if there are some, the time of delivery
 (docs/rocketmq-protocol.md, "Order of the stream"). Its elements are serialised here, so the
 handler's response_serializer is None.
 
-What is handed out belongs to the call until its stream has been written: where the client goes away before,
-its messages come again as if they had not been handed out, those that the client cannot have at once
+Delivered messages belong to the call until its stream has been written: where the client goes away before,
+they are delivered again without a counted attempt, those that the client cannot have at once
 (broker/groups/delivery/redelivery.py).
 """
 
@@ -76,7 +76,7 @@ class Receiver:
             return
         begun, written = 0, False  # messages whose writing has begun; all of the stream
         try:
-            # The next one is made when the client has taken this one: what nobody reads takes no memory. The
+            # The next reply is made when the client has taken this one: unread replies take no memory. The
             # records are views of the log, which stays mapped for as long.
             name = request.message_queue.topic
             own_name = name if name.resource_namespace else None
@@ -158,7 +158,7 @@ class Receiver:
         return invisible_ms
 
     def _remember(self, group: str, topic: str, filter_: Filter, now_ms: int) -> None:
-        """What the group wants is known even of clients that have not sent their settings."""
+        """The group's subscription is known even of clients that have not sent their settings."""
         clients = self._parts.registry
         known = clients.subscription(group, topic)
         if known is None or (known.kind, known.expression) != (filter_.kind, filter_.expression):
@@ -166,10 +166,10 @@ class Receiver:
 
     # --- waiting ------------------------------------------------------------------------------------
     async def _receive(self, attempt: ReceiveRequest, until: float, context: Context) -> list[Delivered]:
-        """What there is; where there is nothing, what comes until `until`."""
+        """Messages that are there; where there are none, those that come until `until`."""
         waits = self._parts.waits
         if self._parts.registry.has_left(attempt.client_id):
-            return []  # the call was overtaken by its client's farewell: nobody would give its messages back
+            return []  # the client's farewell overtook the call: nobody would return its messages
         delivered = self._attempt(attempt, context)
         if delivered or waits.closed:
             return delivered
@@ -200,7 +200,7 @@ class Receiver:
 
     def _attempt(self, attempt: ReceiveRequest, context: Context) -> list[Delivered]:
         if context.done():
-            return []  # the client is gone: a message handed to it would be lost for its invisible time
+            return []  # the client is gone: a message delivered to it would be lost for its invisible time
         waits, pair = self._parts.waits, (attempt.group.name, attempt.topic)
         attempt = replace(attempt, others=waits.other_filters(pair, attempt.filter), left=[])
         delivered = self._parts.delivery.receive(attempt)
@@ -255,7 +255,7 @@ def _polling_time_illegal(remaining: float, context: Context) -> TroveError:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """`5.1.2-SNAPSHOT` -> (5, 1, 2); what is not a version is taken for a new one."""
+    """`5.1.2-SNAPSHOT` -> (5, 1, 2); a text that is not a version counts as a new one."""
     numbers = text.partition("-")[0].split(".")
     if len(numbers) < 2 or not all(part.isascii() and part.isdigit() and len(part) < 9 for part in numbers):
         return POLLING_CODE_SINCE

@@ -1,6 +1,6 @@
 """Names and addresses as RocketMQ's v2 protocol carries them, checked and in the form that the store knows.
 
-| what             | limit                                                           | error                |
+| field | limit                                                           | error                |
 |------------------|-----------------------------------------------------------------|----------------------|
 | topic            | 1..127 of letters, digits, %, |, - and _; no system topic       | TOPIC_ILLEGAL        |
 | %RETRY%…, %DLQ%… | 1..255 of these; can be read only                               | TOPIC_ILLEGAL        |
@@ -101,7 +101,7 @@ def _wrapped(namespace: str, name: str) -> str:
 
 
 def message_types(config: TopicConfig) -> tuple[v2.MessageType, ...]:
-    """What a topic takes (message_kinds.py)."""
+    """The kinds of messages that a topic takes (message_kinds.py)."""
     return _numbers(accepted_kinds(config))
 
 

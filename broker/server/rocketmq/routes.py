@@ -1,14 +1,14 @@
 """Where a client finds a topic's queues: QueryRoute, and QueryAssignment for push consumers.
 
-| field                | value                                                                            |
-|----------------------|----------------------------------------------------------------------------------|
-| topic                | as the request has it                                                            |
-| id                   | 0, 1, … in this order: clients map message groups to the place in the list       |
-| permission           | what topic and queue number allow; the counts for reading and writing may differ |
-| broker.name, id      | this broker's name; 0, as clients skip every other id                       |
-| broker.endpoints     | those by which the client came, as it has just reached this broker by them;      |
-|                      | without any the address that the broker advertises                               |
-| accept_message_types | by the topic's type; never empty, or no client would send                        |
+| field                | value                                                                               |
+|----------------------|-------------------------------------------------------------------------------------|
+| topic                | as the request has it                                                               |
+| id                   | 0, 1, … in this order: clients map message groups to the place in the list          |
+| permission           | permission of topic and queue number; the counts for reading and writing may differ |
+| broker.name, id      | this broker's name; 0, as clients skip every other id                               |
+| broker.endpoints     | those by which the client came, as it has just reached this broker by them;         |
+|                      | without any the address that the broker advertises                                  |
+| accept_message_types | by the topic's type; never empty, or no client would send                           |
 
 The route has this broker's queues: each broker answers for itself, and knows no other one's v2 address.
 """
@@ -136,7 +136,7 @@ class Routes:
 
 
 def _permission(config: TopicConfig, queue_id: int) -> v2.Permission:
-    """ANY_QUEUE has what the topic has."""
+    """ANY_QUEUE has the topic's permission."""
     bits = config.perm & PERM_READ if queue_id < config.queue_count else 0
     if queue_id < config.write_queue_count:
         bits |= config.perm & PERM_WRITE

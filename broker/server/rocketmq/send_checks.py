@@ -1,4 +1,4 @@
-"""What a message must fulfil before it is stored, in the order in which RocketMQ looks at it.
+"""Checks of a message before it is stored, in the order in which RocketMQ makes them.
 
 (docs/rocketmq-protocol.md, "Checks of a message")
 
@@ -157,7 +157,8 @@ def _check_group(group: str) -> None:
 
 
 def kind_of(message: v2.Message) -> v2.MessageType:
-    """The kind by the message's content; its own word counts for transactions and for what is not served."""
+    """The kind by the message's content; its declared type counts for transactions and for types that are not
+    served."""
     system = message.system_properties
     stated = system.message_type
     if stated == v2.TRANSACTION:

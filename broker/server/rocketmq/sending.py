@@ -37,7 +37,7 @@ _PLAIN: Final = (v2.NORMAL, v2.PRIORITY)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What became of one message: record number `index` of what `result` says."""
+    """The result of one message: record number `index` of `result`."""
 
     result: AppendResult | None
     index: int = 0
@@ -108,7 +108,7 @@ class Sender:
 
     # --- durability ---------------------------------------------------------------------------------
     async def _settle(self, stored: list[Stored]) -> None:
-        """Returns when what was stored is durable; an entry that is not is given the error.
+        """Returns when the stored messages are durable; an entry that is not gets the error.
 
         Raises the error of a send of which nothing was stored.
         """
@@ -222,7 +222,7 @@ class _Send:
         return Stored(result, recall_handle=handle)
 
     def _due_ms_of_original(self, result: AppendResult) -> int | None:
-        """Of a duplicate: its original is what can be recalled. None where that was not delayed."""
+        """Of a duplicate: the original is the one that can be recalled. None where that was not delayed."""
         with storage_errors("the original cannot be read", errors.UNKNOWN_ERROR):
             return self._parts.timers.due_ms_at(result.physical_offset)
 
@@ -237,7 +237,7 @@ class _Send:
         )
 
     def _written(self, unique_key: str, write: Callable[[], AppendResult]) -> AppendResult:
-        """What write() stored, or the original of a duplicate."""
+        """The message that write() stored, or the original of a duplicate."""
         deduplication = self._parts.appender.deduplication
         with storage_errors("the append failed", errors.UNKNOWN_ERROR):
             result = deduplication.append_if_absent(self._topic, unique_key.encode(), self._now_ms, write)

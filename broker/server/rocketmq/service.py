@@ -180,7 +180,7 @@ def _handler(
 
 
 def _reply_type(method: MethodDescriptor) -> Callable[..., Any]:
-    """What makes a reply of a status."""
+    """The function that makes a reply from a status."""
     reply_type = GetMessageClass(method.output_type)
     if "status" not in method.output_type.fields_by_name:  # ChangeLogLevel
         return lambda status: reply_type(remark=status.message)

@@ -1,13 +1,13 @@
 """How a call of RocketMQ's v2 protocol is answered when it fails: the error's code inside of the reply.
 
-| what failed                              | the client sees                                            |
-|------------------------------------------|------------------------------------------------------------|
-| a TroveError                             | `status` of the reply: its row's code in CODES, its text   |
-| a ProtocolError                          | the same with the code that it names                       |
-| metadata without x-mq-client-id          | CLIENT_ID_REQUIRED                                         |
-| bytes that are no message, or too many   | BAD_REQUEST                                                |
-| anything else                            | INTERNAL_SERVER_ERROR; the log has it with the request id  |
-| the call is cancelled                    | nothing                                                    |
+| fault                                     | the client sees                                           |
+|-------------------------------------------|-----------------------------------------------------------|
+| a TroveError                              | `status` of the reply: its row's code in CODES, its text  |
+| a ProtocolError                           | the same with the code that it names                      |
+| metadata without x-mq-client-id           | CLIENT_ID_REQUIRED                                        |
+| bytes that are not a message, or too many | BAD_REQUEST                                               |
+| anything else                             | INTERNAL_SERVER_ERROR; the log has it with the request id |
+| the call is cancelled                     | nothing                                                   |
 
 Every unary reply has `status`; in a stream of replies the status is the first element. gRPC's own status
 stays OK, because the clients take any other for a broken connection.
@@ -40,7 +40,7 @@ Reply = TypeVar("Reply", bound=Message)
 CLIENT_ID_KEY: Final = "x-mq-client-id"
 CLIENT_ID_SIZE_MAX: Final = 255
 REQUEST_ID_KEY: Final = "x-mq-request-id"
-METADATA_VALUE_SIZE_MAX: Final = 128  # of what is kept or logged of a client's other metadata
+METADATA_VALUE_SIZE_MAX: Final = 128  # of a client's other metadata that is kept or logged
 STATUS_TEXT_SIZE_MAX: Final = 1_024
 
 OK_STATUS: Final = Status(code=Code.OK, message="OK")
@@ -85,7 +85,7 @@ CODES: Final[dict[str, Code]] = {
     "TOPIC_EXISTS": Code.PRECONDITION_FAILED,
     "QUEUE_NOT_FOUND": Code.NOT_FOUND,
     "MESSAGE_NOT_FOUND": Code.MESSAGE_NOT_FOUND,
-    "RECORD_DAMAGED": Code.INTERNAL_SERVER_ERROR,  # MESSAGE_CORRUPTED would blame what the client sent
+    "RECORD_DAMAGED": Code.INTERNAL_SERVER_ERROR,  # MESSAGE_CORRUPTED would blame the client's own message
     "COMPRESSION_UNSUPPORTED": Code.UNSUPPORTED,
     "GROUP_NOT_FOUND": Code.CONSUMER_GROUP_NOT_FOUND,
     "GROUP_EXISTS": Code.PRECONDITION_FAILED,
@@ -149,7 +149,7 @@ def code_of(error: TroveError) -> Code:
 
 
 def status_of(error: TroveError) -> Status:
-    """The status that tells a client of this error."""
+    """The status of this error for clients."""
     return Status(code=code_of(error), message=error.message[:STATUS_TEXT_SIZE_MAX])
 
 
@@ -176,7 +176,7 @@ def client_id_of(context: Context) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for a request whose bytes are no message of its type."""
+    """A request whose bytes are not a message of its type."""
 
     reason: str
 
@@ -197,12 +197,12 @@ def reader(request_type: type[Request]) -> Callable[[bytes], Request | Malformed
 
 
 def write_reply(reply: Message | bytes) -> bytes:
-    """A response serializer that lets through what is serialised already."""
+    """A response serializer that passes replies that are serialised already."""
     return reply if isinstance(reply, bytes) else reply.SerializeToString()
 
 
 def internal_error(error: Exception, context: Context, method: str) -> TroveError:
-    """Logs what nobody expected; the error for the client, without its details."""
+    """Logs an unexpected error; returns the error for the client, without its details."""
     request_id = metadata_value(context, REQUEST_ID_KEY)[:METADATA_VALUE_SIZE_MAX]
     get_logger().error("rpc.unexpected_error", method=method, request_id=request_id, exc_info=error)
     return TroveError(errors.UNKNOWN_ERROR, f"unexpected error (request {request_id or 'without id'})")
@@ -232,10 +232,10 @@ def unary(
     anonymous: bool = False,
     refused: Callable[[str], None] | None = None,
 ) -> Callable[[Request | Malformed, Context], Awaitable[Reply]]:
-    """The handler, with what it raises as its reply's status (`reply_type(status=…)`).
+    """The handler, with its error as its reply's status (`reply_type(status=…)`).
 
-    Inside of the handler the metadata are known to have a client id, unless `anonymous`. `refused` is told
-    the symbol of each error.
+    Inside of the handler the metadata are known to have a client id, unless `anonymous`. `refused` is called
+    with the symbol of each error.
     """
 
     async def guarded(request: Request | Malformed, context: Context) -> Reply:
@@ -257,8 +257,8 @@ def stream(
     handler: StreamHandler[Request, Reply],
     reply_type: Callable[..., Reply],
 ) -> Callable[[Request | Malformed, Context], AsyncIterator[Reply | bytes]]:
-    """As unary(), for a handler that yields replies (messages, or bytes that are serialised already): what it
-    raises before the first one becomes that one.
+    """As unary(), for a handler that yields replies (messages, or bytes that are serialised already): an
+    error before the first reply becomes that reply.
 
     Later errors end the stream: its status has been sent.
     """

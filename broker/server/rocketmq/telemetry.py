@@ -7,7 +7,7 @@
 | settings of a type not served     | ends the stream, INTERNAL                                        |
 | thread_stack_trace, verify result | resolves the command that waits for it (commands.py)             |
 | anything else                     | nothing                                                          |
-| bytes that are no command         | ends the stream, INVALID_ARGUMENT                                |
+| bytes that are not a command      | ends the stream, INVALID_ARGUMENT                                |
 | the end of its side               | ends its own                                                     |
 | no client id                      | sends a status CLIENT_ID_REQUIRED, ends the stream               |
 | no settings for SETTINGS_WAIT_S   | ends the stream, INVALID_ARGUMENT: half-open streams are bounded |
@@ -53,7 +53,7 @@ END_WAIT_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TelemetryParts:
-    """What every telemetry stream works with."""
+    """The common parts of all telemetry streams."""
 
     registry: ClientRegistry
     commands: ClientCommands

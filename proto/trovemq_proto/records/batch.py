@@ -1,4 +1,4 @@
-"""A record batch: many records of one buffer, their columns, and what is computed of them."""
+"""A record batch: many records of one buffer, their columns, and values computed from them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RecordBatch(RecordColumns):
         return entries.tags_codes(self)
 
     def index_entries(self, tags: bool = True) -> IndexEntries:
-        """What the key index takes of these records (index_entries.index_entries)."""
+        """The key index's entries of these records (index_entries.index_entries)."""
         return entries.index_entries(self, tags)
 
     def bodies(self, body_size_max: int = BODY_SIZE_MAX_DEFAULT) -> list[memoryview]:

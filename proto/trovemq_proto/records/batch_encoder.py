@@ -64,10 +64,9 @@ class BatchEncoder:
     """Encodes batches of messages of one topic.
 
     store_host_ipv6, append_property_crc: as the broker's route says. born_host_ipv6: the form of the
-    born_host given to encode (left out, it is zeros until the broker fills it in). What only the broker
-    knows (offsets, store time, store host, CRC property) is zero until patch_batch. writer: who gives the
-    properties.
-    Raises TroveError TOPIC_ILLEGAL.
+    born_host given to encode (left out, it is zeros until the broker fills it in). The broker's own fields
+    (offsets, store time, store host, CRC property) are zero until patch_batch. writer: who gives the
+    properties. Raises TroveError TOPIC_ILLEGAL.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class BatchEncoder:
         before = (0, magic, 0, queue_id, 0, 0, 0, self._sys_flag, born_timestamp, born_host)
         return self._header.pack(*before, 0, self._no_store_host, 0, 0, 0)
 
-    # --- properties alike: what stands between two bodies is a row of a matrix ---
+    # --- properties alike: the bytes between two bodies are a row of a matrix ---
 
     def _encode_alike(
         self, head: bytes, bodies: Sequence[Body], columns: list[Column], flags: Sequence[int] | int
@@ -303,7 +302,7 @@ def _width(column: Column) -> int:
 def _column(texts: Sequence[object], forbidden: str) -> Bytes2D | None:
     """uint8[n, k] of n ASCII texts of k >= 1 characters, none of them forbidden; else None."""
     try:
-        joined = "".join(texts)  # type: ignore[arg-type]  # anything that is no text raises TypeError
+        joined = "".join(texts)  # type: ignore[arg-type]  # anything that is not text raises TypeError
     except TypeError:
         return None
     width, rest = divmod(len(joined), len(texts))

@@ -29,15 +29,15 @@ _TOPIC_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F))) - {"/"}
 
 
 class RecordState(Enum):
-    """What lies at a position of the log."""
+    """The state of a position of the log."""
 
     RECORD = "record"
     BLANK = "blank"
     """A blank record: the rest of the segment is unused."""
     ZEROS = "zeros"
-    """Nothing was written here (the next 8 bytes, or what is left of them, are zero)."""
+    """Nothing was written here (the next 8 bytes, or the rest of them, are zero)."""
     TORN = "torn"
-    """Bytes that are no well-formed record of this place."""
+    """Bytes that are not a well-formed record of this place."""
     STALE = "stale"
     """A whole record that says that it lies elsewhere: bytes of an older use of the file."""
     DAMAGED = "damaged"
@@ -49,7 +49,7 @@ class RecordState(Enum):
 def check_record(
     data: memoryview, position: int, limit: int, *, physical_offset: int | None, check_crc: bool = True
 ) -> tuple[RecordState, int]:
-    """What lies at `position` of `data`, whose log ends (or whose segment ends) at `limit` <= len(data).
+    """The state at `position` of `data`, whose log ends (or whose segment ends) at `limit` <= len(data).
 
     physical_offset: the log position of data[position], compared with the record's; None: not compared.
     Returns the state and the record's size in bytes (0 for ZEROS, TORN, STALE). Never raises for any bytes.

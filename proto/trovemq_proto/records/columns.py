@@ -1,7 +1,7 @@
 """Many records of one buffer as columns.
 
 Invariants: every record of a batch lies wholly within the buffer and does not overlap the next; the columns
-are computed once, when first asked for, from the buffer as it then is (patch_batch makes a new batch).
+are computed once, at their first use, from the buffer as it then is (patch_batch makes a new batch).
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class RecordColumns:
 
     @cached_property
     def header_shifts(self) -> Int64s:
-        """Bytes by which IPv6 hosts move RECONSUMETIMES and what follows it."""
+        """Bytes by which IPv6 hosts move RECONSUMETIMES and the later fields."""
         return self.geometry.born_shifts + HOST_SIZE_EXTRA * (self.sys_flags >> 5 & 1).astype(np.int64)
 
     def _int32s(self, at: int | Int64s) -> Int32s:

@@ -26,7 +26,7 @@ _ZLIB_CHECK: Final = 31
 
 
 def begins_stream(head: bytes, sys_flag: int) -> bool:
-    """Whether a body with these first bytes can be what sys_flag, which says compressed, says that it is."""
+    """Whether a body with these first bytes can be of the compression that sys_flag states."""
     method = sys_flag & SYS_FLAG_COMPRESSION_MASK
     if method in (0, COMPRESSION_ZLIB):
         return len(head) > 1 and head[0] & 0xF == _ZLIB_DEFLATE and not int.from_bytes(head[:2]) % _ZLIB_CHECK

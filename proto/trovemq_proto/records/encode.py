@@ -1,7 +1,7 @@
-"""One record from one message: the readable form of what batch_encoder.py does for many.
+"""One record from one message: the readable form of batch_encoder.py, which encodes many.
 
-Property order: UNIQ_KEY, KEYS, TAGS, the user's, then the reserved CRC property. WAIT is never written.
-What only the broker knows (offsets, store time, store host) is zero until patch_batch fills it in.
+Property order: UNIQ_KEY, KEYS, TAGS, the user's, then the reserved CRC property. WAIT is never written. The
+broker's own fields (offsets, store time, store host) are zero until patch_batch fills them in.
 """
 
 from __future__ import annotations

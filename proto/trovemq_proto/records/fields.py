@@ -1,4 +1,4 @@
-"""One record's fields, read in plain Python: the readable form of what geometry.py does for many."""
+"""One record's fields, read in plain Python: the readable form of geometry.py, which reads many."""
 
 from __future__ import annotations
 

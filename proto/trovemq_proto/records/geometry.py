@@ -2,7 +2,7 @@
 
 Two ways: records that follow one another, have one size and equal length fields (a uniform batch) are read
 through strided views; any other batch is read through sliding views, one big-endian integer at every byte.
-Both find exactly what fields.read_fields finds record by record.
+Both find exactly the fields that fields.read_fields finds record by record.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Geometry:
 
     @cached_property
     def born_shifts(self) -> Int64s:
-        """Bytes by which an IPv6 born host moves what follows it."""
+        """Bytes by which an IPv6 born host moves the later fields."""
         return HOST_SIZE_EXTRA * (self.sys_flags >> 4 & 1).astype(np.int64)
 
 

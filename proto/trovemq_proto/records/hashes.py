@@ -40,7 +40,7 @@ def java_hash(text: str) -> int:
 
 
 def _extended(value: int, text: str) -> int:
-    """The hash (as u32) of what had hash `value`, followed by `text`."""
+    """The hash (as u32) of a text with hash `value`, followed by `text`."""
     units = text.encode() if text.isascii() else utf16_units(text)
     for unit in units:
         value = value * _MULTIPLIER + unit & _MASK

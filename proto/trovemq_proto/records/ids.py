@@ -62,7 +62,8 @@ def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
 
 
 def looks_like_offset_msg_id(text: str) -> bool:
-    """True for 32 or 56 hex digits. Unique keys of 4.x clients look the same: only the record tells."""
+    """True for 32 or 56 hex digits. Unique keys of 4.x clients look the same: only the record shows the
+    difference."""
     return len(text) in _OFFSET_MSG_ID_SIZES and _HEX_DIGITS.issuperset(text)
 
 

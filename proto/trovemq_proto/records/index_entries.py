@@ -1,4 +1,4 @@
-"""What the consume queues and the key index take of a batch of records.
+"""The entries of a batch of records in the consume queues and the key index.
 
 tagsCode: the Java hash of TAGS, sign-extended; 0 without a tag; for the schedule topic's records with a
 delay level the time of delivery. Key index, per record in this order: `topic#UNIQ_KEY`, `topic#key` for each
@@ -207,7 +207,7 @@ def plain_index_hashes(batch: RecordColumns, row: RecordFields, tags: bool) -> l
 
 
 def deliver_time(level: str | None, store_timestamp: int) -> int | None:
-    """When a record of the schedule topic is due (epoch ms); None when its level is no level above 0."""
+    """When a record of the schedule topic is due (epoch ms); None when its level is not above 0."""
     if level is None or not _INTEGER.fullmatch(level) or int(level) > _INT32_MAX:
         return None
     number = min(int(level), len(DELAY_LEVELS_SECONDS))

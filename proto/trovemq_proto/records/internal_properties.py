@@ -13,9 +13,9 @@
 | `TROVEMQ_SEQUENCE`        | the SDK    | the message's number among those of that producer                 |
 | `TROVEMQ_KEY_SIZES`       | the SDK    | where the keys in KEYS end, where one has spaces (keys.py)        |
 
-The prefix is reserved: no other name begins with it. What is the SDK's comes by the native protocol (Append,
-Send), also from an application that numbers its messages itself; not by RocketMQ's, where the broker writes
-the sizes of keys. A receiver sees none of these names: they are left out where a message is given to a
+The prefix is reserved: no other name begins with it. The SDK's properties come by the native protocol
+(Append, Send), also from an application that numbers its messages itself; not by RocketMQ's, where the broker
+writes the sizes of keys. A receiver sees none of these names: they are left out where a message is given to a
 program, and where it is sent again (but for the sizes of keys in a dead letter).
 """
 
@@ -47,7 +47,7 @@ from trovemq_proto.records.layout import (
 
 INTERNAL_PREFIX: Final = "TROVEMQ_"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-"""Of RocketMQ: what a broker adds to a message for one delivery."""
+"""Of RocketMQ: a broker adds these to a message for one delivery."""
 
 
 class Writer(Enum):

@@ -1,7 +1,7 @@
-"""The keys of a message: KEYS is what the sender gave, joined by one space each, as RocketMQ stores it.
+"""The keys of a message: KEYS has the sender's keys, joined by one space each, as RocketMQ stores it.
 
-A key may have spaces itself (RocketMQ's v2 protocol allows it), and nothing in KEYS tells them from those in
-between. So the sizes of the keys stand beside it where one has a space:
+A key may have spaces itself (RocketMQ's v2 protocol allows it), and nothing in KEYS distinguishes them from
+the separators. So the sizes of the keys are stored as well where one has a space:
 
 | property            | value                                                             |
 |---------------------|-------------------------------------------------------------------|
@@ -41,7 +41,7 @@ def keys_with_spaces(keys: bytes, sizes: bytes) -> list[bytes]:
 
 
 def key_word(key: bytes, *, is_beginning: bool = False) -> bytes:
-    """The word by which indexes find a key: its longest one. Of a beginning the last word may go on: b""
-    where there is no other one."""
+    """The word by which indexes find a key: its longest one. Of a beginning the last word may be incomplete:
+    b"" where there is no other one."""
     words = key.split(b" ")
     return max(words[:-1] if is_beginning else words, key=len)

@@ -1,7 +1,7 @@
 """The record as it lies in the commit log: sizes, positions, magic codes, flags and property names.
 
-All integers are big-endian two's complement. A host is 4 (IPv4) or 16 (IPv6) address bytes and an i32
-port; each IPv6 host moves what follows it by 12 bytes. Positions below are those of two IPv4 hosts.
+All integers are big-endian two's complement. A host is 4 (IPv4) or 16 (IPv6) address bytes and an i32 port;
+each IPv6 host moves the later fields by 12 bytes. Positions below are those of two IPv4 hosts.
 
 | offset | width  | field                     | notes                                                    |
 |--------|--------|---------------------------|----------------------------------------------------------|
@@ -67,7 +67,7 @@ RECORD_SIZE_MIN: Final = BODY_AT + 1 + 2
 """A v1 record with IPv4 hosts, an empty body, topic and property block: 91 bytes."""
 BLANK_SIZE: Final = 8
 CRC_MASK: Final = 0x7FFFFFFF
-"""Of a CRC-32, what a record holds."""
+"""The bits of a CRC-32 that a record holds."""
 PROPERTIES_SIZE_MAX: Final = 32_767
 TOPIC_SIZE_MAX: Final = 127
 TOPIC_SIZE_MAX_V2: Final = 255
@@ -179,7 +179,7 @@ def host_bits(sys_flag: int) -> int:
 
 
 def header_shift(sys_flag: int) -> int:
-    """Bytes by which IPv6 hosts move RECONSUMETIMES and what follows it (0, 12 or 24)."""
+    """Bytes by which IPv6 hosts move RECONSUMETIMES and the later fields (0, 12 or 24)."""
     return HOST_SIZE_EXTRA * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
 
 

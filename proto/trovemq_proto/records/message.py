@@ -1,4 +1,4 @@
-"""One record, decoded: what consumers and queries hand to the application."""
+"""One record, decoded: the form that consumers and queries return to the application."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Message:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """The sender's own properties: what may be sent again as they are."""
+        """The sender's own properties: they may be sent again as they are."""
         return {name: value for name, value in self.properties.items() if not is_reserved(name)}
 
     @property
@@ -178,8 +178,8 @@ def received(stored: Message) -> Message:
 
 
 def decode_stored(record: bytes | bytearray | memoryview) -> Message:
-    """As decode_message, with `body` as it lies in the record. For whoever copies or looks at a record: a
-    body that nobody here can inflate must not stop that. RECORD_DAMAGED: not well formed, CRC wrong."""
+    """As decode_message, with `body` as it lies in the record. For code that copies or examines a record: a
+    body that cannot be inflated here must not stop that. RECORD_DAMAGED: not well formed, CRC wrong."""
     data = bytes(record)
     return build_message(data, _checked_fields(data), inflate=False)
 

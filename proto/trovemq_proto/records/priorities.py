@@ -1,12 +1,12 @@
 """The priority of a message: 0 to 9, 9 is received first; RocketMQ's property `_SYS_MSG_PRIORITY_`.
 
-| stored text                 | counts as |
-|-----------------------------|-----------|
-| none                        | 4         |
-| a number of 1 to 9 digits   | it, at most 9 |
-| anything else               | 4         |
+| stored text               | counts as     |
+|---------------------------|---------------|
+| none                      | 4             |
+| a number of 1 to 9 digits | it, at most 9 |
+| anything else             | 4             |
 
-A send with a priority that is not 0 to 9 is refused; the table is for records that somebody else has written.
+A send with a priority that is not 0 to 9 is refused; the table is for records that others have written.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def check_priority(priority: object) -> str:
 
 
 def check_priority_text(text: str) -> None:
-    """Raises TroveError PROPERTY_ILLEGAL where it is not what check_priority() gives."""
+    """Raises TroveError PROPERTY_ILLEGAL where it is not a result of check_priority()."""
     if len(text) != 1 or not "0" <= text <= str(PRIORITY_MAX):
         raise _illegal(text)
 
 
 def stored_priority(properties: Mapping[str, str]) -> int | None:
-    """What a message says of its priority; None where it says nothing."""
+    """The priority that a message states; None where it states none."""
     text = properties.get(PROPERTY_PRIORITY)
     return None if text is None else _read(text.encode())
 

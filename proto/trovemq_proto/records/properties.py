@@ -1,4 +1,4 @@
-"""The property block of a record, and what a user may put into it.
+"""The property block of a record, and the properties that a user may set.
 
 | part  | bytes                                                         |
 |-------|---------------------------------------------------------------|
@@ -31,7 +31,7 @@ UNIQUE_KEY_SIZE_MAX: Final = 255
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """The property block of these names and values, as given (nothing checked but the total size).
 
-    Raises TroveError PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL (text that is no valid Unicode).
+    Raises TroveError PROPERTIES_SIZE_EXCEEDED, PROPERTY_ILLEGAL (text that is not valid Unicode).
     """
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     block = _utf8(text, errors.PROPERTY_ILLEGAL, "the properties")

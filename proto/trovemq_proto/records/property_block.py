@@ -1,4 +1,5 @@
-"""A property block edited as bytes: what is not named in an edit stays as it is, whatever its bytes are.
+"""A property block edited as bytes: properties that an edit does not name stay as they are, whatever their
+bytes are.
 
 A block is read as pieces that each begin with 0x02 (one is put before the first), so that no piece is taken
 for a part of another one. Of two pieces with one name the last counts, as in parse_properties.
@@ -36,14 +37,14 @@ def without(block: bytes, names: Iterable[str]) -> bytes:
 
 
 def edited(block: bytes, changes: Mapping[str, str | None]) -> bytes:
-    """The block with these properties set (behind the others), or taken away where the value is None."""
+    """The block with these properties set (after the others), or removed where the value is None."""
     added = "".join([f"{name}\x01{value}\x02" for name, value in changes.items() if value is not None])
     kept = without(block, changes)
     return (terminated(kept) + added.encode()) if added else kept
 
 
 def terminated(block: bytes) -> bytes:
-    """The block with the 0x02 behind its last value, which old clients left out."""
+    """The block with the 0x02 after its last value, which old clients left out."""
     return block + _VALUE_END if block and block[-1] != VALUE_END else block
 
 

@@ -1,23 +1,23 @@
 """Which atomic transaction a record belongs to: properties that the broker writes into each of its records.
 
-| property             | value                                                                          |
-|----------------------|--------------------------------------------------------------------------------|
-| `TROVEMQ_TX_ID`      | the transaction's id: 1 to 64 letters, digits, `-`, `_` or `.`                   |
-| `TROVEMQ_TX_NUMBER`  | 4 digits: the record's number, from 0                                          |
-| `TROVEMQ_TX_COUNT`   | 4 digits: how many records the transaction has                                 |
-| `TROVEMQ_TX_BEGIN`   | 20 digits: physical offset of the record with number 0                         |
+| property            | value                                                          |
+|---------------------|----------------------------------------------------------------|
+| `TROVEMQ_TX_ID`     | the transaction's id: 1 to 64 letters, digits, `-`, `_` or `.` |
+| `TROVEMQ_TX_NUMBER` | 4 digits: the record's number, from 0                          |
+| `TROVEMQ_TX_COUNT`  | 4 digits: how many records the transaction has                 |
+| `TROVEMQ_TX_BEGIN`  | 20 digits: physical offset of the record with number 0         |
 
-They stand in this order at the end of the properties, before the whole record's CRC where there is one. The
+They come in this order at the end of the properties, before the whole record's CRC where there is one. The
 values have fixed widths (but the id), so that count and begin are filled in when they are known.
 
-Properties are a client's to write, so they alone prove nothing. What vouches for a mark is the *seal*: the
-record's PREPAREDTRANSACTIONOFFSET is -1 - TROVEMQ_TX_BEGIN. RocketMQ has no negative value there, no door
-takes one, and the append of anything but a transaction's run overwrites it with 0 (patch.py).
+Properties are a client's to write, so they alone prove nothing. The *seal* proves a mark: the record's
+PREPAREDTRANSACTIONOFFSET is -1 - TROVEMQ_TX_BEGIN. RocketMQ has no negative value there, no door takes one,
+and the append of anything but a transaction's run overwrites it with 0 (patch.py).
 
 Invariants
-- A mark counts only where the record lies behind its TROVEMQ_TX_BEGIN in the same run, under the seal of that
+- A mark counts only where the record comes after its TROVEMQ_TX_BEGIN in the same run, under the seal of that
   begin: a copy of the record that lies elsewhere (a retry, a dead letter, a message forwarded by RocketMQ) is
-  no part of a transaction, nor is a record whose marks were forged.
+  not part of a transaction, nor is a record whose marks were forged.
 - Stores that an older version wrote last (StoreState.runs_sealed) have marks without seals; there, and until
   the first start that ends, the properties count alone.
 """
@@ -99,7 +99,7 @@ def mark_block(transaction_id: str, number: int) -> bytes:
 def with_mark(data: memoryview, row: RecordFields, block: bytes) -> tuple[bytes, int]:
     """The record at `row` with the block of properties, and where in it the block ends.
 
-    TroveError PROPERTIES_SIZE_EXCEEDED where there is no room for it.
+    TroveError PROPERTIES_SIZE_EXCEEDED where there is no space for it.
     """
     end = row.position + row.size
     crc_size = CRC_PROPERTY_SIZE if has_record_crc(data, row) else 0
@@ -130,7 +130,7 @@ def _write_digits(data: NDArray[np.uint8], at: NDArray[np.int64], number: int, w
 
 
 def marked_records(batch: RecordBatch) -> list[int]:
-    """Indexes of the records that end as marked ones do; read_mark() tells."""
+    """Indexes of the records that end as marked ones do; read_mark() decides."""
     if not len(batch):
         return []
     eights = sliding(batch.data, ">i8")

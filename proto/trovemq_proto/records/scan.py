@@ -1,4 +1,4 @@
-"""The longest run of good records: what recovery and the rebuilding of indexes read the log by."""
+"""The longest run of good records: recovery and the rebuilding of indexes read the log by it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def scan_run(
 
     data, limit: as for check_record; physical_offset_of_data: the log position of data[0], or None when the
     records' PHYSICALOFFSET is not to be compared. At most bytes_max bytes are taken (but one record at
-    least). Returns the run, the position after it, and what stopped it: RECORD means bytes_max (go on from
-    the end); ZEROS also when nothing is left before the limit. Never raises for any bytes.
+    least). Returns the run, the position after it, and the state that stopped it: RECORD means bytes_max
+    (continue from the end); ZEROS also when nothing is left before the limit. Never raises for any bytes.
     """
     batch = _good_head(_walk(data, position, limit, bytes_max), physical_offset_of_data, check_crc)
     end = position + batch.nbytes
@@ -47,8 +47,8 @@ def scan_run(
 
 
 def _walk(data: memoryview, position: int, limit: int, bytes_max: int) -> RecordBatch:
-    """What lies from `position` on by its TOTALSIZEs, as far as they fit; whether these are records is not
-    looked at."""
+    """The ranges from `position` on by their TOTALSIZEs, while they fit; whether they are records is not
+    checked."""
     start = position
     sizes = array("q")
     unpack = _TOTAL_SIZE.unpack_from

@@ -1,7 +1,7 @@
 """The properties of a uniform batch whose blocks have the same names and value sizes: one layout for all.
 
-Invariant: in every row the bytes 0x01 and 0x02 stand in the same columns and the names are the first row's;
-therefore what parse_properties finds in the first row lies in the same columns of every other row.
+Invariant: in every row the bytes 0x01 and 0x02 are in the same columns and the names are the first row's;
+therefore the fields that parse_properties finds in the first row lie in the same columns of every other row.
 """
 
 from __future__ import annotations

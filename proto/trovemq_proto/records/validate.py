@@ -44,7 +44,7 @@ SYS_FLAGS_ALLOWED: Final = (
     | SYS_FLAG_STORE_HOST_IPV6
     | COMPRESSION_ZLIB
 )
-"""What a client may set: no transaction bits, no inner batches."""
+"""The bits that a client may set: no transaction bits, no inner batches."""
 BORN_TIMESTAMP_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: the last that protobuf's Timestamp, and Spark, have."""
 PORT_MAX: Final = 65_535
@@ -97,7 +97,7 @@ def _split(data: Buffer, topic: str) -> RecordBatch:
 
 
 class Expected:
-    """What each record of a batch must say."""
+    """The values that each record of a batch must have."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Expected:
 
 
 def _check_fields(data: memoryview, index: int, row: RecordFields) -> None:
-    """What no client writes: the broker's own fields, and values that nothing could read again."""
+    """Fields that no client may write: the broker's own, and values that could not be read again."""
     shift = row.position + header_shift(row.sys_flag)
     if _integer(data, shift + RECONSUME_TIMES_AT, 4):
         raise _illegal(index, "it says that it was delivered before (RECONSUMETIMES is not 0)")
