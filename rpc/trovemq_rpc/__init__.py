@@ -1,8 +1,8 @@
 """gRPC for asyncio: a server and a channel with grpc.aio's names, on an HTTP/2 core that knows no socket.
 
-`import trovemq_rpc as aio` instead of `from grpc import aio`; README.md lists what differs. In
-which order to read: `http2` (frames to events), `wire` (gRPC's part of it), `endpoint` (a
-connection on a loop), `server`, `channel`.
+`import trovemq_rpc as aio` instead of `from grpc import aio`; README.md lists the differences. In which order
+to read: `http2` (frames to events), `wire` (gRPC's part of it), `endpoint` (a connection on a loop),
+`server`, `channel`.
 """
 
 from __future__ import annotations

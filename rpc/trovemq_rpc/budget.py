@@ -1,11 +1,11 @@
-"""How many received bytes may be held: messages that are incomplete, and those that nobody has read yet.
+"""A budget of received bytes: incomplete messages, and messages that nobody has read yet.
 
 | rule | why |
 | --- | --- |
 | a message above a stream's window is admitted by its announced length | none begins that cannot end |
 | messages above 4 MiB share three quarters of the total | half-received giants never lock out small ones |
 | a used up share or total keeps the connection's window closed | pressure, and control frames still pass |
-| one message is admitted even where all is used up | something always goes on |
+| one message is admitted even where all is used up | one message can always continue |
 | bytes of an admitted message never wait for the window | they are counted already |
 """
 
@@ -27,7 +27,7 @@ class Holder(Protocol):
     admissions: int  # messages of it that were admitted and are not read yet
 
     def on_budget(self) -> None:
-        """There is room again: return the windows that were withheld."""
+        """There is space again: return the windows that were withheld."""
 
 
 class BytesBudget:
@@ -97,7 +97,7 @@ class BytesBudget:
 
     def _fits(self, holder: Holder, size: int) -> bool:
         if not self.admissions:
-            return True  # one is always on its way, or incomplete messages could fill all there is for good
+            return True  # one may always continue, or incomplete messages could fill the budget
         if self.held + size > self.total:
             return False
         if holder.admissions and holder.held + size > self.connection_share:

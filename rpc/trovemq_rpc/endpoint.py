@@ -1,4 +1,4 @@
-"""One connection on an event loop: reads into the shared buffer, gathers what is written, keeps it alive.
+"""One connection on an event loop: reads into the shared buffer, gathers writes, keeps it alive.
 
 All that one turn of the loop sends on a connection is one write. Reading never stops: pressure is
 made by the windows.
@@ -182,7 +182,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self.refuse(f"TLS: {error.reason or error}")
 
     def on_budget(self) -> None:
-        """The budget has room again: the peer gets the window that was withheld."""
+        """The budget has space again: the peer gets the window that was withheld."""
         if self.withheld and self.transport is not None:
             self.connection.acknowledge(self.withheld)
             self.withheld = 0
@@ -284,8 +284,8 @@ class Endpoint(asyncio.BufferedProtocol):
         self.on_tick(now)
 
     def _look_for_frames(self) -> None:
-        """A frame, too, must grow; a peer may send it a byte a second. What comes of a DATA frame counts for
-        its stream's message, which does not see it yet.
+        """A frame, too, must grow; a peer may send it a byte a second. The part of a DATA frame that has
+        arrived counts for its stream's message, which does not see it yet.
         """
         tail = self._tail
         if self.consumed != self._consumed_before or len(tail) - self._tail_before >= FRAME_PROGRESS_MIN:

@@ -1,7 +1,7 @@
 """Exceptions with grpc.aio's names.
 
 `except grpc.RpcError`, `except grpc.aio.AioRpcError` and `except grpc.aio.AbortError` catch ours
-too: where grpcio was imported, what is raised derives from both. Nothing here imports grpcio by itself.
+too: where grpcio was imported, our errors derive from both. Nothing here imports grpcio by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AbortError(BaseError):
 
 
 class EndOfStream:
-    """What `read` returns behind the last message."""
+    """`read` returns it after the last message."""
 
     def __bool__(self) -> bool:
         return False

@@ -3,8 +3,8 @@
 Both ends use it: the server for requests, the channel for responses.
 
 Invariants:
-- `charged` and `admitted` are what the budget counts for this call; both are 0 when it is over.
-- The stream's receive window is `window` less what is unread, or more for one message that was admitted.
+- `charged` and `admitted` are the budget's counts for this call; both are 0 when it is over.
+- The stream's receive window is `window` less the unread bytes, or more for one message that was admitted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROGRESS_SIZE_MIN: Final = 512
 STALL_BEHIND_UPDATE_S: Final = 30.0
 """The least where the peer may still wait for a WINDOW_UPDATE of ours, on a slow way to it."""
 ROOM_TICKS_MAX: Final = 60
-"""Seconds that an incomplete message may wait for room here."""
+"""Seconds that an incomplete message may wait for space here."""
 
 Received = tuple[int, Buffer]  # whether it was compressed, and the plain message
 
@@ -42,7 +42,7 @@ class Intake:
     over: bool
     messages: deque[Received]
 
-    encoding = b"identity"  # grpc-encoding of what comes
+    encoding = b"identity"  # grpc-encoding of the incoming messages
     ended = False  # the peer sends no more
     message_compressed = False  # of the message that was read last
     reader: MessageReader | None = None
@@ -54,7 +54,7 @@ class Intake:
     received = 0  # bytes of the stream in all
     progress = 0  # bytes since the last progress of the incomplete message
     _ticks_still = 0  # since then
-    _ticks_waited = 0  # that the message waited for room here
+    _ticks_waited = 0  # that the message waited for space here
 
     # --- the two ends' own ------------------------------------------------------------------------------
     def deliver(self, messages: list[Received], ended: bool) -> None:
@@ -62,7 +62,7 @@ class Intake:
         raise NotImplementedError
 
     def refuse(self, code: StatusCode, details: str) -> None:
-        """Ends the call: what came is wrong or too large."""
+        """Ends the call: the message is malformed or too large."""
         raise NotImplementedError
 
     def reset(self, code: ErrorCode, status: str) -> None:
@@ -124,8 +124,8 @@ class Intake:
             endpoint.to_acknowledge += size
 
     def _admit(self, reader: MessageReader) -> None:
-        """A message is incomplete: where it exceeds the window, the rest may come once the budget
-        has room for it.
+        """A message is incomplete: where it exceeds the window, the rest may come once the budget has space
+        for it.
         """
         endpoint = self.endpoint
         endpoint.assembling.add(self)
@@ -156,12 +156,12 @@ class Intake:
 
     # --- out --------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """The messages so far leave the budget: whoever they are for has them."""
+        """The messages so far leave the budget: their receiver has them."""
         self._give(self.charged)
         self.open_window()
 
     def queue(self, messages: list[Received]) -> None:
-        """Queues messages of a stream until somebody reads them."""
+        """Queues messages of a stream until they are read."""
         for flag, message in messages:
             self.messages.append((flag, lasting(message)))
             self.unread += len(message) + PREFIX_SIZE
@@ -178,7 +178,7 @@ class Intake:
         return message
 
     def open_window(self) -> None:
-        """The peer may send as much as nobody has left unread; more each time, while the budget is easy."""
+        """The peer may send the window less the unread bytes; more each time, while the budget is easy."""
         if not self.ended and self.stream.state != CLOSED and not self.admission_waits and not self.admitted:
             endpoint = self.endpoint
             window = self.window or endpoint.connection.limits.stream_window
@@ -221,7 +221,7 @@ class Intake:
             if self._ticks_waited >= ROOM_TICKS_MAX:
                 self.refuse(StatusCode.RESOURCE_EXHAUSTED, "no room for a message of this size")
         elif least > min(self.stream.receive_window, endpoint.connection.receive_window):
-            self._ticks_still = 0  # what came before is not read yet: the peer has to wait
+            self._ticks_still = 0  # the messages before are not read yet: the peer has to wait
         else:
             self._ticks_still += 1
             if self._ticks_still >= self._stall_timeout_s():

@@ -1,8 +1,9 @@
-"""What all connections of one event loop share: the receive buffer, the deadlines, the second's tick.
+"""The common parts of all connections of one event loop: the receive buffer, the deadlines, the second's
+tick.
 
-The receive buffer is filled onwards and begun again only when nobody exports any of it: a bytearray
-refuses to change its size while a view exists. So a message that somebody keeps stays what it was;
-the buffer is then left to it and a new one made.
+The receive buffer is filled onwards and reused only when nobody exports any of it: a bytearray refuses to
+change its size while a view exists. So a message that somebody keeps does not change; it keeps the buffer,
+and a new one is made.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DEADLINE_TICK_S: Final = 0.01
 
 
 class Ticked(Protocol):
-    """Whatever wants to know that a second passed."""
+    """It needs to know that a second passed."""
 
     def tick(self, now: float) -> None: ...
 
@@ -32,11 +33,11 @@ class ReceiveBuffer:
         self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
         self._view = memoryview(self._buffer)
         self._position = 0
-        self.poison = False  # tests: overwrite what is used again
+        self.poison = False  # tests: overwrite reused bytes
         self.replaced = 0
 
     def view(self) -> memoryview:
-        """At least READ_SIZE_MIN bytes that nobody else looks at."""
+        """At least READ_SIZE_MIN bytes that are not exported."""
         if RECEIVE_BUFFER_SIZE - self._position < READ_SIZE_MIN:
             self._begin_again()
         return self._view[self._position :]
@@ -113,7 +114,7 @@ class LoopParts:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.receive_buffer = ReceiveBuffer()
-        self.plain_buffer = ReceiveBuffer()  # of TLS: what was decrypted
+        self.plain_buffer = ReceiveBuffer()  # of TLS: decrypted bytes
         self.wheel = Wheel(loop)
         self._ticked: set[Ticked] = set()
         self._timer: asyncio.TimerHandle | None = None

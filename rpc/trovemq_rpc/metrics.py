@@ -1,4 +1,4 @@
-"""Counters as plain attributes; whoever exports metrics reads them."""
+"""Counters as plain attributes; an exporter of metrics reads them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 | option | default | meaning |
 | --- | --- | --- |
 | grpc.max_receive_message_length | 4 MiB | larger ones: RESOURCE_EXHAUSTED; -1: the budget's bound |
-| grpc.max_send_message_length | unlimited | the same for what is sent |
+| grpc.max_send_message_length | unlimited | the same for sent messages |
 | grpc.max_metadata_size | 64 KiB | of a header list |
 | grpc.http2.max_frame_size | 64 KiB | of the frames that we accept |
 | grpc.max_concurrent_streams | 1,000 | calls of one connection at once (server) |
@@ -20,7 +20,7 @@
 | grpc.max_reconnect_backoff_ms | 2 min | the longest pause |
 | grpc.lb_policy_name | pick_first | or round_robin: a connection an address, calls in turns |
 | grpc.default_authority, grpc.ssl_target_name_override | the target | for :authority and the certificate |
-| grpc.primary_user_agent | | stands before ours |
+| grpc.primary_user_agent | | comes before ours |
 | grpc.default_compression_algorithm | 0 | 0: none, 1: deflate, 2: gzip |
 | grpc.compression_enabled_algorithms_bitset | 7 | the same as bits: what requests may use (server) |
 | trovemq.budget | 256 MiB | a BytesBudget |

@@ -1,9 +1,9 @@
 """One open Append stream to one broker: frames out, acknowledgements back, in any number at a time.
 
-One task writes and one reads. A frame is encoded only when the writer takes it, so messages that are
-sent while earlier frames are being written join the next frame. When the stream breaks, frames that
-were not handed to it are certainly not stored; those that wait for an acknowledgement are in doubt.
-Both go back to whoever submitted them: who retries, and where, is not decided here.
+One task writes and one reads. A frame is encoded only when the writer takes it, so messages that are sent
+while earlier frames are being written join the next frame. When the stream breaks, frames that were not
+written to it are certainly not stored; those that wait for an acknowledgement are in doubt. Both return to
+their submitter, who decides whether to retry, and where.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ EXPIRY_CHECK_SECONDS = 0.25
 
 
 class Frame(Protocol):
-    """What can be submitted. `deadline` is in the loop's time."""
+    """A frame that can be submitted. `deadline` is in the loop's time."""
 
     one_way: bool
     deadline: float
 
     def take(self, frame_id: int) -> bytes | None:
-        """The serialised frame, asked for once when it is written now; None where nothing is to be sent."""
+        """The serialised frame, fetched once when it is written now; None where nothing is to be sent."""
 
     def written(self) -> None:
         """A one-way frame is with the connection."""
@@ -78,7 +78,7 @@ class AppendStream:
             self._watch_deadlines()
 
     async def close(self) -> None:
-        """Gives up what is still queued or in flight."""
+        """Gives up the frames that are still queued or in flight."""
         self._closed = True
         if self._expiry is not None:
             self._expiry.cancel()
@@ -95,11 +95,11 @@ class AppendStream:
                 await self._wait()
             self._broken = None
             try:
-                # An answer first: what is written to a connection that never stood would be in doubt.
+                # An answer first: a frame written to a connection that never worked would be in doubt.
                 await self._connection.server_info()
                 self._reached(True)
                 await self._serve(self._connection.open_append())
-            except Exception as failure:  # nobody waits for this task: its frames must hear of it
+            except Exception as failure:  # nobody waits for this task: its frames must get the error
                 self._reached(False)
                 self._fail_all(_as_trove_error(failure))
 

@@ -1,4 +1,4 @@
-"""What callers gave, checked for its type: an error names the argument, and what it got instead."""
+"""Checks the types of arguments: an error names the argument, and the type that was given."""
 
 from __future__ import annotations
 

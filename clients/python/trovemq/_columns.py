@@ -50,7 +50,7 @@ def columns_of(
 
 
 def _check_types(keys: object, tags: object, properties: object, unique_keys: object) -> None:
-    """Raises TroveError, which names the column, for what is not text."""
+    """Raises TroveError, which names the column, for values that are not text."""
     if keys is not None and not isinstance(keys, str):
         several = check_sequence("keys", keys, errors.KEY_ILLEGAL)
         if not set(map(type, several)) <= {str, NoneType}:
@@ -104,7 +104,7 @@ def _beside_bodies(
     properties: Properties,
     unique_keys: Sequence[str] | None,
 ) -> int:
-    """An upper bound of what the records take beside their bodies, for texts of ASCII."""
+    """An upper bound of the records' size without their bodies, for texts of ASCII."""
     size = count * RECORD_OVERHEAD
     if keys is not None:
         try:

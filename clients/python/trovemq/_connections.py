@@ -19,8 +19,8 @@ from trovemq_proto.errors import TroveError
 _Answer = TypeVar("_Answer")
 
 SUSPECT_SECONDS = 1.0
-# A broker that stops cleanly leaves the routes first and then acknowledges what it has; and a nameserver that
-# starts knows no broker at first.
+# A broker that stops cleanly leaves the routes first and then acknowledges its open appends; and a nameserver
+# that starts knows no broker at first.
 LEAVING_SECONDS = 30.0
 
 
@@ -38,7 +38,7 @@ def parse_servers(server: str | Sequence[str]) -> list[str]:
 
 
 class ConnectionPool:
-    """Connections by address, the routes that the given servers tell, one Append stream a broker.
+    """Connections by address, the routes from the given servers, one Append stream a broker.
 
     Args:
         servers: Addresses of nameservers or of one broker; all of them are followed (see `_views`).
@@ -93,7 +93,7 @@ class ConnectionPool:
         return watch
 
     async def _follow(self, address: str, entering: asyncio.Task[AsyncIterator[ClusterState]]) -> None:
-        """Applies what the server tells, and begins again when it breaks off."""
+        """Applies the server's routes, and connects again when the stream breaks."""
         failures = 0
         while not self.closed:
             try:
@@ -107,7 +107,7 @@ class ConnectionPool:
             entering = self._task(self._enter(address))
 
     def _apply(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
-        """What one server tells; without `server` it has told who it is before."""
+        """Applies one server's routes; without `server` the server has named itself before."""
         self._views.tell(address, state, server)
         self._see()
 
@@ -117,7 +117,7 @@ class ConnectionPool:
             loop.call_later(KEPT_SECONDS + 1, self._see)
 
     def _see(self) -> None:
-        """Takes over what all servers together say now."""
+        """Takes over the routes of all servers together."""
         loop = asyncio.get_running_loop()
         if self.closed:
             return
@@ -130,7 +130,7 @@ class ConnectionPool:
         return {self._address_of(route.broker) for route in self.routes.state.brokers} | set(self.servers)
 
     def _drop_if_gone(self, address: str) -> None:
-        """Closes what leads to a broker that left the routes and did not come back."""
+        """Closes the connections to a broker that left the routes and did not come back."""
         self._leaving.discard(address)
         if address in self._known() or self.closed:
             return

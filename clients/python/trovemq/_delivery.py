@@ -1,14 +1,14 @@
-"""What becomes of a batch: put on its broker's stream, tried again where that is safe, ended once.
+"""The delivery of a batch: put on its broker's stream, tried again where that is safe, ended once.
 
-| what happened                                     | then                                                   |
-|---------------------------------------------------|--------------------------------------------------------|
-| acknowledged; or in the log, its sync too late    | the receipt                                            |
-| refused, retriable                                | again after a delay, elsewhere if the batch is movable |
-| BATCH_ILLEGAL, and the broker's settings changed  | once more, encoded for the new settings                |
-| its number is too old for the broker to judge     | again with a new one: it is not stored                 |
-| refused otherwise                                 | the error                                              |
-| never left this client                            | again after a delay, elsewhere if the batch is movable |
-| left, and no answer came: in doubt                | error, in_doubt=true (or again: retry_in_doubt)        |
+| event                                            | then                                                   |
+|--------------------------------------------------|--------------------------------------------------------|
+| acknowledged; or in the log, its sync too late   | the receipt                                            |
+| refused, retriable                               | again after a delay, elsewhere if the batch is movable |
+| BATCH_ILLEGAL, and the broker's settings changed | once more, encoded for the new settings                |
+| its number is too old for the broker to judge    | again with a new one: it is not stored                 |
+| refused otherwise                                | the error                                              |
+| never left this client                           | again after a delay, elsewhere if the batch is movable |
+| left, and no answer came: in doubt               | error, in_doubt=true (or again: retry_in_doubt)        |
 
 Attempts and time are bounded; the last error is then the batch's. Ordered batches for one queue go one
 after the other, so that a second attempt cannot overtake the first one's successor.
@@ -62,7 +62,7 @@ class Delivery:
         self._lanes: dict[Slot, deque[Batch]] = {}  # ordered batches: the first of a lane is in flight
         self._drained: list[tuple[set[Batch], asyncio.Future[None]]] = []
         self._refreshes: set[asyncio.Task[None]] = set()
-        self._asking: dict[str, list[Batch]] = {}  # what waits until a broker says where the producer stands
+        self._asking: dict[str, list[Batch]] = {}  # they wait for the producer's last number
         self.one_way_dropped = 0  # batches
 
     def submit(self, batch: Batch) -> None:
@@ -165,7 +165,7 @@ class Delivery:
             self._pool.stream(broker).submit(batch)
 
     def _after_asking(self, batch: Batch, broker: BrokerInfo, sequence_assigner: SequenceAssigner) -> None:
-        """Submits the batch when the broker has said where the producer stands."""
+        """Submits the batch when the broker has returned the producer's last number."""
         waiting = self._asking.get(broker.name)
         if waiting is not None:
             waiting.append(batch)
@@ -202,7 +202,7 @@ class Delivery:
         if self._pool.closed or late or batch.attempts >= options.send_attempts_max:
             self._give_up(batch, error)
             return
-        self._taken(batch)  # what is tried again does not grow
+        self._taken(batch)  # a batch that is tried again does not grow
         if move and batch.destination.movable:
             batch.destination = Destination(self._chooser.next(), movable=True)
         loop.call_later(delay, self._dispatch_if_waiting, batch)
@@ -212,7 +212,7 @@ class Delivery:
             self._dispatch(batch)
 
     async def _refresh(self, batch: Batch, error: TroveError) -> None:
-        """Asks for the routes; tries once more if the broker wants another form now."""
+        """Fetches the routes; tries once more if the broker needs another form now."""
         before = batch.form
         try:
             await self._pool.refresh()
@@ -227,7 +227,7 @@ class Delivery:
             self._give_up(batch, error)
 
     async def close(self, error: TroveError) -> None:
-        """Fails what is left."""
+        """Fails the remaining batches."""
         for task in list(self._refreshes):
             task.cancel()
         await asyncio.gather(*self._refreshes, return_exceptions=True)

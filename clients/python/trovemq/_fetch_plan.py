@@ -1,10 +1,10 @@
-"""Which fetches are in flight for one queue, and in which order their answers are handed out.
+"""Which fetches are in flight for one queue, and in which order their answers are returned.
 
-To keep several fetches in flight, the place where the next one begins must be known before the answer to
-the one before it is there. So each asks for a number of messages that should just fit its bytes, by what
-fitted so far; it covers the offsets [start, end). Where an answer falls short of its end, a fetch for the
-rest is put right after it; where it passes its end (blank offsets are skipped), the next one is trimmed.
-Answers are handed out in the order of this list: no gap, none twice. Nothing here does I/O.
+To keep several fetches in flight, the place where the next one begins must be known before the answer to the
+one before it is there. So each requests a number of messages that should just fit its bytes, by the sizes so
+far; it covers the offsets [start, end). Where an answer falls short of its end, a fetch for the rest is put
+right after it; where it passes its end (blank offsets are skipped), the next one is trimmed. Answers are
+returned in the order of this list: no gap, none twice. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MESSAGES_MAX = (1 << 31) - 1  # that a request can name
 
 @dataclass(slots=True)
 class Fetch:
-    """One fetch. end None: it takes what it gets, `limit` messages at most (0: as many as fit); what lies
-    after it is not known before its answer."""
+    """One fetch. end None: it takes whatever it gets, `limit` messages at most (0: as many as fit); the next
+    offset is not known before its answer."""
 
     fetch_id: int
     start: int
@@ -53,7 +53,7 @@ class FetchPlan:
     Args:
         offset: The first queue offset wanted.
         bytes_max: Bytes of one answer.
-        fetches_max: Answers in flight or waiting to be handed out.
+        fetches_max: Answers in flight or waiting to be returned.
         foretell: Whether offsets may be foretold (not with a tag filter: it leaves unknown gaps).
         end: The queue offset to stop before.
         messages_max: Messages of one answer; 0 = as many as fit.
@@ -69,7 +69,7 @@ class FetchPlan:
         end: int = NO_END,
         messages_max: int = 0,
     ) -> None:
-        self.position = offset  # the next offset to hand out
+        self.position = offset  # the next offset to return
         self.max_offset = offset  # the end of the queue as last heard
         self._bytes_max = bytes_max
         self._fetches_max = fetches_max
@@ -141,7 +141,7 @@ class FetchPlan:
         return batch if batch.next_offset <= self._end else _until(batch, self._end)
 
     def restart(self) -> None:
-        """The stream broke: what was not handed out is asked for again."""
+        """The stream broke: messages that were not returned are fetched again."""
         self._fetches.clear()
 
 

@@ -1,7 +1,8 @@
-"""Tag filters as people write them: what is a legal tag for RocketMQ, and surely meant otherwise, is refused.
+"""Tag filters as people write them: a filter that is a legal tag for RocketMQ, but surely meant otherwise, is
+refused.
 
-The protocol takes any text between two `||` as a tag, `a && b` too: such a filter takes nothing. Whoever has
-tags like that names them one by one (`tags=[…]`).
+The protocol takes any text between two `||` as a tag, `a && b` too: such a filter takes nothing. Tags like
+that can be named one by one (`tags=[…]`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MEANT: Final = (
 
 
 def check_tag_filter(expression: str) -> None:
-    """Raises TroveError FILTER_ILLEGAL, which says what to write, for `a && b`, `a | b`, `a and b`."""
+    """Raises TroveError FILTER_ILLEGAL, which suggests the right form, for `a && b`, `a | b`, `a and b`."""
     for part in expression.split(_SEPARATOR):
         meant = what_was_meant(part)
         if meant is not None:
@@ -33,5 +34,5 @@ def check_tag_filter(expression: str) -> None:
 
 
 def what_was_meant(tag: str) -> str | None:
-    """What to write instead of a tag that looks like an expression; None for any other."""
+    """The right form of a tag that looks like an expression; None for any other."""
     return next((meant for sign, meant in _MEANT if sign.search(tag)), None)

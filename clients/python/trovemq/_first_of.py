@@ -1,4 +1,4 @@
-"""Several servers are asked for the same, and one answer is enough."""
+"""Several servers get the same request, and one answer is enough."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ GRACE_SECONDS: Final = 0.1
 
 
 async def first_of(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Returns when one is done, or soon after; what is late continues. Raises the first task's TroveError
-    where all of them failed."""
+    """Returns when one is done, or soon after; late ones continue. Raises the first task's TroveError where
+    all of them failed."""
     late, grace = set(tasks), False
     try:
         while late:

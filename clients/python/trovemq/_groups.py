@@ -40,7 +40,7 @@ class Groups:
     """Administration of consumer groups; `Client.admin.groups`.
 
     Wherever `broker` is None, every live broker is asked; a group lives on each broker by itself. All calls
-    raise TroveError; those on every broker raise the first failure, and what other brokers did stays done.
+    raise TroveError; those on every broker raise the first failure, and changes on other brokers stay.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -87,7 +87,7 @@ class Groups:
         return await present([calls.alter(group, wanted) for calls in self._all(broker)], _ABSENT)
 
     async def delete(self, group: str, *, broker: str | None = None) -> list[str]:
-        """Forgets a group, its offsets and what it has in flight; its dead letters stay.
+        """Forgets a group, its offsets and its messages in flight; its dead letters stay.
 
         Returns:
             The brokers that had it.
@@ -116,7 +116,7 @@ class Groups:
     # --- how far they are -----------------------------------------------------------------------------
 
     async def lag(self, group: str, topic: str | None = None, *, broker: str | None = None) -> list[QueueLag]:
-        """How far the group is behind, queue by queue, of one topic or of all that it reads.
+        """The lag of the group, queue by queue, of one topic or of all that it reads.
 
         Raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND."""
         lists = await present([calls.lag(group, topic or "") for calls in self._all(broker)], _ABSENT)
@@ -135,7 +135,7 @@ class Groups:
         preview: bool = False,
         broker: str | None = None,
     ) -> list[GroupReset]:
-        """Sets where the group continues, of every queue of a topic or of one; what is in flight is
+        """Sets where the group continues, of every queue of a topic or of one; messages in flight are
         forgotten.
 
         Args:
@@ -146,7 +146,7 @@ class Groups:
             offset: That offset.
             to_min: The queue's first message.
             to_max: The queue's end.
-            preview: Only says what would change.
+            preview: Only returns the changes.
             broker: The broker; every one that has the topic where None.
 
         Raises:
@@ -332,7 +332,7 @@ def reset_target(*, timestamp: int | None, offset: int | None, to_min: bool, to_
 
 
 def checked_settings(settings: GroupSettings) -> GroupSettings:
-    """The settings. Raises TroveError REQUEST_ILLEGAL for what the wire cannot carry."""
+    """The settings. Raises TroveError REQUEST_ILLEGAL for values that the wire cannot carry."""
     if not 0 <= settings.retry_max < 1 << 31:
         text = f"retry_max={settings.retry_max} is not in 0..{(1 << 31) - 1}"
         raise TroveError(errors.REQUEST_ILLEGAL, text, field="retry_max")

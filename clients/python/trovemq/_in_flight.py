@@ -41,7 +41,7 @@ class InFlightLimiter:
         await self.wait(size)
         self.take(size)
         if self._waiters and self.used < self.bytes_max:
-            self._wake_next()  # what this one left may be enough for the next
+            self._wake_next()  # the remaining space may be enough for the next
 
     async def wait(self, size: int = 1) -> None:
         """Returns once that many bytes fit. Cancelling gives up the place in the line."""

@@ -1,4 +1,4 @@
-"""The half of a client that finds: messages by id, place, key or conditions, what became of one, offsets."""
+"""The half of a client that finds: messages by id, place, key or conditions, the track of one, offsets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Lookups:
         *,
         broker: str | None = None,
     ) -> MessageTrack:
-        """What became of a message: its copies, its timeline, and why each group has not consumed it yet.
+        """The track of a message: its copies, its timeline, and why each group has not consumed it yet.
 
         Args:
             id: An offsetMsgId, a unique key, or a place: (topic, queue id, queue offset).
@@ -175,9 +175,9 @@ class Lookups:
             topic: The topic.
             where: Conditions, combined by `&` and `|` (`Where.key("42") | Where.tag("paid")`).
             key: One of the message's keys; several values are several conditions, as in all that follow.
-            key_prefix: What one of its keys begins with.
+            key_prefix: The beginning of one of its keys.
             unique_id: Its unique id.
-            unique_id_prefix: What its unique id begins with.
+            unique_id_prefix: The beginning of its unique id.
             tag: Its tag.
             properties: Values of properties that the topic declares as indexed.
             match: Whether all conditions must be met, or any; without conditions every message answers.

@@ -1,4 +1,4 @@
-"""Batches on their way: what a producer keeps of messages until they are acknowledged.
+"""Batches on their way: the messages that a producer keeps until they are acknowledged.
 
 A batch keeps its inputs, not its encoded records: it is encoded when its stream writes it, and again when
 it goes to another queue or to a broker whose settings changed.
@@ -44,7 +44,7 @@ MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 
 @dataclass(frozen=True, slots=True)
 class RecordForm:
-    """What a broker's settings decide about the records it takes."""
+    """The form of the records that a broker's settings require."""
 
     store_host_ipv6: bool
     append_property_crc: bool
@@ -72,7 +72,7 @@ class Destination:
 
 
 class Owner(Protocol):
-    """Who decides what becomes of a batch."""
+    """The owner of a batch, which decides about its retries and its end."""
 
     def batch_taken(self, batch: Batch) -> None:
         """It is being written now: nothing may join it any more."""
@@ -84,7 +84,7 @@ class Owner(Protocol):
         """No reply will come."""
 
     def batch_done(self, batch: Batch) -> None:
-        """Its messages have been told; it counts no more."""
+        """Its messages have their results; it counts no more."""
 
 
 class Batch:
@@ -170,7 +170,7 @@ class Batch:
         self.reject(error)
         self.owner.batch_done(self)
 
-    # --- what the two kinds of batches do their own way -----------------------------------------------
+    # --- where the two kinds of batches differ --------------------------------------------------------
 
     @property
     def unique_keys(self) -> UniqueKeys:
@@ -182,11 +182,11 @@ class Batch:
         raise NotImplementedError
 
     def resolve(self, receipt: FrameReceipt) -> None:
-        """Hands out the acknowledgement."""
+        """Returns the acknowledgement to the callers."""
         raise NotImplementedError
 
     def reject(self, error: TroveError) -> None:
-        """Hands out the failure."""
+        """Raises the failure for the callers."""
         raise NotImplementedError
 
 
@@ -226,7 +226,7 @@ class SingleMessages(Batch):
         return [message.unique_key for message in self._messages]
 
     def encode(self) -> bytes | None:
-        # A caller that gave up before its message was handed over gets its wish.
+        # A caller that gave up before its message was written gets its cancellation.
         self._messages = [m for m in self._messages if m.waiter is None or not m.waiter.cancelled()]
         if not self._messages:
             return None

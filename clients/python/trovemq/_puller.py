@@ -18,7 +18,7 @@ from trovemq_proto.errors import TroveError
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What is wanted of one queue."""
+    """The range of one queue to pull."""
 
     topic: str
     queue_id: int
@@ -38,7 +38,7 @@ class Puller:
 
     Args:
         pool: Routes and connections.
-        request: What is wanted.
+        request: The range to pull.
     """
 
     def __init__(self, pool: ConnectionPool, request: PullRequest) -> None:
@@ -78,7 +78,7 @@ class Puller:
                     await self._back_off(error)
 
     def _begins_later(self, error: TroveError) -> bool:
-        """Whether the queue has lost what lay before its first message; the plan continues there, then."""
+        """Whether the queue has lost the messages before its first one; the plan continues there, then."""
         first = int(error.fields.get("min_offset", 0)) if error.spec is errors.OFFSET_OUT_OF_RANGE else 0
         if self._request.offset is not None or self._plan.position or not first:
             return False

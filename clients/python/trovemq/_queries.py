@@ -33,7 +33,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class KeyQuestion:
-    """What is looked for; `kind` is key, unique or tag, times are epoch ms and inclusive."""
+    """The query; `kind` is key, unique or tag, times are epoch ms and inclusive."""
 
     topic: str
     key: str
@@ -132,7 +132,7 @@ class Queries:
 
 
 class _Found:
-    """What the brokers answered to one identifier."""
+    """The brokers' answers to one identifier."""
 
     def __init__(self) -> None:
         self.by_offset_msg_id: list[Message] = []
@@ -220,6 +220,6 @@ def _check(question: KeyQuestion, count_max: int) -> None:
 
 
 def _oldest_update(pages: Sequence[QueryPageAnswer]) -> tuple[int, int]:
-    """(timestamp, physical offset) of the index that is furthest behind."""
+    """(timestamp, physical offset) of the index with the largest lag."""
     updates = [(page.index_last_update_timestamp, page.index_last_update_physical_offset) for page in pages]
     return min(updates, default=(0, 0))

@@ -3,8 +3,8 @@
 Form: URL-safe base64 without padding of `version byte 1 | CRC-32 of the rest, u32 | UTF-8 JSON`, the JSON
 being `{"query": digest, "brokers": {name: [cursor, last, page_size, done, lacking]}}`; `lacking` is left out
 where it is false. A broker's place is the cursor with which its current call begins and the physical offset
-of the last message that was handed out of that call: the messages of one broker come by falling physical
-offset, so that a page that is asked for again after newer messages came still continues at the right one.
+of the last message that was returned from that call: the messages of one broker come by falling physical
+offset, so that a page that is fetched again after newer messages came still continues at the right one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CURSOR_SIZE_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the query stands on one broker.
+    """The progress of the query on one broker.
 
     Attributes:
         cursor: The broker's cursor with which the current call begins; empty at the start.
-        last: Physical offset of the last message handed out of that call; None where none was.
+        last: Physical offset of the last message returned from that call; None where none was.
         page_size: Messages that the call asks for: the same again, so that the page ends at the same one.
         done: Nothing more is to be had there.
-        lacking: And what was had may lack some: they were removed before their time.
+        lacking: And its messages may be incomplete: some were removed before their time.
     """
 
     cursor: str = ""
@@ -43,7 +43,7 @@ class Place:
 
 
 def query_digest(*parts: object) -> int:
-    """A number that tells one query's cursors from another's."""
+    """A number that distinguishes one query's cursors from another's."""
     return zlib.crc32(json.dumps(parts).encode())
 
 
@@ -84,7 +84,7 @@ def decode_cursor(text: str, digest: int) -> dict[str, Place]:
 
 
 def _place(cursor: str, last: int | None, page_size: int, done: bool, lacking: bool = False) -> Place:
-    """TypeError where one of them is something else: whoever can count a CRC can make a cursor."""
+    """TypeError where one of them is something else: anybody who can compute a CRC can make a cursor."""
     last_is_right = last is None or type(last) is int
     flags_are_right = all(type(flag) is bool for flag in (done, lacking))
     if not (type(cursor) is str and last_is_right and type(page_size) is int and flags_are_right):

@@ -25,7 +25,7 @@ NOT_ANSWERED = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVIC
 
 
 class AnswerPage(Protocol):
-    """A page of one broker's answer; what follows `last` is set on the last page only."""
+    """A page of one broker's answer; the fields after `last` are set on the last page only."""
 
     @property
     def records(self) -> bytes: ...
@@ -51,12 +51,12 @@ PageT = TypeVar("PageT", bound=AnswerPage)
 
 @dataclass(frozen=True, slots=True)
 class MergedQuery(Generic[PageT]):
-    """What is asked of every broker of a topic.
+    """The query of every broker of a topic.
 
     Attributes:
         topic: The topic.
         broker: Only this one is asked; None: all.
-        identity: Tells the query's cursors from another's.
+        identity: Distinguishes the query's cursors from another's.
         ask: The pages that one broker answers with from a place on, the last one marked.
         newest_first: The order; else the oldest comes first.
     """
@@ -75,7 +75,7 @@ class _BrokerSource(Generic[PageT]):
     Attributes:
         name: The broker.
         connection: Its connection; None where it is in no route (then it is unreachable).
-        place: Where the query stands: what was given to the merge so far.
+        place: The progress of the query: the messages that the merge has got so far.
         answers: The last page of each call.
         unreachable: It did not answer; its messages are not in the answer.
     """

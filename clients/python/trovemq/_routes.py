@@ -1,4 +1,4 @@
-"""What the client knows of the cluster: which broker has which queues. State only, no calls.
+"""The client's view of the cluster: which broker has which queues. State only, no calls.
 
 A slot is one queue on one broker. A topic's slots are kept in one order (by queue id, then by broker
 name), so that every client that knows the same routes maps an ordering key to the same queue.
@@ -38,7 +38,7 @@ class RouteTable:
         self._listeners: list[Callable[[], None]] = []
 
     def apply(self, state: ClusterState) -> None:
-        """Takes over new routes and tells the listeners."""
+        """Takes over new routes and notifies the listeners."""
         names = {route.broker.name for route in state.brokers}
         for route in self.state.brokers:
             if route.broker.name not in names and len(self.lost) < LOST_BROKERS_MAX:

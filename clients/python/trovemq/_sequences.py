@@ -1,8 +1,8 @@
-"""Numbers for a producer's messages, by which a broker tells replays and gaps apart (option deduplicate).
+"""Numbers for a producer's messages, by which a broker recognises replays and gaps (option deduplicate).
 
-Each broker judges by itself, so each has its own row of numbers, which continues from what the broker
-knows. A message gets its number when its frame is written for the first time and keeps it at that broker,
-however often it is sent again.
+Each broker checks by itself, so each has its own row of numbers, which continues from the broker's last one.
+A message gets its number when its frame is written for the first time and keeps it at that broker, however
+often it is sent again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class SequenceAssigner:
         self._next: dict[str, int] = {}
 
     def knows(self, broker: str) -> bool:
-        """Whether that broker was asked where the producer stands."""
+        """Whether that broker has returned the producer's last number."""
         return broker in self._next
 
     def begin(self, broker: str, next_sequence: int) -> None:
-        """What the broker answered."""
+        """The broker's answer."""
         self._next.setdefault(broker, next_sequence)
 
     def take(self, broker: str, count: int) -> range:

@@ -32,7 +32,7 @@ class Stores:
             bytes_per_second: How fast the store is read; 64 MiB where None.
 
         Yields:
-            How far it is about every half second, with what was found; the last one of each broker is `done`.
+            Its progress about every half second, with its findings; the last one of each broker is `done`.
 
         Raises:
             TroveError: LIMIT_EXCEEDED where one is running, REQUEST_ILLEGAL, BROKER_NOT_FOUND, …
@@ -60,7 +60,7 @@ class Stores:
             copy: Also closed segments are copied, instead of hard-linked where that can be done.
 
         Yields:
-            How far it is about every half second; the last one is `done`. What is closed before is removed.
+            How far it is about every half second; the last one is `done`. Closed before, it is removed.
 
         Raises:
             TroveError: BROKER_AMBIGUOUS, REQUEST_ILLEGAL (the directory), LIMIT_EXCEEDED, DISK_FULL, …

@@ -1,11 +1,11 @@
-"""What each of the given servers says of the cluster, made into one: state only, no calls.
+"""The given servers' views of the cluster, made into one: state only, no calls.
 
 Nameservers know nothing of each other, and each may miss something: it was just started, or a broker cannot
 reach it. So the client believes all of them together.
 
 - A broker is in the routes while any view that counts has it: no server can hide a broker that lives.
 - Where views differ on one broker, the higher data version counts (the broker's own count of its topics'
-  changes), then what was told last: a view that is behind never takes a topic away.
+  changes), then the newest report: a view that lags never removes a topic.
 - The view of a server that broke off counts for KEPT_SECONDS more, or until another server is heard of. Where
   no server can be reached at all, all of them count.
 """
@@ -27,7 +27,7 @@ class _View:
     state: ClusterState
     broken_at: float | None = None
     told: dict[str, tuple[BrokerRoute, int]] = field(default_factory=dict)
-    """By broker: what is said of it, and when that was new, as a count of all that was told."""
+    """By broker: its entry, and when that was new, as a count of all reports."""
 
     def counts(self, now: float) -> bool:
         return self.broken_at is None or now < self.broken_at + KEPT_SECONDS
@@ -41,7 +41,8 @@ class Views:
         self._count = 0
 
     def tell(self, address: str, state: ClusterState, server: ServerInfo | None = None) -> None:
-        """What the server says now; it is heard of. `server` says who it is, the first time at least."""
+        """The server's present view; this counts as a sign of life. `server` says who it is, the first time
+        at least."""
         before = self._views.get(address)
         if server is None:
             assert before is not None

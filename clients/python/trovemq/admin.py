@@ -21,9 +21,9 @@ QUEUE_COUNT_MAX = 1024
 class Admin:
     """Administration; `Client.admin`. `groups` has the calls for consumer groups, `store` those for stores.
 
-    Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it.
-    All calls raise TroveError; those on every broker raise the first failure, and what other brokers did
-    stays done. Cancelling gives up waiting; a change may still be made.
+    Wherever `broker` is None, every live broker is asked, or for one queue the one broker that has it. All
+    calls raise TroveError; those on every broker raise the first failure, and changes on other brokers stay.
+    Cancelling gives up waiting; a change may still be made.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -53,7 +53,7 @@ class Admin:
             options: What the topic does beside the usual, by name: `deduplicate` (a time such as "1h"),
                 `order` ("priority"), `retention` ("until_acknowledged"), `retention_age_max` (a time),
                 `indexed_properties` (names with commas between); "off" is each one's default.
-            exist_ok: A topic of that name is not an error; it stays as it is, whatever else is asked for.
+            exist_ok: A topic of that name is not an error; it stays as it is, whatever the other arguments.
 
         Returns:
             The topic as each broker describes it.
@@ -154,7 +154,7 @@ class Admin:
         return entry is not None and entry.queue_count == topic.queue_count
 
     async def _seen(self, condition: Callable[[], bool]) -> None:
-        """The change is made; that the routes tell it late is not an error."""
+        """The change is made; routes that show it late are not an error."""
         await self._pool.routes.wait_until(condition, ROUTE_WAIT_SECONDS)
 
     # --- group offsets --------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Admin:
         return await present([c.statistics() for c in connections], ())
 
     async def cluster(self) -> ClusterState:
-        """The live brokers with their topics, asked for now."""
+        """The live brokers with their topics, fetched now."""
         await self._pool.refresh()
         return self._pool.routes.state
 

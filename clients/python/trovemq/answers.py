@@ -1,4 +1,4 @@
-"""What look-ups return."""
+"""The results of look-ups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class GetAnswer:
     """The message of an offsetMsgId, or every message with a unique key.
 
     Attributes:
-        kind: What the identifier was: `offset_msg_id` or `unique_key`.
+        kind: The kind of the identifier: `offset_msg_id` or `unique_key`.
         messages: One message, or all with that unique key, newest first.
         unreachable: Brokers that did not answer and might have more of a unique key's messages.
         more: There are older messages with that unique key; `Client.query` with type `unique` pages through.
@@ -34,7 +34,7 @@ class QueryAnswer:
             before its time.
         cursor: Where to continue; None where nothing more is to be had.
         index_last_update_timestamp: Store time of the newest record that every broker's index has, epoch ms.
-        index_last_update_physical_offset: Its physical offset; of the broker that is furthest behind.
+        index_last_update_physical_offset: Its physical offset; of the broker with the largest lag.
         unreachable: Brokers that have the topic and did not answer; `complete` is then False.
         notes: Remarks of the brokers, for example on a damaged record that was left out.
     """

@@ -2,8 +2,8 @@
 all.
 
 Not to be confused with `Producer.transaction` (trovemq.transaction), RocketMQ's transaction: there each
-message is stored as a half message at once, and the broker asks the producer what became of it. Here nothing
-leaves this process before the commit, nobody is asked later, and all messages appear in one step.
+message is stored as a half message at once, and the broker later asks the producer whether to commit it. Here
+nothing leaves this process before the commit, no broker asks later, and all messages appear in one step.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class AtomicTransaction:
 
     Attributes:
         transaction_id: Its id.
-        receipt: What was committed; None before.
+        receipt: Of the commit; None before.
     """
 
     def __init__(self, pool: ConnectionPool, *, broker: str | None, timeout_ms: int | None) -> None:
@@ -97,7 +97,7 @@ class AtomicTransaction:
         self.receipt: CommitReceipt | None = None
         self._pool = pool
         self._timeout_ms = timeout_ms
-        self._pinned: dict[str, str] = {}  # broker -> what needs it
+        self._pinned: dict[str, str] = {}  # broker -> the reason
         if broker is not None:
             self._pin(broker, "broker=")
         self._messages: list[_Outgoing] = []
@@ -120,7 +120,7 @@ class AtomicTransaction:
         else:
             self.rollback()
 
-    # --- what belongs to it ---------------------------------------------------------------------------
+    # --- messages and acknowledgements ---------------------------------------------------------------
 
     async def send(
         self,
@@ -227,11 +227,11 @@ class AtomicTransaction:
     async def commit(self) -> CommitReceipt:
         """Stores everything, in one step, and waits until it is as safe as the broker's flush mode says.
 
-        What may pass is tried again until `delivery_timeout_ms`, under the same id: it is committed once.
-        A transaction without messages and acknowledgements commits without asking anybody.
+        A temporary failure is tried again until `delivery_timeout_ms`, under the same id: it is committed
+        once. A transaction without messages and acknowledgements commits without asking anybody.
 
         Raises:
-            TroveError: What was refused; nothing is stored then. With the field in_doubt the broker could not
+            TroveError: It was refused; nothing is stored then. With the field in_doubt the broker could not
                 be asked any more whether it is stored. TRANSACTION_TIMED_OUT, TRANSACTION_BROKERS, …
         """
         self._check_open()
@@ -299,7 +299,7 @@ class AtomicTransaction:
         return await wire.transact(connection, frames, timeout_ms)
 
     def _may_be_forgotten(self, error: TroveError) -> bool:
-        """The broker remembers for a while only what was committed: to send it again might store it twice."""
+        """The broker remembers a commit for a while only: to send it again might store it twice."""
         remembered_ms = error.fields.get("remembered_ms")
         tried_ms = (asyncio.get_running_loop().time() - self._began) * 1000
         return remembered_ms is not None and tried_ms >= int(remembered_ms)

@@ -54,7 +54,7 @@ def connect(
 
     Raises:
         TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT (when awaited); REQUEST_ILLEGAL for what is no
-            address. Cancelling closes what was opened.
+            address. Cancelling closes the connections that were opened.
     """
     return Connecting(parse_servers(server), wait_ms, options or ClientOptions())
 
@@ -111,8 +111,8 @@ class Client(Lookups):
         await self.close()
 
     async def close(self) -> None:
-        """Closes subscriptions, flushes what `send` and `send_oneway` took, gives up what other producers
-        hold, and disconnects."""
+        """Closes subscriptions, flushes `send` and `send_oneway`, aborts other producers' unsent batches, and
+        disconnects."""
         try:
             await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
             for producer in list(self._producers.values()):
@@ -180,7 +180,7 @@ class Client(Lookups):
         return AtomicTransaction(self._pool, broker=broker, timeout_ms=timeout_ms)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
-        """Cancels a delayed message before its time: nobody will see it.
+        """Cancels a delayed message before its time: it is never delivered.
 
         Args:
             topic: Its topic.
@@ -291,26 +291,26 @@ class Client(Lookups):
 
         A message comes again, with a higher `attempt`, when it is returned, when its consumer is gone, or
         when `invisible_ms` is over; after the group's attempts are used up it goes to the topic `%DLQ%GROUP`.
-        Of an orderly group, one message of a message group at a time is handed out here, and the next one
-        after that is settled. A group that is made at its first use is orderly where one of its topics is of
-        type FIFO; a group that was there before stays as it is: where it does not keep a FIFO topic's order,
-        this client logs a warning, once (`trovemq group alter GROUP --orderly`).
+        Of an orderly group, one message of a message group at a time is returned here, and the next one after
+        that is settled. A group that is made at its first use is orderly where one of its topics is of type
+        FIFO; a group that was there before stays as it is: where it does not keep a FIFO topic's order, this
+        client logs a warning, once (`trovemq group alter GROUP --orderly`).
 
         Args:
             topic: The topic.
-            group: The consumer group; the broker makes it at first use, unless told otherwise.
+            group: The consumer group; the broker creates it at first use, unless configured otherwise.
             filter: A tag expression: `paid`, `paid || refunded`, `*`.
             tags: The same as a list.
             sql: An SQL-92 condition on properties instead: `amount > 10 AND region IN ('eu', 'us')`.
             invisible_ms: How long a message is this subscriber's (10 s to 12 h, RocketMQ's simple consumer);
                 None: for as long as this client lives (its push consumer).
-            prefetch: Messages that are received ahead of the program; at most one batch less is asked for.
+            prefetch: Messages that are received ahead of the program; at most one batch less is requested.
             prefetch_bytes_max: Bytes of bodies received ahead; exceeded by at most one batch.
             handler: Consumes a message that an operator sends to this client (`trovemq consume-directly`).
             broadcast: Every subscriber gets every message: queues are pulled by offset, positions are kept
                 in this process alone, and nothing comes again (`ack` and `nack` do nothing). The group is
                 a name only.
-            start: Where a broadcast begins: `end` or `begin`. Groups continue where they stand.
+            start: Where a broadcast begins: `end` or `begin`. Groups continue at their offsets.
 
         Returns:
             A Subscription, to be entered.
@@ -361,7 +361,7 @@ class Client(Lookups):
             concurrency: Handlers that run at a time, 1 to 10,000.
 
         Raises:
-            TroveError: What makes continuing useless: TOPIC_NOT_FOUND, GROUP_NOT_FOUND, FILTER_ILLEGAL, …
+            TroveError: Continuing is useless: TOPIC_NOT_FOUND, GROUP_NOT_FOUND, FILTER_ILLEGAL, …
         """
         subscription = self.subscribe(
             topic,
@@ -430,18 +430,18 @@ class Client(Lookups):
     ) -> AsyncGenerator[FetchedBatch, None]:
         """The records of one queue from an offset on, in batches: no work a message is done here.
 
-        A broken stream is opened again where it stood, for as long as `reconnect_timeout_ms`.
+        A broken stream is opened again at the same place, for as long as `reconnect_timeout_ms`.
 
         Args:
             topic: The topic.
             queue_id: The queue.
-            offset: The first queue offset wanted; where None, the first one that the queue still has.
+            offset: The first queue offset; where None, the first one that the queue still has.
             end: The queue offset to stop before; the end of the queue, as `follow` says, where None.
             bytes_max: Bytes of one batch; it has one record at least.
             messages_max: Messages of one batch; 0 for as many as fit.
             tags: Only records with one of these tags.
             prefetch: Batches that are in flight or waiting for the reader (with `tags` one is in flight).
-            follow: Go on at the end of the queue; else it ends there.
+            follow: Continue at the end of the queue; else it ends there.
             wait_ms: With `follow`, how long the broker holds one fetch at the end of the queue.
             broker: The broker; needed where several have the queue.
 

@@ -1,4 +1,4 @@
-"""A batch of records as a pull brought it: columns first, messages only where they are asked for."""
+"""A batch of records as a pull brought it: columns first, messages only on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FetchedBatch:
     """Records of one queue in queue order.
 
     Attributes:
-        data: The records' bytes, as they stand in the broker's log.
+        data: The records' bytes, as they are in the broker's log.
         next_offset: Queue offset to continue from.
         min_offset: The queue's first offset.
         max_offset: One past the queue's last visible message.
@@ -58,7 +58,7 @@ class FetchedBatch:
 
     def messages(self) -> Iterator[Message]:
         """One decoded message a record; one whose body does not inflate has a `body_error`. Raises TroveError
-        RECORD_DAMAGED at a record that is not what its CRC says."""
+        RECORD_DAMAGED at a record that does not match its CRC."""
         if not len(self.data):
             return
         if self.queue_offsets is None:

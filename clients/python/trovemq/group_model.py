@@ -1,4 +1,5 @@
-"""What the calls about consumer groups take and return. All are frozen values; none holds a connection."""
+"""Arguments and results of the calls about consumer groups. All are frozen values; none holds a
+connection."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ BACKOFF_MS_DEFAULT: Final = (
     *(1_000, 5_000, 10_000, 30_000),
     *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
-"""RocketMQ's steps: what a group without a back-off of its own has."""
+"""RocketMQ's steps, for a group without a back-off of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is behind on one queue.
+    """The lag of a group on one queue.
 
     Attributes:
         topic: The topic; a retry topic of the group has a row of its own.
@@ -110,7 +111,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupReset:
-    """What a reset changed (or would change) of one queue; `in_flight` messages are forgotten."""
+    """A reset's change (or planned change) of one queue; `in_flight` messages are forgotten."""
 
     broker: str
     queue_id: int
@@ -130,7 +131,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ResentDeadLetter:
-    """What became of one dead letter: where it was sent, or the `error` (a symbol) with its message.
+    """The result for one dead letter: where it was sent, or the `error` (a symbol) with its message.
 
     again: an earlier call had sent it, and nothing was sent now.
     """
@@ -146,7 +147,7 @@ class ResentDeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DirectConsumption:
-    """The client's answer to a message that it was told to consume: `OK`, `FAILED_TO_CONSUME_MESSAGE`, …"""
+    """The client's answer to a command to consume a message: `OK`, `FAILED_TO_CONSUME_MESSAGE`, …"""
 
     result: str
     message: str

@@ -1,4 +1,4 @@
-"""What the client's calls return besides messages: brokers, routes, topics, offsets, statistics.
+"""Results of the client's calls besides messages: brokers, routes, topics, offsets, statistics.
 
 All are frozen values; none of them holds a connection.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """What a client must know of a broker before it sends to it.
+    """A client's knowledge of a broker, needed before it sends to it.
 
     Attributes:
         cluster: Name of the cluster the broker says it belongs to.
@@ -92,11 +92,11 @@ class TopicQueue:
 
 @dataclass(frozen=True, slots=True)
 class TopicHold:
-    """What a topic with `retention = until_acknowledged` keeps of a broker's log.
+    """The part of a broker's log that a topic with `retention = until_acknowledged` keeps.
 
     Attributes:
         bytes: From the first message that it keeps to the end of the log.
-        group: The consumer group that is farthest behind; "" where no group reads the topic.
+        group: The consumer group with the largest lag; "" where no group reads the topic.
         queue_id: The queue of that message.
         queue_offset: Its queue offset.
         until: Epoch ms at which the topic's age limit lets it go; 0 where its age is not known.
@@ -122,7 +122,8 @@ class TopicDescription:
     options: Mapping[str, str] = field(default_factory=dict)
     """Those that are set, by name: deduplicate, order, retention, retention_age_max, indexed_properties."""
     hold: TopicHold | None = None
-    """Of describe_topic: what the topic keeps of the log until it is acknowledged; None for nothing."""
+    """Of describe_topic: the part of the log that the topic keeps until it is acknowledged; None for
+    nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """What a reset did to one queue; `offset_before` is None where the group had no offset."""
+    """A reset's change of one queue; `offset_before` is None where the group had no offset."""
 
     broker: str
     queue_id: int

@@ -1,8 +1,8 @@
 """Sending: one message at a time, many at once, or whole columns; acknowledged, retried, bounded.
 
-Messages that are sent one by one gather in a batch for each queue. A batch is handed to its broker's
-stream at once (linger_ms=0) or after the linger, and grows until the stream writes it or it is full:
-a lone message leaves in the next turn of the event loop, and a crowd shares frames.
+Messages that are sent one by one gather in a batch for each queue. A batch goes to its broker's stream at
+once (linger_ms=0) or after the linger, and grows until the stream writes it or it is full: a lone message
+leaves in the next turn of the event loop, and many share frames.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Producer:
                 group only when those before it are consumed. At most 63 bytes; for topics of type FIFO.
             priority: 0 to 9, 9 is received first; None counts as 4. For topics of `order = priority`; pulling
                 by offset stays in the order of sending. Not together with message_group.
-            deliver_at: Nobody sees the message before that time; a time without a zone is local time. For
+            deliver_at: The message is invisible before that time; a time without a zone is local time. For
                 topics of type DELAY or MIXED.
             deliver_after: The same, as seconds from now.
 
@@ -198,7 +198,7 @@ class Producer:
     def send_oneway(self, body: Buffer, **arguments: Unpack[SendArguments]) -> None:
         """Sends one message without an acknowledgement: it may be lost without a word.
 
-        Arguments and errors as `send_nowait`; what the broker refuses is only counted by the broker.
+        Arguments and errors as `send_nowait`; the broker only counts its refusals.
         """
         message = self._prepare(body, **arguments)
         self._in_flight.take(message.size)
@@ -221,9 +221,10 @@ class Producer:
     ) -> BatchReceipt:
         """Sends many messages to one queue, in their order, and waits for all acknowledgements.
 
-        Nothing here costs a Python object a message. A batch that the broker takes in one frame is stored
-        as a whole or not at all; a larger one is split. The arguments must not be changed until the call
-        returns. Cancelling gives up waiting; what was not yet written to the connection is not sent.
+        Nothing here costs a Python object a message. A batch that the broker takes in one frame is stored as
+        a whole or not at all; a larger one is split. The arguments must not be changed until the call
+        returns. Cancelling gives up waiting; messages that were not yet written to the connection are not
+        sent.
 
         Args:
             bodies: n messages' bytes.
@@ -271,7 +272,8 @@ class Producer:
     def transaction(self, *, check_after_ms: int | None = None) -> Transaction:
         """A transaction, to be used as an async context manager; its messages are committed at its end.
 
-        Give `client.producer` a `checker`: a broker asks it for what a process left open when it died.
+        Give `client.producer` a `checker`: a broker calls it for transactions that a process left open when
+        it died.
 
         Args:
             check_after_ms: How long the broker waits before it asks, at most an hour; None: its own time.
@@ -310,7 +312,7 @@ class Producer:
         await self._in_flight.wait(size + RECORD_OVERHEAD)
 
     async def flush(self) -> None:
-        """Sends what lingers and waits until everything sent so far is acknowledged or has failed.
+        """Sends lingering messages and waits until everything sent so far is acknowledged or has failed.
 
         Failures are in the futures. Cancelling gives up waiting and changes nothing else.
         """
@@ -417,7 +419,7 @@ class Producer:
         return Destination(slot, ordered=ordered)
 
     def _release(self, batch: SingleMessages) -> None:
-        """Hands a batch over; it may still grow until its stream writes it."""
+        """Puts a batch on its stream; it may still grow until the stream writes it."""
         if not batch.released:
             batch.released = True
             self._delivery.submit(batch)

@@ -1,8 +1,8 @@
 """Delivery receipts: where an acknowledged message is, and how safe it is there.
 
-A frame of records is acknowledged as a whole; what belongs to single messages follows by arithmetic
-(record i has the first queue offset + i and lies after the sizes of those before it), so a batch's
-receipt computes it only when it is asked.
+A frame of records is acknowledged as a whole; the values of single messages follow by arithmetic (record i
+has the first queue offset + i and lies after the sizes of those before it), so a batch's receipt computes
+them only on demand.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ UniqueKeys = Sequence[str] | NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class FrameReceipt:
-    """One acknowledged frame with what is needed to tell its records apart.
+    """One acknowledged frame with the data to find its records.
 
     Attributes:
         topic: The topic of all records.

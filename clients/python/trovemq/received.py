@@ -1,4 +1,4 @@
-"""A message that a subscription handed out, and what can be done with it."""
+"""A message from a subscription, and its settlement."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Delay = float | timedelta  # seconds
 
 
 class Settlement(Protocol):
-    """Who carries out what becomes of a message."""
+    """The settlement of messages."""
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """Consumed; `urgent`: somebody waits for the answer."""
+        """Consumed; `urgent`: a caller waits for the answer."""
 
     def return_message(
         self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
@@ -34,7 +34,7 @@ class Settlement(Protocol):
 
     @property
     def group(self) -> str:
-        """The consumer group that owes the messages; empty where there is none."""
+        """The consumer group of the messages; empty where there is none."""
 
     def acknowledged_elsewhere(self, message: ReceivedMessage) -> None:
         """The broker has the acknowledgement already, as part of an atomic transaction."""
@@ -48,8 +48,8 @@ class ReceivedMessage:
             async with message.process():
                 ...
 
-    What is neither acknowledged nor returned comes again when the broker's lease on it ends: for a push
-    subscription when this client is gone, with `invisible_ms` after that time.
+    A message that is neither acknowledged nor returned is delivered again when the broker's lease on it ends:
+    for a push subscription when this client is gone, with `invisible_ms` after that time.
 
     Attributes:
         topic: The topic it was sent to (`%DLQ%GROUP` for one that is read from there).
@@ -59,7 +59,7 @@ class ReceivedMessage:
         tags: Its tag, None where it has none.
         properties: The sender's own properties.
         message_group: The group whose order is kept, None where it has none.
-        priority: What it was sent with, 0 to 9; None (which counts as 4) where it has none.
+        priority: The sender's priority, 0 to 9; None (which counts as 4) where it has none.
         queue_id: Its queue.
         queue_offset: Its place in the queue.
         attempt: Which delivery this is, 1 at first.
@@ -171,7 +171,8 @@ def _milliseconds(delay: Delay) -> int:
 
 
 class _NoSettlement:
-    """For messages that no group owes: broadcasts, and those that an operator has consumed directly."""
+    """For messages that are not pending for a group: broadcasts, and those that an operator has consumed
+    directly."""
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
         return _done()

@@ -1,4 +1,4 @@
-"""What a search asks and answers."""
+"""The conditions and the results of a search."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SearchPart:
 
     Attributes:
         broker: The broker.
-        index: What is walked: a term, `location` (every message of the topic), or the log itself.
+        index: The walked index: a term, `location` (every message of the topic), or the log itself.
         begin: The part's beginning, a physical offset.
         end: Its end.
         entries: Entries of the index that will be touched; 0 of a scan, which reads the part's bytes.

@@ -9,7 +9,7 @@ Keys = str | Sequence[str] | None
 
 
 class MessageArguments(TypedDict, total=False):
-    """What a message has beside its body; each is None where it is left out.
+    """The parts of a message beside its body; each is None where it is left out.
 
     Attributes:
         keys: One key or several; a look-up by any of them finds the message. No spaces within one.

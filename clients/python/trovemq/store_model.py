@@ -1,4 +1,4 @@
-"""What the calls about a broker's store return. All are frozen values; none holds a connection."""
+"""Results of the calls about a broker's store. All are frozen values; none holds a connection."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class StoreFinding:
     Attributes:
         file: The file's path in the store's directory.
         offset: Where in the file, in bytes.
-        what: What is wrong there.
-        note: It is no damage, only something to know.
+        what: The fault there.
+        note: It is not damage, only something to know.
         broker: The broker whose store it is.
     """
 
@@ -30,7 +30,7 @@ class ScrubProgress:
 
     Attributes:
         broker: The broker.
-        findings: What was found since the last one; at most 1,000 in all, while the counts continue.
+        findings: The findings since the last one; at most 1,000 in all, while the counts continue.
         position: Physical offset that the check has reached, between `begin` and `end`.
         begin: Where the log began.
         end: Where it ended when the check began.
@@ -62,11 +62,11 @@ class BackupProgress:
     Attributes:
         broker: The broker.
         files_done: Files that are copied or linked.
-        files_total: All files, as far as they are known.
+        files_total: All files that are known so far.
         bytes_done: Bytes read so far.
         bytes_total: All of them, about.
         log_begin: Physical offset from which the copy has the log.
-        log_end: Physical offset to which it has the log: what was on disk when it began.
+        log_end: Physical offset of the end of its log: the synced end when it began.
         linked_files: Files that are hard links.
         done: The backup is whole, and on disk.
     """

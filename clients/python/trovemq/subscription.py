@@ -28,7 +28,7 @@ EVERYTHING: Final = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribeOptions:
-    """How one subscription behaves; `Client.subscribe` tells what each means."""
+    """The options of one subscription; `Client.subscribe` explains each."""
 
     filter: str = EVERYTHING
     tags: Sequence[str] | None = None
@@ -41,7 +41,7 @@ class SubscribeOptions:
     start: Start = "end"
 
     def check(self) -> None:
-        """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for what does not fit together."""
+        """Raises TroveError REQUEST_ILLEGAL, FILTER_ILLEGAL for contradictions."""
         if self.prefetch < 1 or self.prefetch_bytes_max < 1:
             text = f"prefetch={self.prefetch}, prefetch_bytes_max={self.prefetch_bytes_max}"
             raise TroveError(errors.REQUEST_ILLEGAL, text)
@@ -64,7 +64,7 @@ class SubscribeOptions:
 
     @property
     def expression(self) -> v2.FilterExpression:
-        """The filter, as brokers are told."""
+        """The filter, in the form for brokers."""
         if self.sql is not None:
             return v2.FilterExpression(type=v2.SQL, expression=self.sql)
         text = self.filter if self.tags is None else " || ".join(self.tags)
@@ -72,7 +72,7 @@ class SubscribeOptions:
 
     @property
     def tag_list(self) -> tuple[str, ...]:
-        """The tags that are wanted, () for all."""
+        """The subscribed tags, () for all."""
         if self.tags is not None:
             return tuple(self.tags)
         wanted = tuple(tag.strip() for tag in self.filter.split("||"))
@@ -89,7 +89,7 @@ class Subscription:
 
     Several tasks may iterate over one subscription. The iteration ends when the subscription is closed, and
     raises the TroveError that makes continuing useless (GROUP_NOT_FOUND, FILTER_ILLEGAL, …); connections that
-    break are made again. Leaving the context returns what was received and not handed out.
+    break are opened again. Leaving the context returns received messages that the program did not get.
 
     Attributes:
         topic: The topic.
@@ -130,7 +130,7 @@ class Subscription:
 
     @property
     def prefetched(self) -> int:
-        """Messages that are received and not handed out."""
+        """Messages that are received and that the program did not get yet."""
         return self._inbox.count
 
     @property
@@ -160,8 +160,9 @@ class Subscription:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the iteration, returns what was not handed out, waits a few seconds for acknowledgements under
-        way, and leaves the group. What the program holds unsettled comes again."""
+        """Ends the iteration, returns messages that the program did not get, waits a few seconds for
+        acknowledgements under way, and leaves the group. Messages that the program has not settled are
+        delivered again."""
         self._open_ones.discard(self)
         if not self._inbox.closed:
             self._inbox.close()

@@ -64,7 +64,7 @@ class DaemonProcess:
     """One daemon as a child process. Its ports, and so its addresses, stay the same over restarts.
 
     Args:
-        module: What `python -m` runs.
+        module: The argument of `python -m`.
         arguments: Further command-line arguments.
         environment: Variables added to this process's own.
         port: gRPC port; a free one by default.
@@ -73,7 +73,7 @@ class DaemonProcess:
     """
 
     _popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
-    """What starts the process. Our own tests fork it from one that has the imports done."""
+    """Starts the process. Our own tests fork it from one that has the imports done."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class DaemonProcess:
         return [sys.executable, "-P", "-m", self.module, *addresses, *self.arguments]
 
     def log(self) -> str:
-        """What the daemon wrote so far, over all its starts."""
+        """The daemon's output so far, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def start(self, *, wait: bool = True) -> Self:

@@ -1,4 +1,4 @@
-"""What `Client.track` returns. All are frozen values; none holds a connection."""
+"""The results of `Client.track`. All are frozen values; none holds a connection."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class ConsumptionStatus:
         blocked_by: Queue offset of the message in flight that locks its message group; None otherwise.
         committed: Everything below this offset is consumed; None where the group never read the queue.
         next_offset: The next one that is new to the group; None where it never received from the queue.
-        online: Members of the group that are connected; `subscribed` of them want the topic.
-        filter: What the group asked for last.
+        online: Members of the group that are connected; `subscribed` of them subscribe the topic.
+        filter: The group's last filter.
         topic: Where the copy lies that this is about, with `queue_id` and `queue_offset`.
         detail: In words.
     """
@@ -134,13 +134,13 @@ class ConsumptionStatus:
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """What became of every message that an identifier names.
+    """The tracks of all messages that an identifier names.
 
     Attributes:
         copies: Every record, oldest first.
-        events: What happened, in the order of time.
+        events: The events, in the order of time.
         statuses: One for each message, broker and group.
-        complete: Nothing was left out, and every broker answered; otherwise the notes say what is missing.
+        complete: Nothing was left out, and every broker answered; otherwise the notes name the gaps.
         unreachable: Brokers that did not answer.
         notes: In words.
     """

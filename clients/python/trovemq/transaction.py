@@ -37,7 +37,7 @@ DECISIONS_KEPT_MAX: Final = 65_536  # of which the brokers may not have heard
 
 
 class TransactionResolution(Enum):
-    """What becomes of a half message; UNKNOWN: the broker asks again later."""
+    """The end of a half message; UNKNOWN: the broker asks again later."""
 
     UNKNOWN = "UNKNOWN"
     COMMIT = "COMMIT"
@@ -67,10 +67,10 @@ class SendHalf(Protocol):
 
 
 class Transactions:
-    """A producer's transactions: ends them, and answers when brokers ask for those that nobody ended.
+    """A producer's transactions: ends them, and answers brokers' checks of open ones.
 
-    A decision that a broker may not have heard is kept and given as the answer to its question; only what
-    this process does not know is asked of the checker.
+    A decision that a broker may not have got is kept and given as the answer to its check; the checker
+    decides only those that this process does not know.
 
     Args:
         pool: The client's connections.
@@ -96,7 +96,7 @@ class Transactions:
                 self._entered = True
 
     async def close(self) -> None:
-        """Tells the brokers that this producer ends."""
+        """Sends this producer's farewell to the brokers."""
         await self._sessions.close()
 
     def begun(self, transaction_id: str) -> None:
@@ -104,7 +104,7 @@ class Transactions:
         self._remember(transaction_id, TransactionResolution.UNKNOWN)
 
     async def end(self, half: SendReceipt, resolution: TransactionResolution) -> None:
-        """Tells the broker of a half message what becomes of it, for as long as `delivery_timeout_ms`.
+        """Sends the broker of a half message its resolution, for as long as `delivery_timeout_ms`.
 
         Raises:
             TroveError: TRANSACTION_ILLEGAL where it is not open any more; with the field in_doubt where the
@@ -181,11 +181,11 @@ class Transaction:
     """Messages that are seen together with a decision; made by `Producer.transaction`.
 
         async with producer.transaction() as transaction:
-            await transaction.send(b"order 42")      # stored, and nobody sees it
+            await transaction.send(b"order 42")      # stored, and invisible
             await database.commit()                  # an exception rolls back
 
     Each message is committed on its own, in the order they were sent: a transaction of several messages is
-    not one step for those who read. That is what `Client.transaction` is for.
+    not one step for those who read. Use `Client.transaction` for that.
     """
 
     def __init__(self, transactions: Transactions, send_half: SendHalf, check_after_ms: int | None) -> None:
@@ -209,7 +209,7 @@ class Transaction:
             return
         try:
             await self.rollback()
-        except TroveError as error:  # the block's own exception is what the caller must see
+        except TroveError as error:  # the caller must see the block's own exception
             _log.warning("a rollback did not reach its broker, which will ask for it: %s", error)
 
     async def send(
@@ -222,7 +222,7 @@ class Transaction:
         unique_key: str | None = None,
         broker: str | None = None,
     ) -> SendReceipt:
-        """Stores one message that nobody sees yet; arguments and errors as `Producer.send`.
+        """Stores one message that is invisible yet; arguments and errors as `Producer.send`.
 
         A failed send makes no part of the transaction; where it was in doubt, the broker asks for it later.
 

@@ -1,10 +1,10 @@
 """A call on the channel: `Call` of grpc.aio. It begins when it is made, not when it is awaited.
 
-| state | means | leads to |
-| --- | --- | --- |
-| waiting | no connection yet, or no room on it | sent, over |
-| sent | it is a stream; `stream` and `endpoint` are set | waiting (not processed: sent again), over |
-| over | it has a status | |
+| state   | means                                           | leads to                                  |
+|---------|-------------------------------------------------|-------------------------------------------|
+| waiting | no connection yet, or no free stream on it      | sent, over                                |
+| sent    | it is a stream; `stream` and `endpoint` are set | waiting (not processed: sent again), over |
+| over    | it has a status                                 |                                           |
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ ATTEMPTS_MAX: Final = 5  # of a call that servers did not process
 
 
 class Call(Intake):
-    """What all four kinds share. Attributes that few calls need are the class's until they are set."""
+    """The common part of all four kinds. Attributes that few calls need are the class's until they are
+    set."""
 
     endpoint: ChannelEndpoint
     stream: Stream
@@ -277,7 +278,7 @@ class Call(Intake):
         return make_error(self._status, initial, self._trailing(), self._details, self.debug_error_string())
 
     def _raise(self) -> None:
-        """What a status other than OK is to the caller."""
+        """Raises a status other than OK for the caller."""
         if self._locally_cancelled:
             raise asyncio.CancelledError
         if self._status is not StatusCode.OK:

@@ -1,4 +1,4 @@
-"""What calls and multi-callables need of their channel: channel.py implements it."""
+"""The part of a channel that calls and multi-callables need: channel.py implements it."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Channel:
         return None
 
     def send_waiting(self) -> None:
-        """A connection has room."""
+        """A connection has a free stream."""
         while self._waiting:
             call = self._waiting[0]
             if not call.over:

@@ -12,7 +12,7 @@ from trovemq_rpc.wire.compression import ACCEPTED
 
 
 class ClientMethod:
-    """What all calls of a method share; the header block among it."""
+    """The common part of all calls of a method; the header block among it."""
 
     __slots__ = ("block", "deserialize", "list_size", "path", "serialize")
 

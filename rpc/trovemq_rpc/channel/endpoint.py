@@ -63,7 +63,7 @@ class ChannelEndpoint(Endpoint):
                 stream.owner.on_lost(self.reason)
 
     def refuse(self, reason: str) -> None:
-        """The server speaks another protocol, or TLS failed: whoever connects reports it."""
+        """The server speaks another protocol, or TLS failed: the connecting code reports it."""
         self.reason = reason
         self.metrics.refused_connections += 1
         self.abort()
@@ -148,7 +148,7 @@ class ChannelEndpoint(Endpoint):
                 owner.on_unprocessed(self.reason)
 
     def call_over(self) -> None:
-        """A stream is gone: there may be room for the next."""
+        """A stream is gone: there may be a free one for the next call."""
         if self.draining:
             self.loop.call_soon(self._close_if_drained)
         elif self.on_room is not None:

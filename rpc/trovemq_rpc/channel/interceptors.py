@@ -1,8 +1,8 @@
 """Interceptors of both ends, with grpc.aio's names and arguments.
 
 A client interceptor gets `continuation(details, request)`, which makes the call (or runs the next
-interceptor), and returns a call or, for one response, the response itself. What the caller holds
-meanwhile is an `InterceptedCall`.
+interceptor), and returns a call or, for one response, the response itself. Meanwhile the caller has an
+`InterceptedCall`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trovemq_rpc.wire.metadata import Metadata, MetadataLike
 
 
 class ClientCallDetails(NamedTuple):
-    """What an interceptor may change about a call."""
+    """The part of a call that an interceptor may change."""
 
     method: str
     timeout: float | None
@@ -35,7 +35,7 @@ class ServerInterceptor(ABC):
         """Returns a handler: that of `await continuation(details)`, or another."""
 
 
-class ClientInterceptor(ABC):  # noqa: B024 - the four below say what it sees
+class ClientInterceptor(ABC):  # noqa: B024 - the four below have its methods
     """The base of the four."""
 
 
@@ -68,7 +68,7 @@ class StreamStreamClientInterceptor(ClientInterceptor):
 
 
 class Requests:
-    """What `write` was given, as the iterator that interceptors see."""
+    """The arguments of `write`, as the iterator that interceptors see."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()

@@ -28,7 +28,7 @@ class OneResponse(Call):
     _response: Buffer | None = None
 
     def on_data(self, data: memoryview, ended: bool) -> None:
-        """One whole message in one frame is taken as it stands, without reader or budget."""
+        """One whole message in one frame is taken as it is, without reader or budget."""
         size = len(data)
         if self.reader is None and self._response is None and not self.over and size >= PREFIX_SIZE:
             length = int.from_bytes(data[1:PREFIX_SIZE], "big")
@@ -89,7 +89,7 @@ class ManyResponses(Call):
         self._wake_readers()
 
     def on_over(self) -> None:
-        """What nobody has read yet stays, and stays counted, unless the call failed."""
+        """Unread messages stay, and stay counted, unless the call failed."""
         if self._status is not StatusCode.OK:
             self.messages.clear()
         if not self.messages:
@@ -101,7 +101,7 @@ class ManyResponses(Call):
                 waiter.set_result(None)
 
     async def read(self) -> Any:
-        """The next response; EOF behind the last one; raises the status of a call that failed."""
+        """The next response; EOF after the last one; raises the status of a call that failed."""
         while not self.messages:
             if self.over:
                 self._raise()

@@ -18,7 +18,7 @@ from trovemq_rpc.wire.metadata import MetadataLike
 
 
 class MultiCallable:
-    """The base of the four; `_kind` says what its calls are."""
+    """The base of the four; `_kind` is the kind of its calls."""
 
     _kind: type[Call]
     _intercept: str

@@ -9,7 +9,7 @@ from trovemq_rpc.wire.status import StatusCode, decode_message, status_of_field,
 
 
 class ResponseInfo:
-    """What the headers of a response say; parsed once for equal lists."""
+    """The headers of a response; parsed once for equal lists."""
 
     __slots__ = ("_fields", "_metadata", "encoding", "failure")
 

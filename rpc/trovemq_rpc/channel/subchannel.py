@@ -1,5 +1,5 @@
-"""One connection that is kept: made when it is wanted, made again when it is lost, with a backoff
-between failures.
+"""One connection that is kept: opened on demand, opened again when it is lost, with a backoff between
+failures.
 
 The addresses of a name are raced: the next begins a quarter second after the one before, or when that failed.
 """
@@ -35,7 +35,7 @@ class ConnectError(Exception):
 
 
 class SubchannelOwner(Protocol):
-    """What a subchannel needs of its channel."""
+    """The part of a channel that a subchannel needs."""
 
     credentials: ChannelCredentials | None
     server_name: str

@@ -1,10 +1,10 @@
 """Targets as grpc writes them, and their addresses.
 
-| target | means |
-| --- | --- |
-| host:port, dns:host:port, dns:///host:port | all addresses of a name |
-| ipv4:a:port,b:port and ipv6:[a]:port,[b]:port | these addresses |
-| unix:path, unix:///path, unix-abstract:name | a socket in the file system |
+| target                                        | means                       |
+|-----------------------------------------------|-----------------------------|
+| host:port, dns:host:port, dns:///host:port    | all addresses of a name     |
+| ipv4:a:port,b:port and ipv6:[a]:port,[b]:port | these addresses             |
+| unix:path, unix:///path, unix-abstract:name   | a socket in the file system |
 
 The port is 443 where none is named, as in grpc.
 """
@@ -51,14 +51,14 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """What :authority says, unless an option does."""
+        """The value of :authority, unless an option gives it."""
         if self.name is not None:
             return str(self.name)
         return "localhost" if self.addresses[0].unix else str(self.addresses[0])
 
     @property
     def host(self) -> str:
-        """What a certificate must name."""
+        """The name that a certificate must have."""
         return self.name.host if self.name is not None else self.addresses[0].host or "localhost"
 
     async def resolve(self) -> list[Address]:

@@ -2,6 +2,6 @@
 loop or clock.
 
 Read `constants`, `frames`, `streams` (the state table), `limits`, `headers`, then `state`, `sending`,
-`control`, `header_blocks`, `receiving` and `connection`. `hpack` (RFC 7541) stands alone. Imports nothing
-else of this package.
+`control`, `header_blocks`, `receiving` and `connection`. `hpack` (RFC 7541) depends on none of them. Imports
+nothing else of this package.
 """

@@ -27,7 +27,7 @@ class Connection(Receiving):
 
     @property
     def drained(self) -> bool:
-        """Nothing goes on any more, and nothing may begin."""
+        """No stream is open, and none may begin."""
         return not self.streams and (
             self.failed or self.goaway_received is not None or self.goaway_sent is not None
         )

@@ -55,8 +55,8 @@ class ControlFrames(Sending):
         return not stream_id & 1 or stream_id > self.last_peer_stream_id
 
     def _stream_fault(self, stream: Stream, fault: StreamFault, seen: bool = True) -> None:
-        """RST_STREAM, and the event where the layer above knows the stream. Costs what a reset of
-        the peer's does.
+        """RST_STREAM, and the event where the layer above knows the stream. Costs the same as a reset by the
+        peer.
         """
         self.allowances.resets.take()
         if stream.state == CLOSED:
@@ -159,7 +159,7 @@ class ControlFrames(Sending):
         code: int = frames.U32.unpack(payload)[0]
         stream = self.streams.get(stream_id)
         if stream is None and code == ErrorCode.NO_ERROR and self.client_side:
-            return  # behind an answer that came before our request's end (section 8.1)
+            return  # after an answer that came before our request's end (section 8.1)
         self.allowances.resets.take()
         if stream is None:
             return

@@ -1,4 +1,4 @@
-"""What a connection reports: tuples of (kind, stream, value, ended), in the order of the bytes.
+"""The events of a connection: tuples of (kind, stream, value, ended), in the order of the bytes.
 
 | kind | stream | value | ended |
 | --- | --- | --- | --- |

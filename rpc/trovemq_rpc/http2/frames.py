@@ -1,12 +1,12 @@
 """Frames as bytes (RFC 9113 section 4.1).
 
-| offset | size | field |
-| --- | --- | --- |
-| 0 | 3 | length of the payload |
-| 3 | 1 | type |
-| 4 | 1 | flags |
-| 5 | 4 | reserved bit, 31 bits of stream id |
-| 9 | length | payload |
+| offset | size   | field                              |
+|--------|--------|------------------------------------|
+| 0      | 3      | length of the payload              |
+| 3      | 1      | type                               |
+| 4      | 1      | flags                              |
+| 5      | 4      | reserved bit, 31 bits of stream id |
+| 9      | length | payload                            |
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def rst_stream(stream_id: int, code: int) -> bytes:
 
 
 def header_block(stream_id: int, block: bytes, end_stream: bool, frame_size_max: int) -> bytes:
-    """HEADERS, and CONTINUATION frames for what exceeds the peer's frame size (sections 6.2 and 6.10)."""
+    """HEADERS, and CONTINUATION frames for the bytes beyond the peer's frame size (sections 6.2 and 6.10)."""
     flags = END_STREAM if end_stream else 0
     size = len(block)
     if size <= frame_size_max:

@@ -1,4 +1,4 @@
-"""Header blocks (RFC 9113 sections 4.3, 6.2, 6.10): what opens a stream or a response, and trailers."""
+"""Header blocks (RFC 9113 sections 4.3, 6.2, 6.10): those that open a stream or a response, and trailers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADS_MAX: Final = 256
 
 
 class HeaderBlocks(ControlFrames):
-    """What arrives before and behind the data of a stream."""
+    """The header blocks before and after the data of a stream."""
 
     def __init__(self, client_side: bool, limits: Limits = DEFAULT_LIMITS) -> None:
         super().__init__(client_side, limits)

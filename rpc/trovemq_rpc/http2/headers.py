@@ -1,13 +1,13 @@
-"""What a header list must be (RFC 9113 sections 8.2 and 8.3). A malformed one ends its stream with
+"""The rules of a header list (RFC 9113 sections 8.2 and 8.3). A malformed one ends its stream with
 PROTOCOL_ERROR.
 
-| rule | section |
-| --- | --- |
-| names are lower-case tokens; values hold no NUL, CR or LF and no blank at either end | 8.2.1 |
-| no connection, proxy-connection, keep-alive, transfer-encoding or upgrade; te is "trailers" | 8.2.2 |
-| pseudo-header fields stand first, each once, and only those that are defined | 8.3 |
-| a request has :method, :scheme and a :path that is not empty; a response has :status | 8.3.1, 8.3.2 |
-| trailers have no pseudo-header fields | 8.1 |
+| rule                                                                                        | section      |
+|---------------------------------------------------------------------------------------------|--------------|
+| names are lower-case tokens; values hold no NUL, CR or LF and no blank at either end        | 8.2.1        |
+| no connection, proxy-connection, keep-alive, transfer-encoding or upgrade; te is "trailers" | 8.2.2        |
+| pseudo-header fields come first, each once, and only those that are defined                 | 8.3          |
+| a request has :method, :scheme and a :path that is not empty; a response has :status        | 8.3.1, 8.3.2 |
+| trailers have no pseudo-header fields                                                       | 8.1          |
 
 Fields that were found sound are remembered (bounded), so that those which every call repeats cost
 one look-up.
@@ -29,7 +29,7 @@ SOUND_FIELDS_MAX: Final = 1_024
 SOUND_FIELD_SIZE_MAX: Final = 256
 
 LIST_SIZE_OF_A_BYTE_MAX: Final = 60
-"""Of a header block: no byte of ours stands for more of its header list."""
+"""Of a header block: no byte that we send expands to more of its header list."""
 _FIELD_OVERHEAD: Final = 32
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")

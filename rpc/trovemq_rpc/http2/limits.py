@@ -1,4 +1,4 @@
-"""What a peer may make a connection hold or do. Each limit with its default and the reason for it.
+"""Limits on what a peer may make a connection hold or do. Each limit with its default and the reason for it.
 
 The allowances are buckets: each frame of a kind takes one, the layer above calls `refill` once a
 second, and a call that ends well returns it. An empty bucket ends the connection with
@@ -11,7 +11,7 @@ ENHANCE_YOUR_CALM. So an honest peer never meets them, and a flood ends within a
 | header_block_size_max | 64 KiB | compressed bytes of a block, all CONTINUATION frames (CVE-2024-27316) |
 | continuations_max | 64 | empty CONTINUATION frames cost processor time, not bytes |
 | frame_size_max | 64 KiB | few headers for a large message, and a frame still fits the receive buffer |
-| stream_window | 64 KiB | what a stream may send before anybody looked at it; it grows by use |
+| stream_window | 64 KiB | bytes that a stream may send before anybody reads it; it grows by use |
 | connection_window | 4 MiB | the same for all streams of a connection |
 | resets_allowed | 10,000 (2,000 a second) | rapid reset (CVE-2023-44487); busy clients cancel often, too |
 | pings_allowed | 200 (20 a second) | a PING is answered at once: a flood makes us write |
@@ -19,7 +19,7 @@ ENHANCE_YOUR_CALM. So an honest peer never meets them, and a flood ends within a
 | priorities_allowed | 2,000 (200 a second) | PRIORITY means nothing any more (section 5.3.2) |
 | empty_data_allowed | 1,000 (100 a second) | DATA without bytes and END_STREAM: work without flow control |
 | window_updates_allowed | 20,000 (20,000 a second) | each may walk the blocked streams |
-| unknown_frames_allowed | 2,000 (200 a second) | types nobody defined, ignored as section 5.5 wants |
+| unknown_frames_allowed | 2,000 (200 a second) | types nobody defined, ignored as section 5.5 requires |
 | reset_memory | 1,000 | streams reset by us whose late frames are ignored |
 """
 

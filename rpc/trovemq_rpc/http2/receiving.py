@@ -1,7 +1,7 @@
 """The bytes of a peer become events: one loop over all frames of a read (RFC 9113 sections 4 to 6).
 
-What a frame of a stream means by the stream's state (section 5.1); "reset" is a stream error,
-"fault" ends the connection:
+The meaning of a stream's frame by the stream's state (section 5.1); "reset" is a stream error, "fault" ends
+the connection:
 
 | frame | idle | open, half-closed (local) | half-closed (remote) | reset by us | by the peer | ended |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -43,7 +43,7 @@ from trovemq_rpc.http2.limits import Limits
 from trovemq_rpc.http2.state import DEFAULT_LIMITS
 from trovemq_rpc.http2.streams import MAY_RECEIVE, Stream
 
-PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is handed on in parts, as they arrive
+PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is delivered in parts, as they arrive
 PLAIN_HEADERS_MASK: Final = PADDED | PRIORITY_FLAG | END_HEADERS
 
 _unpack_header = frames.FRAME_HEADER.unpack_from
@@ -64,7 +64,7 @@ class Receiving(HeaderBlocks):
 
     # --- bytes in ---------------------------------------------------------------------------------------
     def receive(self, data: bytes) -> list[ev.Event]:
-        """All events of these bytes; what is incomplete is kept for the next call."""
+        """All events of these bytes; an incomplete frame is kept for the next call."""
         data = self._tail + data if self._tail else data
         used = self.parse(memoryview(data))
         self._tail = data[used:]

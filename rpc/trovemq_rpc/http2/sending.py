@@ -1,9 +1,8 @@
 """Streams' bytes on their way out: header blocks, DATA under both windows (RFC 9113 sections 5.2 and 6.9).
 
-A stream's bytes leave at once where the windows and the transport allow it; the rest waits at the
-stream, in order, and its trailers behind it. Streams that wait take turns of one frame's size, so
-that a large message does not keep small ones. What is sent on a stream that was reset meanwhile goes
-nowhere.
+A stream's bytes leave at once where the windows and the transport allow it; the rest waits at the stream, in
+order, and its trailers after it. Streams that wait take turns of one frame's size, so that a large message
+does not keep small ones. Bytes for a stream that was reset meanwhile are dropped.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ class Sending(ConnectionState):
             self._sent_end(stream)
 
     def _drain(self, stream: Stream, one_frame: bool = False) -> None:
-        """Writes what the windows allow of a stream's pending bytes."""
+        """Writes the part of a stream's pending bytes that the windows allow."""
         pending = stream.pending
         while pending is not None and self.can_write:
             size = min(stream.pending_size, self.peer_frame_size_max, self.send_window, stream.send_window)
@@ -237,7 +236,7 @@ class Sending(ConnectionState):
             self.blocked[stream.id] = stream
 
     def transport_writable(self, writable: bool) -> None:
-        """The transport's buffer is full, or has room again."""
+        """The transport's buffer is full, or has space again."""
         self.can_write = writable
         if writable:
             self.drain()
@@ -249,7 +248,7 @@ class Sending(ConnectionState):
         if state == CLOSED:
             del self.streams[stream.id]
         elif not self.client_side:
-            # Answered before the request ended: nothing more of it is wanted (section 8.1).
+            # Answered before the request ended: the rest of it is not needed (section 8.1).
             self.reset(stream, ErrorCode.NO_ERROR)
 
     # --- windows for the peer ---------------------------------------------------------------------------
@@ -280,7 +279,7 @@ class Sending(ConnectionState):
 
 
 def _take(pending: deque[Buffer], size: int) -> list[Buffer]:
-    """The first `size` bytes of the pieces, as views; what is left stays."""
+    """The first `size` bytes of the pieces, as views; the rest stays."""
     taken: list[Buffer] = []
     while pending and size >= len(pending[0]):
         piece = pending.popleft()

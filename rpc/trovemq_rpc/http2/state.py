@@ -1,10 +1,10 @@
-"""What both directions of a connection share: settings, streams, windows, output.
+"""The common state of both directions of a connection: settings, streams, windows, output.
 
 Invariants:
 - `streams` holds exactly the streams that are not closed; `streams[n].id == n`.
-- `output` is in the order of the wire; nothing is inserted before what stands there.
-- `receive_window` is what the peer may still send, `unacknowledged` what was consumed of it and not
-yet returned; a WINDOW_UPDATE moves the second into the first.
+- `output` is in the order of the wire; nothing is inserted before present bytes.
+- `receive_window` is how much the peer may still send, `unacknowledged` the consumed part that is not yet
+  returned; a WINDOW_UPDATE moves the second into the first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from trovemq_rpc.http2.streams import CLOSED, Buffer, Stream
 
 DEFAULT_LIMITS: Final = Limits()
 
-# Blocks are encoded without the dynamic table, so one encoder serves all connections. The size
-# update to 0 that its very first block begins with stands instead at the beginning of each
-# connection's first block (RFC 7541 section 4.2).
+# Blocks are encoded without the dynamic table, so one encoder serves all connections. The size update to 0
+# that its very first block begins with is written at the beginning of each connection's first block instead
+# (RFC 7541 section 4.2).
 _encoder = Encoder()
 _encoder.encode(())
 encode_block = _encoder.encode

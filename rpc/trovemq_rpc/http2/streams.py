@@ -3,12 +3,12 @@
 Only the states of a stream that exists are numbered: an idle stream has no object yet, a closed one
 has none any more, and nothing is ever reserved because push is switched off.
 
-| state | after END_STREAM sent | after END_STREAM received | may send | may receive |
-| --- | --- | --- | --- | --- |
-| OPEN | HALF_CLOSED_LOCAL | HALF_CLOSED_REMOTE | yes | yes |
-| HALF_CLOSED_LOCAL | (illegal) | CLOSED | no | yes |
-| HALF_CLOSED_REMOTE | CLOSED | (illegal) | yes | no |
-| CLOSED | (illegal) | (illegal) | no | no |
+| state              | after END_STREAM sent | after END_STREAM received | may send | may receive |
+|--------------------|-----------------------|---------------------------|----------|-------------|
+| OPEN               | HALF_CLOSED_LOCAL     | HALF_CLOSED_REMOTE        | yes      | yes         |
+| HALF_CLOSED_LOCAL  | (illegal)             | CLOSED                    | no       | yes         |
+| HALF_CLOSED_REMOTE | CLOSED                | (illegal)                 | yes      | no          |
+| CLOSED             | (illegal)             | (illegal)                 | no       | no          |
 
 RST_STREAM in either direction leads to CLOSED from every state.
 """
@@ -57,8 +57,8 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window
         self.got_headers = False
-        self.body_left = -1  # what content-length still announces; -1: it announced nothing
-        self.pending: deque[Buffer] | None = None  # what windows or the transport hold back
+        self.body_left = -1  # the rest that content-length announces; -1: it announced nothing
+        self.pending: deque[Buffer] | None = None  # bytes that windows or the transport hold back
         self.pending_size = 0
         self.pending_end = False
         self.pending_trailers: bytes | None = None

@@ -3,8 +3,8 @@
 Invariants:
 - `over` is set once, by our last frame, the peer's reset, or the end of the connection; nothing is
 sent afterwards.
-- `unread` is the size of the messages in `messages`; `charged` what the budget counts for this
-call; both are 0 at the end.
+- `unread` is the size of the messages in `messages`; `charged` the budget's count for this call; both are 0
+  at the end.
 - Between the stream's first and last bytes its receive window is the default less `unread`, or more
 for one message that was admitted.
 """
@@ -139,7 +139,7 @@ class ServerCall(Incoming, Outgoing):
 
     @property
     def status(self) -> StatusCode | None:
-        """What `set_code` set."""
+        """The code given to `set_code`."""
         return self._code
 
     def code(self) -> Any:
@@ -148,7 +148,7 @@ class ServerCall(Incoming, Outgoing):
     def details(self) -> str:
         return self._details
 
-    # --- what the client said ---------------------------------------------------------------------------
+    # --- the client's headers ---------------------------------------------------------------------------
     def invocation_metadata(self) -> tuple[Pair, ...]:
         return self.head.metadata
 

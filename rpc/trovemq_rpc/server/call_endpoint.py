@@ -1,4 +1,4 @@
-"""What a call needs of its connection, beyond what every connection has: endpoint.py implements it."""
+"""The part of a connection that a call needs, beyond every connection's: endpoint.py implements it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _HTTP_1_ANSWER: Final = (
 
 
 class EndpointServer(Protocol):
-    """What a connection needs of its server."""
+    """The part of a server that a connection needs."""
 
     parts: LoopParts
     endpoint_options: Options
@@ -77,7 +77,7 @@ class NotGrpc:
             connection.set_stream_window(self.stream, connection.limits.stream_window)
 
     def on_reset(self) -> None:
-        """Nothing goes on."""
+        """Nothing continues."""
 
     def on_writable(self) -> None:
         """Nothing waits."""
@@ -377,7 +377,7 @@ class ServerEndpoint(CallEndpoint):
 
 
 class _Refused:
-    """The owner of a stream that was refused: what still comes is dropped."""
+    """The owner of a stream that was refused: later frames are dropped."""
 
     def __init__(self, endpoint: ServerEndpoint) -> None:
         self.endpoint = endpoint
@@ -386,7 +386,7 @@ class _Refused:
         self.endpoint.to_acknowledge += len(data)
 
     def on_reset(self) -> None:
-        """Nothing goes on."""
+        """Nothing continues."""
 
     def on_writable(self) -> None:
         """Nothing waits."""

@@ -17,7 +17,7 @@ NOT_GRPC: Final = "not gRPC"
 
 
 class CallHead:
-    """What the headers of a call say."""
+    """The headers of a call."""
 
     __slots__ = ("_metadata", "accepts", "encoding", "head", "method", "not_grpc", "refusal", "timeout")
 

@@ -22,9 +22,7 @@ class Incoming(Intake):
     _has_message = False
 
     def on_data(self, data: memoryview, ended: bool) -> None:
-        """The stream's next bytes. A unary request in one frame is taken as it stands, without
-        reader or budget.
-        """
+        """The stream's next bytes. A unary request in one frame needs no reader and no budget."""
         size = len(data)
         endpoint = self.endpoint
         if self.over:

@@ -1,4 +1,4 @@
-"""What serves a method: a handler of generated code, or callbacks.
+"""The implementation of a method: a handler of generated code, or callbacks.
 
 | handler | runs as | gets |
 | --- | --- | --- |
@@ -46,7 +46,7 @@ class CallbackUnary:
 
 
 class CallbackStream:
-    """`on_open` gets a call whose headers arrived and returns what serves it."""
+    """`on_open` gets a call whose headers arrived and returns its handler."""
 
     request_streaming = True
     response_streaming = True

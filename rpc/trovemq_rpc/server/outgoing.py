@@ -44,7 +44,7 @@ class Outgoing:
         self._initial = encode_metadata(metadata)
 
     def set_trailing_metadata(self, trailing_metadata: MetadataLike) -> None:
-        encode_metadata(trailing_metadata)  # what is wrong shows here, not at the end
+        encode_metadata(trailing_metadata)  # errors show here, not at the end
         self._trailing = tuple(trailing_metadata)
 
     def trailing_metadata(self) -> MetadataLike:
@@ -57,7 +57,7 @@ class Outgoing:
         self._skip_compression = True
 
     def _encoding(self) -> bytes:
-        """What compresses this call's messages: our choice, where the client accepts it."""
+        """The compression of this call's messages: our choice, where the client accepts it."""
         choice = self._compression if self._compression is not None else self.endpoint.compression
         encoding = encoding_of(choice)
         return encoding if encoding in self.head.accepts.replace(b" ", b"").split(b",") else b"identity"
@@ -166,7 +166,7 @@ class Outgoing:
         self.endpoint.flush_soon()
         self.end(code.name)
 
-    # --- what the client takes --------------------------------------------------------------------------
+    # --- the client's limits -----------------------------------------------------------------------------
     def _excess(self, fields: list[Field]) -> str:
         """Why the client would not take this header list; empty where it does."""
         size, limit = list_size(fields), self.endpoint.connection.peer_header_list_size_max
@@ -178,8 +178,8 @@ class Outgoing:
         return head or self._excess(_trailers(StatusCode.OK, "", self._trailing))
 
     def _ending(self, code: StatusCode, details: str) -> tuple[StatusCode, list[Field]]:
-        """Trailers, with the headers where none were sent. Beyond the client's limit: the status and a
-        short text; what would have been OK is RESOURCE_EXHAUSTED, as it came without its metadata.
+        """Trailers, with the headers where none were sent. Beyond the client's limit: the status and a short
+        text; an OK becomes RESOURCE_EXHAUSTED, as it came without its metadata.
         """
         opening = [] if self.headers_sent else _HEAD_FIELDS
         initial = [] if self.headers_sent else self._initial or []

@@ -77,7 +77,7 @@ def _status_of(error: Exception) -> object | None:
 
 
 async def _run_in_thread(call: ServerCall, argument: Any) -> None:
-    """A handler that is no coroutine: in the pool given to `server`, as grpc.aio does for migration."""
+    """A handler that is not a coroutine: in the pool given to `server`, as grpc.aio does for migration."""
     method, loop = call.method, call.endpoint.loop
     pool = call.endpoint.thread_pool
     if method.request_streaming:

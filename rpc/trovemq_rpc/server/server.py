@@ -29,7 +29,7 @@ METHODS_FOUND_MAX = 10_000  # of generic handlers, whose methods show only when 
 
 
 class HandlerCallDetails(NamedTuple):
-    """What an interceptor learns of a call."""
+    """The part of a call that an interceptor sees."""
 
     method: str
     invocation_metadata: MetadataLike

@@ -4,9 +4,9 @@
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(test())
 
-Where nothing is ready the clock jumps to the next timer. A program that waits for what can never come
-fails with Deadlock instead of hanging. `create_server` and `create_connection` join ends in memory; there
-are no sockets, processes or signals. Names resolve to 127.0.0.1 and to what `names` says.
+Where nothing is ready the clock jumps to the next timer. A program that waits for an event that can never
+come fails with Deadlock instead of hanging. `create_server` and `create_connection` join ends in memory;
+there are no sockets, processes or signals. Names resolve to 127.0.0.1 and to the addresses in `names`.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ __all__ = ["Deadlock", "MemoryLoop", "MemoryServer"]
 FIRST_PORT = 50_000
 
 
-class Deadlock(RuntimeError):  # noqa: N818 - the name says what happened
+class Deadlock(RuntimeError):  # noqa: N818 - the name says it
     """Nothing is ready and no timer is set: the program waits for ever."""
 
 
 class _Waiting:
-    """Stands where a loop has its selector: waiting moves the clock."""
+    """In place of a loop's selector: waiting moves the clock."""
 
     def __init__(self, loop: "MemoryLoop") -> None:
         self._loop = loop
@@ -107,7 +107,7 @@ class MemoryLoop(asyncio.BaseEventLoop):
         self._selector = _Waiting(self)
         self._next_port = FIRST_PORT
 
-    # --- what asyncio's base asks of a loop ---------------------------------------------------------------
+    # --- for asyncio's base -------------------------------------------------------------------------------
     def time(self) -> float:
         return self.now_s
 
@@ -115,7 +115,7 @@ class MemoryLoop(asyncio.BaseEventLoop):
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector here."""
+        """There is no selector to wake here."""
 
     # --- the network --------------------------------------------------------------------------------------
     async def create_server(  # type: ignore[override]
@@ -168,9 +168,9 @@ class MemoryLoop(asyncio.BaseEventLoop):
             for address in addresses
         ]
 
-    # --- what a test does to it ---------------------------------------------------------------------------
+    # --- for tests ----------------------------------------------------------------------------------------
     def break_connections(self) -> None:
-        """All connections are lost now, with what is under way."""
+        """All connections are lost now, with their bytes under way."""
         for client, _ in self.connections:
             client.abort()
         self.connections.clear()

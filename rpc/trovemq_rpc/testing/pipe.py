@@ -14,7 +14,7 @@ __all__ = ["Faults", "Pipe"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What may happen to a connection. The default is a fast network without faults.
+    """The possible faults of a connection. The default is a fast network without faults.
 
     `piece_size_max`: bytes that arrive together at most; a piece has any size up to it, most often a
     small one.
@@ -56,7 +56,7 @@ class Pipe:
         self._pieces: deque[memoryview] = deque()
 
     def write(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Copies, as a socket does: what is changed after it was written shows nowhere."""
+        """Copies, as a socket does: later changes show nowhere."""
         assert not self.ended, "written after the end"
         for piece in pieces:
             if len(piece):

@@ -15,7 +15,7 @@ _ports = count(49_152)
 
 
 class _Clock(Protocol):
-    """What an end needs of its loop."""
+    """The part of a loop that an end needs."""
 
     def call_soon(self, callback: Any, *args: Any) -> Any: ...
 
@@ -23,7 +23,7 @@ class _Clock(Protocol):
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end. What it writes is delivered by the loop, piece by piece, as the faults say."""
+    """One end. The loop delivers its writes, piece by piece, as the faults say."""
 
     def __init__(self, loop: _Clock, outgoing: Pipe, names: dict[str, Any]) -> None:
         super().__init__(names)
@@ -89,7 +89,7 @@ class MemoryTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """What was written is still delivered."""
+        """Earlier writes are still delivered."""
         if not self._closing:
             self._closing = True
             self.write_eof()

@@ -26,7 +26,7 @@ ENCODINGS: Final = {"NoCompression": b"identity", "Deflate": b"deflate", "Gzip":
 
 
 class DecompressionError(ValueError):
-    """The bytes are not what grpc-encoding says, or more than the limit comes out of them."""
+    """The bytes are not of the grpc-encoding, or inflate to more than the limit."""
 
     def __init__(self, reason: str, too_large: bool = False) -> None:
         super().__init__(reason)

@@ -1,10 +1,10 @@
 """Messages in a stream's DATA (gRPC over HTTP/2, "Length-Prefixed-Message").
 
-| offset | size | field |
-| --- | --- | --- |
-| 0 | 1 | 1 where the message is compressed, else 0 |
-| 1 | 4 | length of the message, big-endian |
-| 5 | length | message |
+| offset | size   | field                                     |
+|--------|--------|-------------------------------------------|
+| 0      | 1      | 1 where the message is compressed, else 0 |
+| 1      | 4      | length of the message, big-endian         |
+| 5      | length | message                                   |
 
 The prefix knows nothing of frames: a message begins and ends anywhere in them.
 """
@@ -40,7 +40,7 @@ class MessageReader:
         self.size_max = size_max
         self._prefix = b""  # a part of a prefix
         self._buffer: bytearray | None = (
-            None  # what came of a message: an announced length alone costs nothing
+            None  # the bytes of a message so far: an announced length alone costs nothing
         )
         self._length = 0  # of that message
         self._compressed = 0

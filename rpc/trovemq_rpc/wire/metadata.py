@@ -1,10 +1,9 @@
-"""Metadata: what an application sends beside messages, as header fields (gRPC over HTTP/2,
-"Custom-Metadata").
+"""Metadata: an application's values beside messages, as header fields (gRPC over HTTP/2, "Custom-Metadata").
 
-| key | value in Python | on the wire |
-| --- | --- | --- |
-| ends with -bin | bytes | base64 without padding; several values may be joined by commas |
-| every other | str of printable ASCII | the same bytes |
+| key            | value in Python        | on the wire                                                    |
+|----------------|------------------------|----------------------------------------------------------------|
+| ends with -bin | bytes                  | base64 without padding; several values may be joined by commas |
+| every other    | str of printable ASCII | the same bytes                                                 |
 
 Keys are lower-case letters, digits, `_`, `-` and `.`; those that begin with `grpc-` belong to gRPC.
 """
@@ -122,7 +121,7 @@ class Metadata(Collection[Pair]):
 
 
 def encode_metadata(metadata: MetadataLike) -> list[Field]:
-    """Header fields; ValueError names what may not be sent."""
+    """Header fields; ValueError names the one that may not be sent."""
     fields: list[Field] = []
     for key, value in metadata:
         if not _KEY.fullmatch(key) or (key.startswith("grpc-") and key in _NEVER_SENT):
@@ -164,9 +163,7 @@ def decode_metadata(fields: Iterable[Field]) -> tuple[Pair, ...]:
 
 
 def decode_binary(value: bytes) -> bytes:
-    """Base64 with or without padding; what is malformed becomes empty, as it cannot end a call
-    that is answered.
-    """
+    """Base64 with or without padding; malformed text becomes empty: it cannot end an answered call."""
     try:
         return a2b_base64(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4))
     except ValueError:

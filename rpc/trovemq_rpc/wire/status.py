@@ -1,5 +1,5 @@
-"""Status: gRPC's codes, the text beside them, and what HTTP's and HTTP/2's codes mean (gRPC over
-HTTP/2, "Responses").
+"""Status: gRPC's codes, the text beside them, and the meaning of HTTP's and HTTP/2's codes (gRPC over HTTP/2,
+"Responses").
 
 `StatusCode` has grpcio's names and values and equals grpcio's members, so that a channel needs no grpcio.
 """
@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from trovemq_rpc.http2.constants import ErrorCode
 
-DETAILS_SIZE_MAX: Final = 4_096  # of our own messages: trailers stay small beside what peers accept
+DETAILS_SIZE_MAX: Final = 4_096  # of our own messages: trailers stay small compared with peers' limits
 
 
 class NamedLikeGrpc(Enum):
@@ -111,5 +111,5 @@ def encode_message(text: str) -> bytes:
 
 
 def decode_message(value: bytes) -> str:
-    """What cannot be decoded stays as it is: a status must never get lost by its text."""
+    """Text that cannot be decoded stays as it is: a status must never get lost by its text."""
     return unquote_to_bytes(value).decode("utf-8", "replace")

@@ -61,7 +61,7 @@ class BroadcastConsumer:
         self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Ends all pulls; what waits is dropped."""
+        """Ends all pulls; waiting messages are dropped."""
         self._pool.routes.unlisten(self._changed.set)
         tasks = [*self._pulls.values(), *([self._follower] if self._follower is not None else [])]
         for task in tasks:
@@ -107,7 +107,7 @@ class BroadcastConsumer:
             self._positions.get(slot, 0),
             FETCH_BYTES_MAX,
             self._tags,
-            1,  # what waits is bounded by the inbox, not by fetches
+            1,  # the inbox bounds the waiting messages, not the fetches
             True,
             FETCH_WAIT_MS,
             slot.broker,

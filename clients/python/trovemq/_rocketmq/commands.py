@@ -1,4 +1,4 @@
-"""What brokers ask clients on the Telemetry stream, answered."""
+"""Answers brokers' commands on the Telemetry stream."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _consume_directly(message: v2.Message, broker: str, handler: Handler |
 
 
 def busy(command: service_pb2.VerifyMessageCommand) -> service_pb2.TelemetryCommand:
-    """Too much was asked for at once."""
+    """Too many commands at once."""
     return service_pb2.TelemetryCommand(
         status=statuses.status(v2.Code.TOO_MANY_REQUESTS, "the client is at work on other commands"),
         verify_message_result=service_pb2.VerifyMessageResult(nonce=command.nonce),
@@ -79,7 +79,7 @@ def stack_text() -> str:
 
 
 def _frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
-    """Where a task stands, outermost first. Task.get_stack would give the outermost one alone."""
+    """The frames of a task, outermost first. Task.get_stack would give the outermost one alone."""
     frames: list[FrameType] = []
     awaited: Any = task.get_coro()
     while awaited is not None and len(frames) < FRAMES_SHOWN_MAX:

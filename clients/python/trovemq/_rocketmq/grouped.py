@@ -1,13 +1,13 @@
-"""Receiving for a consumer group: a loop for each broker, and what becomes of the messages.
+"""Receiving for a consumer group: a loop for each broker, and the settlement of the messages.
 
-| what happens to a message                        | what the broker is told                                 |
-|--------------------------------------------------|---------------------------------------------------------|
-| acknowledged                                     | AckMessage, up to 32 a call                             |
-| returned                                       | ChangeInvisibleDuration, by the group's back-off        |
-| returned, orderly group, attempts used up      | ForwardMessageToDeadLetterQueue                         |
-| after one of its message group that comes again | ChangeInvisibleDuration(0), no attempt is counted       |
-| not handed out when the subscription closes      | the same                                                |
-| not the one that its digest was made of          | as returned; the program never sees it                |
+| event                                           | call to the broker                                |
+|-------------------------------------------------|---------------------------------------------------|
+| acknowledged                                    | AckMessage, up to 32 a call                       |
+| returned                                        | ChangeInvisibleDuration, by the group's back-off  |
+| returned, orderly group, attempts used up       | ForwardMessageToDeadLetterQueue                   |
+| after one of its message group that comes again | ChangeInvisibleDuration(0), no attempt is counted |
+| in the inbox when the subscription closes       | the same                                          |
+| not the one that its digest was made of         | as returned; the program never sees it            |
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLOSE_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSubscription:
-    """What is subscribed: one topic for one group.
+    """The subscription: one topic for one group.
 
     Attributes:
         topic: The topic.
@@ -66,7 +66,7 @@ class GroupSubscription:
     client_id: str = field(default_factory=new_client_id)
 
     def role(self, work: Callable[[Session], Awaitable[None]]) -> Role:
-        """What the brokers are told."""
+        """The role in the settings for the brokers."""
         subscription = v2.Subscription(
             group=v2.Resource(name=self.group),
             subscriptions=[v2.SubscriptionEntry(topic=v2.Resource(name=self.topic), expression=self.filter)],
@@ -84,11 +84,11 @@ class GroupSubscription:
 
 
 class GroupConsumer:
-    """Receives into an inbox and settles what was taken out of it.
+    """Receives into an inbox and settles the messages taken out of it.
 
     Args:
         pool: The client's connections.
-        subscription: What is wanted.
+        subscription: The topic, the group and the filter.
         inbox: Where messages wait for the program.
 
     Attributes:
@@ -111,8 +111,8 @@ class GroupConsumer:
         await self._sessions.open()
 
     async def close(self) -> None:
-        """Waits until what was processed is acknowledged, then receives no more, returns what was not
-        handed out, and leaves the group. In this order: of a receive that is cancelled the broker takes
+        """Waits until processed messages are acknowledged, then receives no more, returns unprocessed
+        messages, and leaves the group. In this order: of a receive that is cancelled the broker takes
         messages back, and may not know yet which of them were processed."""
         self._closing = True
         end = asyncio.get_running_loop().time() + CLOSE_SECONDS
@@ -260,7 +260,7 @@ class GroupConsumer:
             self._release(other)
 
     def _release(self, message: ReceivedMessage) -> None:
-        """Returns what was not tried."""
+        """Returns messages that were not tried."""
         message.settled = True
         answer = self._settler(message).come_again(message, 0, suspend=True)
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,4 +1,4 @@
-"""What a client says of itself: its id, and the metadata of its calls."""
+"""A client's description of itself: its id, and the metadata of its calls."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A lane is one message group of one queue (messages without a group share their queue's lane). Invariants:
 
-- what was put and not taken is counted in `count` and `size`, and is there exactly once by its place;
+- a message that was put and not taken is counted in `count` and `size`, and is there exactly once by its
+  place;
 - orderly: of each lane exactly one message, its head, is ready or with the program; the rest wait after it
   in queue order, and continue only when the head is settled.
 """
@@ -65,7 +66,7 @@ class Inbox:
 
     @property
     def free(self) -> int:
-        """How many more messages may be asked for."""
+        """How many more messages may be received."""
         return max(self.count_max - self.count, 0) if self.size < self.bytes_max else 0
 
     # --- in -------------------------------------------------------------------------------------------
@@ -178,18 +179,18 @@ class Inbox:
     # --- the end --------------------------------------------------------------------------------------
 
     def fail(self, error: TroveError) -> None:
-        """Whoever takes gets the error after what is ready."""
+        """Takers get the error after the ready messages."""
         self._failure = self._failure or error
         self._takers.wake_all()
 
     def close(self) -> None:
-        """Whoever takes gets None."""
+        """Takers get None."""
         self.closed = True
         self._takers.wake_all()
 
 
 class _Waiters:
-    """Tasks that wait for a turn. Each looks again at what it waits for when it was woken."""
+    """Tasks that wait for a turn. A woken waiter checks its condition again."""
 
     def __init__(self) -> None:
         self._futures: deque[asyncio.Future[None]] = deque()

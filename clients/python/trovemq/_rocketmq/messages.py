@@ -29,7 +29,7 @@ _ANY_HEADER: Final = 47  # zlib's wbits: a gzip or a zlib header
 
 
 def received_message(message: v2.Message, broker: str) -> ReceivedMessage:
-    """What a program gets of a message from a broker.
+    """The program's form of a message from a broker.
 
     Raises:
         TroveError: RECORD_DAMAGED where the body is not the one its digest was made of, or does not inflate.
@@ -97,7 +97,7 @@ def outgoing_message(
     message_group: str | None = None,
     priority: int | None = None,
 ) -> v2.Message:
-    """A message born now, of type NORMAL, FIFO or PRIORITY. Raises TroveError for what is wrong with it."""
+    """A message born now, of type NORMAL, FIFO or PRIORITY. Raises TroveError for its faults."""
     unique_key = next_unique_key() if unique_key is None else unique_key
     message_properties(unique_key, keys, tag, properties)  # the same checks as on the native way
     message = v2.Message(body=bytes(body), user_properties=properties or {})

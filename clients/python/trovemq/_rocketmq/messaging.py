@@ -23,7 +23,8 @@ ANY_QUEUE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """What one call receives. `invisible_ms` None: the broker renews the leases while the client lives."""
+    """The arguments of one receive call. `invisible_ms` None: the broker renews the leases while the client
+    lives."""
 
     group: str
     topic: str
@@ -80,7 +81,7 @@ class MessagingService:
     # --- sending --------------------------------------------------------------------------------------
 
     async def send(self, message: v2.Message) -> service_pb2.SendResultEntry:
-        """Sends one message. Raises TroveError for what was refused."""
+        """Sends one message. Raises TroveError where it was refused."""
         request = service_pb2.SendMessageRequest(messages=[message])
         decode = service_pb2.SendMessageResponse.FromString
         reply = await self._connection.call(SERVICE + "SendMessage", request, decode, metadata=self._metadata)
@@ -165,7 +166,7 @@ class MessagingService:
     async def acknowledge(
         self, group: str, topic: str, messages: Sequence[ReceivedMessage]
     ) -> list[TroveError | None]:
-        """Acknowledges messages of one topic together; what became of each."""
+        """Acknowledges messages of one topic together; returns the result of each."""
         request = service_pb2.AckMessageRequest(
             group=v2.Resource(name=group),
             topic=v2.Resource(name=topic),

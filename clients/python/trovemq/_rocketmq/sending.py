@@ -1,8 +1,8 @@
 """Sends that need the v2 protocol: delayed messages and the halves of transactions.
 
-One message is one call. What was certainly not stored is tried again, at another broker if there is one;
-what may have been stored only if the producer was told to (retry_in_doubt), then at the same one and with the
-same message id.
+One message is one call. A message that was certainly not stored is tried again, at another broker if there is
+one; one that may have been stored only if the producer allows it (retry_in_doubt), then at the same one and
+with the same message id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trovemq_proto.records.properties import not_of
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2
 
-NOT_YET: Final = -1  # queue and offsets of what lies in no queue of its topic yet
+NOT_YET: Final = -1  # queue and offsets of a message that lies in no queue of its topic yet
 CHECK_AFTER_MS_MAX: Final = 3_600_000
 DELIVER_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 _IN_DOUBT: Final = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT)
@@ -43,7 +43,7 @@ class MessagingSender:
         pool: Routes and connections.
         chooser: Whose turn it is.
         client_id: Who sends.
-        retry_in_doubt: Whether what may have been stored is sent again.
+        retry_in_doubt: Whether messages that may have been stored are sent again.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MessagingSender:
             await asyncio.wait(list(self._sends))
 
     async def close(self) -> None:
-        """Gives up what is not answered."""
+        """Gives up unanswered sends."""
         for task in list(self._sends):
             task.cancel()
         await asyncio.gather(*self._sends, return_exceptions=True)
@@ -89,7 +89,7 @@ class MessagingSender:
                 slot = self._chooser.next() if broker_name is None else self._chooser.of_broker(broker_name)
                 broker = self._chooser.broker(slot)
                 service = MessagingService(self._pool.connection(broker), self._client_id)
-                # An answer first: what is given to a connection that never stood would be in doubt.
+                # An answer first: a message written to a connection that never worked would be in doubt.
                 await service.reach()
                 handed_over = True
                 return receipt_of(await service.send(message), message, slot, broker)
@@ -136,7 +136,7 @@ class DelayedSender:
         topic: The topic.
         chooser: Whose turn it is.
         in_flight: The producer's back-pressure.
-        retry_in_doubt: Whether what may have been stored is sent again.
+        retry_in_doubt: Whether messages that may have been stored are sent again.
         checker: The program's answer for transactions that nobody ended.
 
     Attributes:
@@ -205,7 +205,7 @@ class DelayedSender:
         await self._sender.drained()
 
     async def close(self) -> None:
-        """Gives up what is not answered; the brokers are told that the producer ends."""
+        """Gives up unanswered sends; the brokers get the producer's farewell."""
         await self._sender.close()
         await self.transactions.close()
 

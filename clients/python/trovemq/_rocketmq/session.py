@@ -32,7 +32,7 @@ _SYMBOLS: Final = frozenset(spec.symbol.lower() for spec in errors.ERRORS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What a client is to its brokers.
+    """The client's role for its brokers.
 
     Attributes:
         client_id: Its id.
@@ -57,7 +57,7 @@ class Role:
     work: Callable[[Session], Awaitable[None]] | None = None
 
     def settings(self, call_timeout_ms: int) -> v2.Settings:
-        """What is said first on the stream."""
+        """The first message of the stream."""
         settings = v2.Settings(
             client_type=self.client_type,
             request_timeout=duration(call_timeout_ms),
@@ -76,7 +76,7 @@ class Session:
     Args:
         pool: The client's connections.
         broker: The broker.
-        role: What the client is.
+        role: The client's role.
 
     Attributes:
         settings: The broker's newest settings; None before the first.
@@ -218,7 +218,7 @@ class Session:
             self._spawn(self._commands, "verify", answer())
 
     def _check(self, command: service_pb2.RecoverOrphanedTransactionCommand) -> None:
-        # One that finds no space is asked for again in the broker's next round.
+        # A command that finds no space comes again in the broker's next round.
         if self.role.check is not None and len(self._commands) < COMMANDS_AT_ONCE_MAX:
             self._spawn(self._commands, "check", self.role.check(self, command))
 

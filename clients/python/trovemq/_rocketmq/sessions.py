@@ -18,7 +18,7 @@ class Sessions:
     Args:
         pool: The client's connections.
         topic: The topic. Names that begin with % are in no route: every broker is asked.
-        role: What the client is to each of them.
+        role: The client's role for each of them.
     """
 
     def __init__(self, pool: ConnectionPool, topic: str, role: Role) -> None:
@@ -33,7 +33,7 @@ class Sessions:
         """Opens a session at every broker that has the topic and waits for one at least.
 
         Raises:
-            TroveError: TOPIC_NOT_FOUND where no broker has the topic; what a broker refuses;
+            TroveError: TOPIC_NOT_FOUND where no broker has the topic; a broker's refusal;
                 BROKER_UNREACHABLE where none can be reached.
         """
         self._pool.check_open()
@@ -68,14 +68,14 @@ class Sessions:
         return list(self._sessions.values())
 
     async def stop_work(self) -> None:
-        """Ends what runs beside the streams, everywhere."""
+        """Ends the tasks beside the streams, everywhere."""
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
         await asyncio.gather(*(session.stop_work() for session in self.all()))
 
     async def close(self) -> None:
-        """Ends every session; the brokers are told."""
+        """Ends every session, with a farewell to the brokers."""
         self._pool.routes.unlisten(self._changed.set)
         await self.stop_work()
         await asyncio.gather(*(session.close(notify=True) for session in self.all()))
@@ -96,7 +96,7 @@ class Sessions:
             await asyncio.gather(*(session.close(notify=False) for session in gone))
 
     def _adjust(self, gone: list[Session]) -> None:
-        """Opens what is new; what is not in the routes any more is taken out and put into `gone`."""
+        """Opens sessions for new brokers; a broker that is not in the routes any more is moved to `gone`."""
         brokers = {broker.name: broker for broker in self._brokers()}
         gone += [self._sessions.pop(name) for name in self._sessions.keys() - brokers.keys()]
         for name, broker in brokers.items():

@@ -1,7 +1,7 @@
-"""What becomes of one broker's messages: acknowledgements together, the rest one by one, all tried again.
+"""The settlement of one broker's messages: acknowledgements together, the rest one by one, all tried again.
 
-An acknowledgement that is told twice does no harm while the lease lasts, so whatever may pass is tried again
-until `reconnect_timeout_ms`; a lease that is over is an answer, and the message comes again.
+An acknowledgement that is sent twice does no harm while the lease lasts, so a temporary failure is tried
+again until `reconnect_timeout_ms`; a lease that is over is an answer, and the message is delivered again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 ACKNOWLEDGED_TOGETHER_MAX: Final = 32
-LINGER_SECONDS: Final = 0.002  # that an acknowledgement which nobody waits for waits for others
+LINGER_SECONDS: Final = 0.002  # that an acknowledgement without a waiter waits for others
 CHANGES_AT_ONCE_MAX: Final = 32
 UNDER_WAY_MAX: Final = 4_096  # `space` waits while more than that are not answered
 
@@ -55,10 +55,10 @@ class Settler:
         self._consumed: set[asyncio.Future[None]] = set()  # of these, acknowledgements and dead letters
         self._closed = False
 
-    # --- what callers ask for -------------------------------------------------------------------------
+    # --- for callers ----------------------------------------------------------------------------------
 
     def acknowledge(self, message: ReceivedMessage, *, urgent: bool) -> asyncio.Future[None]:
-        """Acknowledges a message with the others of the moment; `urgent`: somebody waits for the answer."""
+        """Acknowledges a message with the others of the moment; `urgent`: a caller waits for the answer."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[None] = loop.create_future()
         if self._closed:
@@ -102,7 +102,7 @@ class Settler:
             await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
 
     async def consumed(self, *, until: float) -> None:
-        """Waits until the broker knows what was consumed, `until` (the loop's time) at most."""
+        """Waits until the broker knows the consumed messages, `until` (the loop's time) at most."""
         await self._wait_for(self._consumed, until)
 
     async def close(self, *, until: float) -> None:
@@ -202,7 +202,7 @@ class Settler:
             try:
                 await self._service().change_invisible(self._group, message, delay_ms, suspend=suspend)
             except TroveError as error:
-                # The handle of an earlier try that arrived is replaced by now: what was wanted is done.
+                # An earlier try arrived and replaced the handle: its purpose is achieved.
                 if not (in_doubt and error.spec is errors.RECEIPT_HANDLE_ILLEGAL):
                     in_doubt = True
                     raise

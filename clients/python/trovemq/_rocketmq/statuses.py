@@ -10,7 +10,7 @@ from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 
 OK: Final = v2.Code.OK
 MULTIPLE_RESULTS: Final = v2.Code.MULTIPLE_RESULTS
-STATUS_TEXT_SIZE_MAX: Final = 1_024  # of what this client puts into a status
+STATUS_TEXT_SIZE_MAX: Final = 1_024  # of the text that this client puts into a status
 
 _SPECS: Final[dict[int, ErrorSpec]] = {
     v2.Code.BAD_REQUEST: errors.REQUEST_ILLEGAL,
@@ -66,7 +66,7 @@ def error_of(status: v2.Status, server: str) -> TroveError | None:
 
 
 def check(status: v2.Status, server: str) -> None:
-    """Raises the TroveError that a status stands for."""
+    """Raises the TroveError of a status."""
     error = error_of(status, server)
     if error is not None:
         raise error

@@ -49,7 +49,7 @@ class CheckCounts:
 
 
 class Checker:
-    """Reads what a ledger names and hands it to the evidence.
+    """Reads the messages that a ledger names and gives them to the evidence.
 
     Args:
         client: The cluster.
@@ -72,7 +72,7 @@ class Checker:
         """Reads everything by queue offset; all (None) or a sample by the other names.
 
         Raises:
-            TroveError: What keeps it from reading: BROKER_UNREACHABLE, TOPIC_NOT_FOUND, INDEX_DISABLED, …;
+            TroveError: It cannot read: BROKER_UNREACHABLE, TOPIC_NOT_FOUND, INDEX_DISABLED, …;
                 BROKER_NOT_FOUND where a broker of the ledger is not there.
         """
         await self._read_queues(expired_ok=expired_ok)
@@ -164,7 +164,7 @@ class Checker:
 def readable(batch: FetchedBatch, begin: int) -> tuple[dict[int, Message], set[int]]:
     """The messages of a batch by queue offset, and the offsets whose records cannot be read.
 
-    begin: the queue offset at which the batch was asked for.
+    begin: the first queue offset of the batch that was read.
     """
     unreadable = set(batch.damaged_offsets)
     try:

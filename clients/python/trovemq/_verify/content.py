@@ -10,7 +10,7 @@ RUN_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class RunContent:
-    """What the messages of one run hold.
+    """The content of the messages of one run.
 
     Attributes:
         seed: Two runs with one seed have the same messages: use a seed once a topic.

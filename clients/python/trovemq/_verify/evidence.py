@@ -1,4 +1,4 @@
-"""The ledger against what was read: who is judged for what. No network.
+"""Compares the ledger with the messages that were read, and assigns the faults. No network.
 
 A queue is compared range after range:
 
@@ -10,9 +10,9 @@ A queue is compared range after range:
 | besides, a message of the run where none of that name was acknowledged | it is extra: judged at the end |
 
 At the end (`settle`) the extra copies of a message are set against its sends with an unknown outcome, one
-each; then against its missing places (*reordered*: it is there, elsewhere). What is left is *duplicated*, or
-a *phantom* where no send could have stored it. Missing ones that are left are *lost*. Acknowledged messages
-of one producer whose offsets in one queue do not follow the order of sending are *reordered*, too.
+each; then against its missing places (*reordered*: it is there, elsewhere). The rest is *duplicated*, or a
+*phantom* where no send could have stored it. Missing ones that are left are *lost*. Acknowledged messages of
+one producer whose offsets in one queue do not follow the order of sending are *reordered*, too.
 
 Invariants: a row that was marked is judged no more; the ranges of a queue come in ascending order.
 """
@@ -36,7 +36,7 @@ UNREADABLE: Final = ("the record cannot be read",)
 
 
 class Evidence:
-    """What the ledger says and what was found so far.
+    """The ledger and the messages found so far.
 
     Args:
         header: The ledger's begin line.
@@ -93,7 +93,7 @@ class Evidence:
         self._last_sequences.clear()
 
     def skip(self, place: Place, end: int, *, expired_ok: bool) -> None:
-        """Nothing below `end` can be read any more: what was acknowledged there is missing, or expired."""
+        """Nothing below `end` can be read any more: acknowledged messages there are missing, or expired."""
         for row in self._rows.acked_in(place, 0, end):
             self._check_order(row)
             self._rows.mark(row, missing=not expired_ok)
@@ -107,7 +107,8 @@ class Evidence:
         messages: Mapping[int, Message],
         unreadable: AbstractSet[int],
     ) -> None:
-        """What the queue holds at the offsets [begin, end), and which of its records cannot be read."""
+        """Compares the queue's messages at the offsets [begin, end), and notes which of its records cannot be
+        read."""
         explained: set[int] = set()
         for row in self._rows.acked_in(place, begin, end):
             self._check_order(row)
@@ -161,7 +162,7 @@ class Evidence:
     # --- missing and extra ----------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Judges what is missing and what is extra; after the last queue."""
+        """Finds missing and surplus messages; after the last queue."""
         for unique_key in self._rows.extra_names():
             self._settle_message(unique_key)
         for row in self._rows.missing():
@@ -191,7 +192,7 @@ class Evidence:
             self.findings.add(kind, **extra.fields(), how=how)
 
     def _check_copies(self, sends: Sequence[AckedRow | UnsettledRow], extras: Sequence[ExtraRow]) -> None:
-        """Every copy has to be what was sent."""
+        """Every copy has to equal the message that was sent."""
         for extra in extras if sends else ():
             pairs = (
                 ("bodySha256", sends[0].body_hash, extra.body_hash),
@@ -214,7 +215,7 @@ class Evidence:
     def looked_up(self, row: AckedRow, by: str, messages: Sequence[Message] | None) -> None:
         """The answer to a look-up by `offsetMsgId` or `uniqKey`; None: a record that cannot be read."""
         if self._rows.marked(row):
-            return  # the other look-up told already
+            return  # the other look-up has reported it already
         if messages is None:
             self._altered(row, by, UNREADABLE)
             return
@@ -228,7 +229,7 @@ class Evidence:
             self._lost(row, by)
 
     def key_questions(self, sample: int | None) -> Iterator[KeyQuestion]:
-        """What to ask by key; after `to_look_up`, about the same sample."""
+        """The queries by key; after `to_look_up`, about the same sample."""
         return self._rows.key_questions(sampled=sample is not None and sample < self.acknowledged)
 
     def answered(self, question: KeyQuestion, messages: Sequence[Message]) -> None:

@@ -1,4 +1,4 @@
-"""What a check found: a count of each kind of fault, and the first ones of each."""
+"""The findings of a check: a count of each kind of fault, and the first ones of each."""
 
 from __future__ import annotations
 

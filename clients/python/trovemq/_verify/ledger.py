@@ -1,6 +1,6 @@
-"""The ledger: what became of every send of a run, one JSON object a line, in the order of the answers.
+"""The ledger: the outcome of every send of a run, one JSON object a line, in the order of the answers.
 
-| line | when | what it has |
+| line | when | content |
 | --- | --- | --- |
 | `"run": "begin"` | first | topic, seed, sizes, and where each queue ended before the run |
 | `"outcome": "acknowledged"` | the broker said so | the receipt, keys, bodySha256, producer, sequence |
@@ -10,7 +10,7 @@
 
 `sequence` counts a producer's sends; a message that is sent again has a line for each of its sends. Each
 write is flushed to the operating system: when the verifier is killed, only its last line can be torn, and
-what was under way then is in no line.
+sends that were under way then are in no line.
 
 Invariants: the first line is the begin; nothing follows the end; an acknowledged message is not sent again.
 """
@@ -45,7 +45,7 @@ class RunHeader:
 
     Attributes:
         topic: The topic of every message.
-        content: What the messages hold.
+        content: The content of the messages.
         producers: How many sent at a time.
         begins: Offset at which each queue ended before the run: nothing of the run lies below.
         time: When it began, epoch ms.

@@ -1,13 +1,13 @@
 """A ledger as rows of an SQLite database in a temporary file: memory does not grow with it.
 
-| table | a row is |
-| --- | --- |
-| acked | an acknowledged message; `row` counts from 1 in the ledger's order |
-| unsettled | a send with an unknown or refused outcome |
-| faulty | an acknowledged message that was judged, or (`missing`) will be at the end |
-| extra | a message of the run that was found where it was not acknowledged |
-| sampled | an acknowledged message that is looked up, where not all are |
-| answered | a message in an answer to a question by key |
+| table     | a row is                                                                   |
+|-----------|----------------------------------------------------------------------------|
+| acked     | an acknowledged message; `row` counts from 1 in the ledger's order         |
+| unsettled | a send with an unknown or refused outcome                                  |
+| faulty    | an acknowledged message that was judged, or (`missing`) will be at the end |
+| extra     | a message of the run that was found where it was not acknowledged          |
+| sampled   | an acknowledged message that is looked up, where not all are               |
+| answered  | a message in an answer to a question by key                                |
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class LedgerRows:
         self._database.executemany("INSERT INTO answered VALUES (?,?,?,?,?)", rows)
 
     def unanswered(self, question: KeyQuestion) -> list[tuple[AckedRow, bool]]:
-        """What the answer had to have and has not; True: something else is there in its place."""
+        """Expected entries that the answer lacks; True: something else is there in their place."""
         query = """
             SELECT acked.*, EXISTS (SELECT 1 FROM answered WHERE question = ?1
                 AND answered.queue_id = acked.queue_id AND answered.queue_offset = acked.queue_offset)

@@ -1,11 +1,10 @@
 """Sending a run: paced, over restarts of the broker, every outcome into the ledger.
 
-Each producer sends batches, one queue after the other; the batches of one queue go one after the other
-(an ordering key), so that offsets follow the order of sending. A batch that was not acknowledged is sent
-again, with the same unique keys and a new sequence number, until it is; the ledger has a line for each
-message of each attempt. At most BATCHES_IN_FLIGHT_MAX batches of a producer are under way or wait for another
-attempt: while a broker is away, nothing new is made, and what was not made then is not made up for beyond
-one second's worth.
+Each producer sends batches, one queue after the other; the batches of one queue go one after the other (an
+ordering key), so that offsets follow the order of sending. A batch that was not acknowledged is sent again,
+with the same unique keys and a new sequence number, until it is; the ledger has a line for each message of
+each attempt. At most BATCHES_IN_FLIGHT_MAX batches of a producer are under way or wait for another attempt:
+while a broker is away, nothing new is made, and later only one second's worth is made up.
 
 Invariant: a message is sent again only after the outcome of its last send is in the ledger.
 """
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 
 BATCHES_IN_FLIGHT_MAX: Final = 16  # a producer
 BATCH_MESSAGES_MAX: Final = 500
-BATCH_BYTES_MAX: Final = 256 << 10  # of bodies; well below what a broker takes in one frame
+BATCH_BYTES_MAX: Final = 256 << 10  # of bodies; well below a broker's limit of one frame
 IN_FLIGHT_BYTES_MAX: Final = 128 << 20  # more than all those batches: nothing ever waits for space
 TICK_SECONDS: Final = 0.005
 CATCH_UP_SECONDS: Final = 1.0
 DRAIN_SECONDS_MAX: Final = 60.0  # how long after its time a run still sends again
 ORDERING_KEY: Final = "verify"  # any text: the queue is given
 
-# Errors that say for certain that nothing was stored; what is in neither table is unknown.
+# Errors after which certainly nothing was stored; after an error of neither table it is unknown.
 NOT_STORED: Final = frozenset(
     {
         errors.DISK_FULL,
@@ -80,12 +79,12 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run does.
+    """The plan of a run.
 
     Attributes:
         topic: The topic.
         places: Its queues, as (broker, queue id).
-        content: What the messages hold.
+        content: The content of the messages.
         rate: Messages a second, all producers together.
         seconds: How long new messages are sent.
         producers: How many send at a time.
@@ -103,7 +102,7 @@ async def produce_run(client: Client, plan: RunPlan, ledger: LedgerWriter, summa
     """Sends the run, with its end line. `summary` counts as it goes.
 
     Raises:
-        TroveError: What every send would meet: TOPIC_NOT_FOUND, MESSAGE_SIZE_EXCEEDED, … The ledger then
+        TroveError: Every send would fail: TOPIC_NOT_FOUND, MESSAGE_SIZE_EXCEEDED, … The ledger then
             has no end line.
     """
     started = asyncio.get_running_loop().time()
@@ -144,7 +143,7 @@ class _Sender:
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Sends for the run's time, then waits for what is under way."""
+        """Sends for the run's time, then waits for the sends under way."""
         ends = asyncio.get_running_loop().time() + self._plan.seconds
         self._give_up_at = ends + DRAIN_SECONDS_MAX
         async with self._client.producer(
@@ -229,7 +228,7 @@ class _Sender:
     async def _attempt(
         self, producer: Producer, batch: list[_Message], place: Place, sequence: int
     ) -> list[_Message]:
-        """Sends the batch once and writes what became of it; the messages that are not acknowledged."""
+        """Sends the batch once and writes its outcome; returns the messages that are not acknowledged."""
         try:
             receipts = await producer.send_batch(
                 [message.body for message in batch],

@@ -82,7 +82,7 @@ class Stream:
             raise await error_of_call(self._call, failure, self._server) from failure
 
     async def end(self) -> None:
-        """Says that nothing more will be sent; what breaks by it is of no interest any more."""
+        """Nothing more will be sent; later errors do not matter."""
         try:
             await self._call.done_writing()
         except CALL_FAILURES as failure:
@@ -191,7 +191,7 @@ class Connection:
         return convert.queue_offsets(await self._ask("QueryService/QueueOffsets", request, decode), broker)
 
     async def next_sequence(self, topic: str, producer_id: str) -> int:
-        """What a producer that numbers its messages is to give the next one."""
+        """The next number of a producer that numbers its messages."""
         request = message_pb2.GetProducerRequest(topic=topic, producer_id=producer_id)
         decode = message_pb2.GetProducerReply.FromString
         return (await self._ask("MessageService/GetProducer", request, decode)).next_sequence
@@ -281,7 +281,8 @@ class Connection:
         timeout_ms: int | None = None,
         metadata: Metadata = (),
     ) -> _Reply:
-        """One question, one answer; waits `call_timeout_ms` unless told otherwise. Raises TroveError."""
+        """One request, one answer; waits `call_timeout_ms` unless another time is given. Raises
+        TroveError."""
         multi_call = self._unary.get(method)
         if multi_call is None:
             multi_call = self._unary[method] = self._channel.unary_unary(method, response_deserializer=decode)
@@ -324,7 +325,7 @@ class Connection:
         timeout_ms: int | None = None,
         metadata: Metadata = (),
     ) -> AsyncGenerator[_Reply, None]:
-        """One question, a stream of answers, for as long as it takes unless told otherwise."""
+        """One request, a stream of answers, without a time limit unless one is given."""
         multi_call = self._channel.unary_stream(method, response_deserializer=decode)
         timeout = None if timeout_ms is None else timeout_ms / 1000
         call = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)

@@ -50,7 +50,7 @@ class FoundRecords:
 
 @dataclass(frozen=True, slots=True)
 class QueryPageAnswer:
-    """One page of a key query; what follows `last` is set on the last page only."""
+    """One page of a key query; the fields after `last` are set on the last page only."""
 
     records: bytes
     last: bool

@@ -17,7 +17,7 @@ ERROR_METADATA_KEY = "trovemq-error-bin"
 _SPEC_OF_STATUS = {
     grpc.StatusCode.UNAVAILABLE: errors.BROKER_UNREACHABLE,
     grpc.StatusCode.CANCELLED: errors.BROKER_UNREACHABLE,
-    # Our servers describe their own errors; what comes as INTERNAL without that is a broken connection.
+    # Our servers describe their own errors; an INTERNAL without that is a broken connection.
     grpc.StatusCode.INTERNAL: errors.BROKER_UNREACHABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.REQUEST_TIMEOUT,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LIMIT_EXCEEDED,
@@ -32,7 +32,7 @@ def error_from_wire(error: common_pb2.Error) -> TroveError:
 
 
 def error_from_status(status: Any, details: str | None, trailer: Any, server: str) -> TroveError:
-    """What the end of a call to `server` (HOST:PORT) means: the peer's own error where it sent one."""
+    """The error for the end of a call to `server` (HOST:PORT): the peer's own error where it sent one."""
     for key, value in trailer or ():
         if key == ERROR_METADATA_KEY:
             return error_from_wire(common_pb2.Error.FromString(value))
@@ -44,15 +44,15 @@ def error_from_status(status: Any, details: str | None, trailer: Any, server: st
 
 
 def error_from_grpc(failure: grpc.RpcError, server: str) -> TroveError:
-    """What a failed call means."""
+    """The error for a failed call."""
     return error_from_status(failure.code(), failure.details(), failure.trailing_metadata(), server)
 
 
 async def error_of_call(call: Any, failure: BaseException, server: str) -> TroveError:
     """Why a call broke off, where gRPC raised `failure`.
 
-    gRPC reports a call that ended while something was waiting for it as an RpcError, as a misuse, or as a
-    cancellation that nobody asked for; the call itself knows its status. A real cancellation is raised.
+    gRPC reports a call that ended during a wait as an RpcError, as a misuse, or as a cancellation without a
+    canceller; the call itself knows its status. A real cancellation is raised.
     """
     if isinstance(failure, grpc.RpcError):
         return error_from_grpc(failure, server)
@@ -62,7 +62,7 @@ async def error_of_call(call: Any, failure: BaseException, server: str) -> Trove
     return error_from_status(await call.code(), await call.details(), await call.trailing_metadata(), server)
 
 
-# What the calls of grpc.aio raise when their call is over.
+# The errors that grpc.aio raises on a call that is over.
 CALL_FAILURES = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, asyncio.CancelledError)
 
 

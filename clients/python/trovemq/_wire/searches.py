@@ -25,7 +25,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class SearchQuestion:
-    """What is looked for; times are epoch ms and inclusive."""
+    """The search; times are epoch ms and inclusive."""
 
     topic: str
     where: Where
@@ -36,7 +36,7 @@ class SearchQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SearchPageAnswer:
-    """One page; what follows `last` is set on the last page only."""
+    """One page; the fields after `last` are set on the last page only."""
 
     records: bytes
     queue_offsets: NDArray[np.int64] | None

@@ -11,7 +11,7 @@ Place = tuple[str, int, int]
 
 
 async def track(connection: Connection, broker: str, identifier: str | Place, topic: str) -> MessageTrack:
-    """What the broker knows of the messages; raises TroveError."""
+    """The broker's tracks of the messages; raises TroveError."""
     request = biography_pb2.BiographyRequest(topic=topic)
     if isinstance(identifier, str):
         request.id = identifier

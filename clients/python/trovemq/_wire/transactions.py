@@ -53,7 +53,7 @@ async def transact(connection: Connection, frames: Iterator[bytes], timeout_ms: 
 
 
 async def get_transaction(connection: Connection, transaction_id: str) -> CommitReply:
-    """What a commit was answered. Raises TroveError TRANSACTION_NOT_FOUND, …"""
+    """The result of a commit. Raises TroveError TRANSACTION_NOT_FOUND, …"""
     request = transaction_pb2.GetTransactionRequest(transaction_id=transaction_id)
     decode = transaction_pb2.TransactionReply.FromString
     return _reply(await connection.call(_METHOD + "GetTransaction", request, decode))

@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
 
 @cache
 def _command_tree() -> Callable[..., object]:
-    """What `app(…)` would rebuild for each command line."""
+    """The command tree, which `app(…)` would rebuild for each command line."""
     return typer.main.get_command(app)
 
 

@@ -30,7 +30,7 @@ _OFF: Final = "off"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of one topic or group on one broker; `run` does it."""
+    """The change of one topic or group on one broker; `run` makes it."""
 
     kind: str
     name: str
@@ -61,7 +61,7 @@ async def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and stop.")] = False,
     broker: BrokerOption = None,
 ) -> None:
-    """Create and alter the topics and groups of a file, and say what was changed. Deletes nothing."""
+    """Create and alter the topics and groups of a file, and print the changes. Deletes nothing."""
     wanted = parse_file(read_file(file))
     async with session.client() as client:
         steps = await planned(session, client, wanted, broker)
@@ -71,7 +71,7 @@ async def apply(
 
 
 async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
-    """In the file's order. What was done before a failure stays, and is told."""
+    """In the file's order. Changes before a failure stay, and are printed."""
     done: list[Step] = []
     for step in steps:
         if step.run is None:
@@ -91,7 +91,7 @@ async def _carry_out(session: Session, steps: Sequence[Step]) -> None:
 
 # --- the difference -----------------------------------------------------------------------------------
 async def planned(session: Session, client: Client, wanted: Wanted, broker: str | None) -> list[Step]:
-    """What must be done on each broker, in the file's order."""
+    """The changes on each broker, in the file's order."""
     state = await session.call(client.admin.cluster())
     names = [route.broker.name for route in state.brokers if broker in (None, route.broker.name)]
     if not names:
@@ -217,7 +217,7 @@ def _group_changes(before: GroupSettings, after: GroupSettings) -> tuple[str, ..
 
 
 def show_steps(session: Session, steps: Sequence[Step], *, dry_run: bool) -> None:
-    """What was changed, or would be."""
+    """The changes that were made, or would be."""
     for step in steps:
         session.output.item(step.fields(dry_run=dry_run))
     counts = {

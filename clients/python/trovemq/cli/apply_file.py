@@ -1,4 +1,4 @@
-"""The file that `apply` reads: JSON with the topics and groups that are wanted.
+"""The file that `apply` reads: JSON with the topics and groups to create or alter.
 
     {"topics": [{"name": "orders", "type": "NORMAL", "queues": 8, "options": {"deduplicate": "1h"}}, …],
      "groups": [{"name": "billing", "orderly": false, "maxRetries": 16, "backoffMillis": [1000, 5000]}, …]}
@@ -54,7 +54,7 @@ class WantedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a file names."""
+    """The content of a file."""
 
     topics: tuple[WantedTopic, ...]
     groups: tuple[WantedGroup, ...]
@@ -73,7 +73,7 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_file(content: bytes) -> Wanted:
-    """What the file names. Raises TroveError REQUEST_ILLEGAL that says where it is wrong."""
+    """The content of the file. Raises TroveError REQUEST_ILLEGAL that says where it is wrong."""
     try:
         document = json.loads(content.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -91,7 +91,7 @@ def parse_file(content: bytes) -> Wanted:
 
 
 def _entries(document: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """(where it stands, the entry). Names are there, and none twice."""
+    """(its place, the entry). Names are there, and none twice."""
     entries = document.get(kind, [])
     if not isinstance(entries, list):
         raise _illegal(f"{kind} is not a list")

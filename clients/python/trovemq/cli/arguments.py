@@ -14,7 +14,7 @@ QUEUE_ID_MAX: Final = 2**31 - 1
 
 
 def parse_tag(text: str) -> str:
-    """One tag; `a || b` and what people write for it is not a tag."""
+    """One tag; `a || b` and similar expressions are not a tag."""
     if what_was_meant(text) is not None or "|" in text:
         meant = "a message has one tag; give --tag once for each that will do"
         raise typer.BadParameter(f"{text!r} is not a tag: {meant}")

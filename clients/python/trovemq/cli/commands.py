@@ -1,4 +1,4 @@
-"""consume-directly, stack-trace: what one connected consumer is told to do. recall: what is taken back."""
+"""consume-directly, stack-trace: commands to one connected consumer. recall: takes a delayed message back."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def stack_trace(
     wait: WaitOption = CLIENT_WAIT_SECONDS_DEFAULT,
     broker: BrokerOption = None,
 ) -> None:
-    """Show what the threads of one consumer do now."""
+    """Show the stacks of one consumer's threads."""
     async with session.client() as client:
         text = await session.call(
             client.admin.groups.stack_trace(client_id, group, timeout_ms=_milliseconds(wait), broker=broker)

@@ -1,4 +1,4 @@
-"""dlq list|show|resend: messages that a group could not consume, and what becomes of them."""
+"""dlq list|show|resend: messages that a group could not consume."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def _chosen(
 async def _resend_paced(
     session: Session, client: Client, group: str, broker: str | None, offsets: list[int], rate: float | None
 ) -> list[ResentDeadLetter]:
-    """A failure of a whole call ends it: what was sent until then is part of the error."""
+    """A failure of a whole call ends it: the error names the messages sent until then."""
     results: list[ResentDeadLetter] = []
     clock = asyncio.get_running_loop()
     begin = clock.time()
@@ -216,14 +216,14 @@ async def _resend_paced(
 
 
 def _parts(offsets: list[int], rate: float | None) -> Iterator[list[int]]:
-    """What is sent by one call: with a rate about a tenth of a second's share."""
+    """The messages of one call: with a rate about a tenth of a second's share."""
     size = RESEND_AT_ONCE if rate is None else max(1, min(RESEND_AT_ONCE, int(rate / STEPS_A_SECOND)))
     for first in range(0, len(offsets), size):
         yield offsets[first : first + size]
 
 
 def show_results(session: Session, results: Sequence[ResentDeadLetter]) -> None:
-    """What became of each. Raises TroveError where some could not be sent: the answer is then its fields."""
+    """The result of each. Raises TroveError where some could not be sent: the answer is then its fields."""
     for result in results:
         session.output.item(
             {

@@ -17,7 +17,7 @@ BACKOFF_STEPS_SHOWN: Final = 4  # in a table
 def show_resets(
     session: Session, group: str, topic: str, changes: Iterable[GroupReset], *, preview: bool
 ) -> None:
-    """What a reset changed, or would change, queue by queue."""
+    """The changes of a reset, made or previewed, queue by queue."""
     found = list(changes)
     for change in found:
         session.output.item(

@@ -111,7 +111,7 @@ async def reset(
 
 
 def show_changes(session: Session, group: str, topic: str, changes: Iterable[OffsetReset]) -> None:
-    """What a reset changed, queue by queue."""
+    """The changes of a reset, queue by queue."""
     found = list(changes)
     for change in found:
         session.output.item(

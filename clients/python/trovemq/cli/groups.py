@@ -155,7 +155,7 @@ async def alter(
     exponential: ExponentialOption = None,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Change a group's settings; what is not given stays as it is."""
+    """Change a group's settings; settings that are not given stay."""
     if orderly is None and retry_max is None and not backoff and not exponential:
         raise typer.BadParameter(
             "nothing to alter: give --orderly, --unordered, --retry-max, --backoff or --exponential"
@@ -179,7 +179,7 @@ async def list_(session: Session, broker: EveryBrokerOption = None) -> None:
 
 @verb(app, "describe")
 async def describe(session: Session, group: GroupArgument, broker: EveryBrokerOption = None) -> None:
-    """Show a group's settings and what it reads, on every broker that knows it."""
+    """Show a group's settings and its topics, on every broker that knows it."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.describe(group, broker=broker))
     for description in found:
@@ -217,7 +217,7 @@ async def delete(
     yes: YesOption = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Delete a group with its offsets and what it has in flight; its dead letters stay."""
+    """Delete a group with its offsets and its messages in flight; its dead letters stay."""
     session.confirm(f"Delete group {group} and its offsets?", yes=yes)
     async with session.client() as client:
         brokers = await session.call(client.admin.groups.delete(group, broker=broker))
@@ -267,7 +267,7 @@ async def members(session: Session, group: GroupArgument, broker: EveryBrokerOpt
 async def lag(
     session: Session, group: GroupArgument, topic: TopicOption = None, broker: EveryBrokerOption = None
 ) -> None:
-    """Show how far a group is behind, queue by queue, in messages and in seconds."""
+    """Show a group's lag, queue by queue, in messages and in seconds."""
     async with session.client() as client:
         found = await session.call(client.admin.groups.lag(group, topic, broker=broker))
     for queue in found:
@@ -321,7 +321,8 @@ async def reset(
     preview: Annotated[bool, typer.Option("--preview", help="Show what would change, and stop.")] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Set where a group continues, of every queue of a topic (or of one); what is in flight is forgotten."""
+    """Set where a group continues, of every queue of a topic (or of one); messages in flight are
+    forgotten."""
     if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
         raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
     async with session.client() as client:

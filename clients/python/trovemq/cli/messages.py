@@ -167,7 +167,7 @@ def _known(place: int) -> int | None:
 def extra_arguments(
     message_group: str | None, deliver_at: int | None, deliver_after: int | None
 ) -> dict[str, Any]:
-    """What only ordered and delayed messages have (times in ms). Raises typer.BadParameter (usage)."""
+    """The arguments of ordered and delayed messages (times in ms). Raises typer.BadParameter (usage)."""
     if deliver_at is not None and deliver_after is not None:
         raise typer.BadParameter("give --deliver-at or --deliver-after, not both")
     extras: dict[str, Any] = {}
@@ -247,7 +247,7 @@ async def pull(
 
 
 def page_bytes(count: int) -> int:
-    """How many bytes to ask for at a time, where `count` messages of unknown size are wanted."""
+    """How many bytes to fetch at a time, for `count` messages of unknown size."""
     return min(max(count * MESSAGE_BYTES_GUESS, PAGE_BYTES_MIN), PAGE_BYTES_MAX)
 
 

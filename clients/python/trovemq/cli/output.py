@@ -29,7 +29,7 @@ _encode = json_module.JSONEncoder(separators=(",", ":")).encode
 
 
 class Output:
-    """What one run of a verb prints. One of `finish`, `fail`, `usage`, `discard` ends it, then `close`."""
+    """The output of one run of a verb. One of `finish`, `fail`, `usage`, `discard` ends it, then `close`."""
 
     def __init__(self, *, json: bool, stdout: IO[bytes], stderr: IO[str], terminal: bool) -> None:
         self.json: Final = json
@@ -74,7 +74,7 @@ class Output:
             self._stderr.flush()
 
     def flush(self) -> None:
-        """Prints what there is: for an answer that never ends. Raises BrokenPipeError."""
+        """Prints the output so far: for an answer that never ends. Raises BrokenPipeError."""
         self._answer.seek(0)
         while chunk := self._answer.read(1 << 20):
             self._stdout.write(chunk)
@@ -92,7 +92,7 @@ class Output:
                 self._show_on_stderr(remark, style="dim")
 
     def fail(self, error: TroveError) -> None:
-        """Drops the answer and prints the error with what to do about it."""
+        """Drops the answer and prints the error with its remedy."""
         if self.json:
             self._stderr.write(_encode({**self._notes, **error_fields(error)}) + "\n")
             return

@@ -16,10 +16,10 @@ _PageT_contra = TypeVar("_PageT_contra", "QueryAnswer", "SearchAnswer", contrava
 
 
 class Coverage(Protocol[_PageT_contra]):
-    """What the pages said so far about how much they cover."""
+    """The coverage of the pages so far."""
 
     def add(self, page: _PageT_contra) -> None:
-        """Takes over what a page says."""
+        """Adds the coverage of a page."""
 
 
 async def paged(
@@ -29,9 +29,9 @@ async def paged(
     cursor: str | None,
     coverage: Coverage[_PageT_contra],
 ) -> AsyncIterator[Message]:
-    """Up to `count` messages from the cursor on, as many pages as that takes. `ask` is given how many
-    messages are wanted, and a cursor. A page that lacks a broker's messages is the last one: the cursor asks
-    that broker again."""
+    """Up to `count` messages from the cursor on, as many pages as that takes. `ask` gets the number of
+    messages, and a cursor. A page that lacks a broker's messages is the last one: the cursor asks that broker
+    again."""
     left = count
     while left > 0:
         page = await session.call(ask(min(left, PAGE_MESSAGES_MAX), cursor))

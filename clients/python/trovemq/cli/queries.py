@@ -1,4 +1,4 @@
-"""query, offset: finding messages by key and by time. producer: where one stands, by its numbers."""
+"""query, offset: finding messages by key and by time. producer: its last number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUERY_MESSAGES_MAX_DEFAULT: Final = 64
 
 
 class KeyType(StrEnum):
-    """What KEY is: any key of a message (its unique key too), its unique key, or its tag."""
+    """The kind of KEY: any key of a message (its unique key too), its unique key, or its tag."""
 
     KEY = "key"
     UNIQUE = "unique"
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(slots=True)
 class Coverage:
-    """What the pages of one query said about how much they cover."""
+    """The coverage of the pages of one query."""
 
     complete: bool = False
     cursor: str = ""
@@ -49,7 +49,7 @@ class Coverage:
     notes: list[str] = field(default_factory=list)
 
     def add(self, page: QueryAnswer) -> None:
-        """Takes over what a page says; the newest page knows whether there is more."""
+        """Adds a page; the newest page knows whether there is more."""
         self.complete = page.complete
         self.cursor = page.cursor or ""
         self.index_last_update_timestamp = page.index_last_update_timestamp
@@ -181,7 +181,7 @@ def _show(session: Session, rows: list[Message], delayed: list[DelayedMessage], 
 
 
 def tell_coverage(session: Session, unreachable: Iterable[str], notes: Iterable[str], cursor: str) -> None:
-    """Below an answer: who is missing in it, what there is to know of it, how to continue."""
+    """Below an answer: missing brokers, notes, and how to continue."""
     for name in sorted(unreachable):
         session.output.remark(f"not complete: broker {name} did not answer")
     for note in notes:

@@ -117,7 +117,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Coverage:
-    """What the pages of one search said about how much they cover."""
+    """The coverage of the pages of one search."""
 
     complete: bool = False
     cursor: str = ""
@@ -128,7 +128,7 @@ class _Coverage:
     notes: list[str] = field(default_factory=list)
 
     def add(self, page: SearchAnswer) -> None:
-        """Takes over what a page says; the newest page knows whether there is more."""
+        """Adds a page; the newest page knows whether there is more."""
         self.complete, self.cursor, self.lag_bytes = page.complete, page.cursor or "", page.lag_bytes
         self.entries += page.entries
         self.scanned_bytes += page.scanned_bytes
@@ -161,7 +161,7 @@ def _show(session: Session, rows: list[Message], coverage: _Coverage) -> None:
 
 
 def _show_parts(session: Session, parts: tuple[SearchPart, ...], lag_bytes: int) -> None:
-    """What serves the search, part by part of the log, in the order of the answer."""
+    """The source of the search, part by part of the log, in the order of the answer."""
     for part in parts:
         session.output.item(
             {

@@ -1,4 +1,4 @@
-"""What all verbs share: global options, the connection, time limits, and errors as exit codes."""
+"""The common part of all verbs: global options, the connection, time limits, and errors as exit codes."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Session:
             await client.close()
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Asks before what cannot be undone. Raises typer.Abort for a no; BadParameter (usage) where
-        nobody can be asked and --yes is not given."""
+        """Asks before an action that cannot be undone. Raises typer.Abort for a no; BadParameter (usage)
+        where the input is not a terminal and --yes is not given."""
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -160,7 +160,7 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     vars(command)["__signature__"] = inspect.Signature(keyword_only)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
-    vars(command).pop("__wrapped__")  # else inspect would look behind the signature given here
+    vars(command).pop("__wrapped__")  # else inspect would look past the signature given here
     return command
 
 
@@ -169,7 +169,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, Any, None]]) -> int:
-    """Runs a verb to its end, prints what it has to say, and returns the exit code."""
+    """Runs a verb to its end, prints its output, and returns the exit code."""
     output = Output.open(json=options.json)
     session = Session(
         server=options.server or os.environ.get("TROVEMQ_SERVER") or SERVER_DEFAULT,
@@ -186,7 +186,7 @@ def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, An
         output.fail(TroveError(errors.REQUEST_ILLEGAL, "an argument is not valid UTF-8"))
         return 1
     except BrokenPipeError:
-        output.discard()  # the reader took what it wanted
+        output.discard()  # the reader closed the pipe
         return 0
     except KeyboardInterrupt:
         return 130

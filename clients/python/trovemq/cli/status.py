@@ -1,4 +1,4 @@
-"""cluster, stats, errors: who is there, what they did, and what an error means."""
+"""cluster, stats, errors: the brokers, their counters, and the meaning of an error."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def explain_errors(
         str | None, typer.Argument(metavar="[NAME]", help="A symbol or a code; else all.", show_default=False)
     ] = None,
 ) -> None:
-    """Explain an error: what it means, whether to try again, what to do."""
+    """Explain an error: its meaning, whether to try again, and the remedy."""
     rows = errors.ERRORS if name is None else (find_error(name),)
     for row in rows:
         session.output.item(error_row_fields(row))

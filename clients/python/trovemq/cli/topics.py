@@ -176,7 +176,7 @@ async def list_(
 
 @verb(app, "describe")
 async def describe(session: Session, name: NameArgument, broker: BrokerOption = None) -> None:
-    """Show a topic with its queues' offsets, and what it keeps of the log until it is acknowledged."""
+    """Show a topic with its queues' offsets, and how much of the log it keeps until it is acknowledged."""
     async with session.client() as client:
         descriptions = await session.call(client.admin.describe_topic(name, broker=broker))
     for description in descriptions:
@@ -223,7 +223,7 @@ def options_text(topic: TopicDescription) -> str:
 
 
 def hold_fields(topic: TopicDescription) -> dict[str, object] | None:
-    """The JSON object of what the topic keeps of the log until it is acknowledged; None for nothing."""
+    """The JSON object of the log that the topic keeps until it is acknowledged; None for nothing."""
     hold = topic.hold
     if hold is None:
         return None

@@ -1,4 +1,4 @@
-"""track: what became of one message, and why a group has not consumed it yet."""
+"""track: the track of one message, and why a group has not consumed it yet."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def track(
     ] = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Show what became of a message, and why a group has not consumed it yet."""
+    """Show the track of a message, and why a group has not consumed it yet."""
     name: str | tuple[str, int, int]
     if len(identifier) == 1:
         name = identifier[0]

@@ -55,7 +55,7 @@ async def produce(
         typer.Option("--seed", metavar="N", help="Makes the messages; a new one each run unless given."),
     ] = None,
 ) -> None:
-    """Send messages and write what became of each into a new ledger; continues while a broker restarts."""
+    """Send messages and write the outcome of each into a new ledger; continues while a broker restarts."""
     import secrets
 
     from trovemq._verify.content import RunContent
