@@ -126,6 +126,8 @@ class Call(Intake):
         self.stream = stream
         stream.owner = self
         self.sent = True
+        if self._waiters is not None:
+            self._wake_waiters()
         endpoint.flush_soon()
 
     # --- events -----------------------------------------------------------------------------------------
@@ -247,10 +249,7 @@ class Call(Intake):
         if self._head_waiters is not None:
             self._wake_heads()
         if self._waiters is not None:
-            waiters, self._waiters = self._waiters, None
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._wake_waiters()
         if self._done_callbacks:
             for callback in self._done_callbacks:
                 channel.loop.call_soon(callback, self)
@@ -264,13 +263,23 @@ class Call(Intake):
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters or [], None
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
     async def _wait_over(self) -> None:
         while not self.over:
-            waiter = self.channel.loop.create_future()
-            if self._waiters is None:
-                self._waiters = []
-            self._waiters.append(waiter)
-            await waiter
+            await self._wait_step()
+
+    def _wait_step(self) -> asyncio.Future[None]:
+        """Done when the call is sent, and when it is over."""
+        waiter = self.channel.loop.create_future()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+        return waiter
 
     def _error(self) -> AioRpcError:
         assert self._status is not None
@@ -345,6 +354,7 @@ class Call(Intake):
         return f"{self._status.name} from {peer}: {self._details}"
 
     async def wait_for_connection(self) -> None:
-        await self.channel.wait_until_sent(self)
+        while not self.sent and not self.over:
+            await self._wait_step()
         if self.over:
             self._raise()

@@ -189,10 +189,6 @@ class Channel:
             else:
                 self._waiting.popleft()
 
-    async def wait_until_sent(self, call: Call) -> None:
-        while not call.sent and not call.over:
-            await self._wait_change()
-
     # --- connections ------------------------------------------------------------------------------------
     def _connect(self) -> None:
         if self._closed:
@@ -221,7 +217,7 @@ class Channel:
 
     def connect_failed(self, error: str) -> None:
         """Calls that do not wait for a connection end where none is left to hope for."""
-        if self._state is not State.TRANSIENT_FAILURE:
+        if any(not subchannel.failing for subchannel in self._subchannels):
             return
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:

@@ -68,6 +68,11 @@ class Subchannel:
         self._failures = 0
         self._connected_at = 0.0
 
+    @property
+    def failing(self) -> bool:
+        """It failed to connect, and has not connected since."""
+        return self._failures > 0
+
     # --- use --------------------------------------------------------------------------------------------
     def usable(self) -> ChannelEndpoint | None:
         """The connection, if it takes one more call."""
@@ -122,8 +127,10 @@ class Subchannel:
         self._failures = 0
         self._connected_at = loop.time()
         self._task = None
-        if endpoint.closing or endpoint.draining:
-            self.gone(endpoint)
+        if endpoint.closing or endpoint.draining:  # since its settings came: the calls still wait
+            self.channel.endpoints.discard(endpoint)
+            self._set(State.IDLE)
+            self.channel.connection_gone(self)
             return
         self.endpoint = endpoint
         self._set(State.READY)
