@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.records import BatchEncoder, validate_batch
-from trovemq_proto.records.ids import UniqueKeyGenerator
+from trovemq_proto.records.unique_keys import UniqueKeyGenerator
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.settings import StoreSettings

@@ -15,7 +15,7 @@ from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.index_entries import IndexEntries
 from trovemq_proto.records.layout import BODY_SIZE_MAX_DEFAULT, SYS_FLAG_COMPRESSED
 from trovemq_proto.records.message import Message, build_message, decode_message, decode_received, received
-from trovemq_proto.records.record_crc import damaged_records
+from trovemq_proto.records.record_crcs import damaged_records
 
 
 class RecordBatch(RecordColumns):

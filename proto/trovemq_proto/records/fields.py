@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.records.layout import (
     BODY_AT,
     MAGIC_AT,
@@ -84,6 +87,17 @@ def read_fields(
     return RecordFields(
         position, size, sys_flag, body, body_size, topic, topic_size, properties, property_size
     )
+
+
+def split_records(data: bytes) -> Iterator[bytes]:
+    """The records that fill `data` exactly. Raises TroveError BATCH_ILLEGAL at bytes that are no record."""
+    position = 0
+    while position < len(data):
+        fields = read_fields(data, position, len(data))
+        if fields is None:
+            raise TroveError(errors.BATCH_ILLEGAL, f"no well-formed record at byte {position} of {len(data)}")
+        yield data[position : position + fields.size]
+        position += fields.size
 
 
 def magic_bytes(magic: int) -> bytes:

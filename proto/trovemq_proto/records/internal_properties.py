@@ -26,10 +26,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from trovemq_proto.records.columns import RecordColumns
 from trovemq_proto.records.layout import (
     PROPERTY_KEY_SIZES,
     PROPERTY_PRODUCER,
@@ -73,8 +69,7 @@ INTERNAL_PROPERTIES: Final[Mapping[str, Writer]] = MappingProxyType(
     }
 )
 _PREFIX: Final = INTERNAL_PREFIX.encode()
-_PREFIX_BYTES: Final = np.frombuffer(_PREFIX, np.uint8)
-_OF_SDK: Final = tuple(name.encode() for name, who in INTERNAL_PROPERTIES.items() if who is Writer.SDK)
+OF_SDK: Final = tuple(name.encode() for name, who in INTERNAL_PROPERTIES.items() if who is Writer.SDK)
 _VALUE_END: Final = bytes([VALUE_END])
 
 
@@ -100,20 +95,6 @@ def forbidden_name(block: bytes) -> str | None:
         return None
     for piece in block.split(_VALUE_END):
         name, _, value = piece.partition(b"\x01")
-        if value and name.startswith(_PREFIX) and name not in _OF_SDK:
+        if value and name.startswith(_PREFIX) and name not in OF_SDK:
             return name.decode("utf-8", "replace")
     return None
-
-
-def forbidden_names(batch: RecordColumns) -> NDArray[np.bool_]:
-    """bool[n]: the records of which forbidden_name() finds something."""
-    found = np.zeros(len(batch), np.bool_)
-    if _PREFIX not in batch.property_bytes:
-        return found
-    for scan in batch.property_scans:
-        names, _ = scan.names_and_values()
-        names = names.where(names.ends - names.starts >= len(_PREFIX))
-        same = scan.flat[names.starts[:, None] + np.arange(len(_PREFIX))] == _PREFIX_BYTES
-        for record, start, end in zip(*names.where(same.all(axis=1)), strict=True):
-            found[record] |= scan.joined[start:end] not in _OF_SDK
-    return found

@@ -23,7 +23,8 @@ from trovemq_proto.records.layout import (
     born_shift,
     header_shift,
 )
-from trovemq_proto.records.record_crc import fill_record_crcs, has_record_crc, record_crc_property
+from trovemq_proto.records.record_crc import has_record_crc, record_crc_property
+from trovemq_proto.records.record_crcs import fill_record_crcs
 
 
 def patch_batch(

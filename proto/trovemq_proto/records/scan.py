@@ -13,7 +13,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record, is_plausible_topic
 from trovemq_proto.records.geometry import strided
 from trovemq_proto.records.layout import RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V2
-from trovemq_proto.records.record_crc import damaged_records
+from trovemq_proto.records.record_crcs import damaged_records
 
 _TOTAL_SIZE: Final = Struct(">i")
 _DOUBTFUL: Final = np.array([byte == ord(".") or not is_plausible_topic(chr(byte)) for byte in range(256)])

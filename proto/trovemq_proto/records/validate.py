@@ -14,7 +14,8 @@ from trovemq_proto.records.check import body_crc_matches
 from trovemq_proto.records.columns import SMALL_BATCH_MAX, Buffer
 from trovemq_proto.records.compression import STREAM_HEAD_SIZE, begins_stream
 from trovemq_proto.records.fields import RecordFields, magic_bytes, read_fields
-from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name, forbidden_names
+from trovemq_proto.records.internal_columns import forbidden_names
+from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES, forbidden_name
 from trovemq_proto.records.layout import (
     BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
@@ -35,7 +36,8 @@ from trovemq_proto.records.layout import (
     header_shift,
     magic_of_topic,
 )
-from trovemq_proto.records.record_crc import have_record_crcs, look_like_record_crcs, looks_like_record_crc
+from trovemq_proto.records.record_crc import looks_like_record_crc
+from trovemq_proto.records.record_crcs import have_record_crcs, look_like_record_crcs
 
 SYS_FLAGS_ALLOWED: Final = (
     SYS_FLAG_COMPRESSED

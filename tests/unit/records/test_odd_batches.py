@@ -22,7 +22,7 @@ from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.records.layout import BODY_AT, BODY_CRC_AT, SYS_FLAG_AT
 from trovemq_proto.records.message import decode_stored
 from trovemq_proto.records.properties import message_properties
-from trovemq_proto.records.record_crc import damaged_records
+from trovemq_proto.records.record_crcs import damaged_records
 from trovemq_proto.records.validate import validate_batch
 
 

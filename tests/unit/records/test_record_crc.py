@@ -12,7 +12,7 @@ from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import CRC_PROPERTY_SIZE
 from trovemq_proto.records.patch import patch_batch
-from trovemq_proto.records.record_crc import damaged_records
+from trovemq_proto.records.record_crcs import damaged_records
 
 HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91])
 
