@@ -102,6 +102,26 @@ def test_a_message_is_found_again_by_everything_that_names_it(trovemq: CommandLi
     assert trovemq.answer("query", topic, "k1", "--end", str(int(time_stored) - 1)) == []
 
 
+def test_a_look_up_needs_no_numpy(trovemq: CommandLine) -> None:
+    trovemq.answer("topic", "create", "no-numpy")
+    (receipt,) = trovemq.answer("send", "no-numpy", "body", "--key", "k")
+    hidden = "import sys; sys.modules['numpy'] = None; from trovemq.cli.app import run; "
+    for verb in (
+        ["get", receipt["offsetMsgId"]],
+        ["get", receipt["uniqKey"], "--json"],
+        ["query", "no-numpy", "k"],
+        ["search", "no-numpy", "--key", "k", "--json"],
+        ["track", receipt["offsetMsgId"], "--json"],
+        ["topic", "describe", "no-numpy"],
+        ["group", "list", "--json"],
+    ):
+        arguments = ["--server", trovemq.server, *verb]
+        command = [sys.executable, "-c", f"{hidden} sys.exit(run({arguments!r}))"]
+        # An interpreter of its own: those of the fork server have everything imported.
+        ran = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        assert ran.returncode == 0, (verb, ran.stderr.decode())
+
+
 def test_pull_pages_and_ends_at_the_end(trovemq: CommandLine) -> None:
     trovemq.answer("topic", "create", "pages", "--queues", "1")
     trovemq.answer(

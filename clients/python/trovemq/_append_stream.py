@@ -12,12 +12,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trovemq._wire.connection import Connection, Stream
-from trovemq.receipts import AppendOutcome
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+
+if TYPE_CHECKING:
+    from trovemq.receipts import AppendOutcome
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from trovemq._connections import ConnectionPool
-from trovemq._puller import Puller, PullRequest
 from trovemq._queries import present
 from trovemq._wire.groups import GroupCalls
 from trovemq.group_model import (
@@ -182,6 +181,8 @@ class Groups:
     async def _dead_letters_of(
         self, info: BrokerInfo, group: str, offset: int
     ) -> AsyncGenerator[DeadLetter, None]:
+        from trovemq._puller import Puller, PullRequest
+
         topic = DEAD_LETTER_PREFIX + group
         try:
             (queue,) = await self._pool.connection(info).queue_offsets(topic, (0,), info.name)

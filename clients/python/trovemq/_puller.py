@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trovemq._connections import ConnectionPool
 from trovemq._fetch_plan import NO_END, Fetch, FetchPlan
 from trovemq._wire.connection import Stream
-from trovemq._wire.convert import FetchAnswer, fetch_request
+from trovemq._wire.streams import FetchAnswer, fetch_request
 from trovemq.fetched import FetchedBatch
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from trovemq._connections import ConnectionPool
 from trovemq._query_cursor import Place, decode_cursor, encode_cursor, query_digest
@@ -19,7 +25,8 @@ from trovemq.answers import QueryAnswer
 from trovemq.search_model import SearchAnswer
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import Message, RecordBatch, decode_received
+from trovemq_proto.records import Message, decode_received
+from trovemq_proto.records.fields import split_records
 
 NOT_ANSWERED = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.SERVICE_NOT_AVAILABLE)
 
@@ -31,7 +38,7 @@ class AnswerPage(Protocol):
     def records(self) -> bytes: ...
 
     @property
-    def queue_offsets(self) -> NDArray[np.int64] | None: ...
+    def queue_offsets(self) -> Sequence[int] | None: ...
 
     @property
     def last(self) -> bool: ...
@@ -243,13 +250,11 @@ def _body_notes(messages: Iterable[Message]) -> Iterator[str]:
             yield f"the body of {message.message_id} ({place}) is left out: {message.body_error}"
 
 
-def decoded(records: bytes, queue_offsets: NDArray[np.int64] | None) -> list[Message]:
-    """The messages of a reply's records."""
-    if not records:
-        return []
-    batch = RecordBatch.split(records)
+def decoded(records: bytes, queue_offsets: Sequence[int] | None) -> list[Message]:
+    """The messages of a reply's records; one after the other, since a look-up imports no NumPy."""
     if queue_offsets is None:
-        return list(batch.received())
+        return [decode_received(record) for record in split_records(records)]
     return [
-        decode_received(batch.record(i), queue_offset=int(offset)) for i, offset in enumerate(queue_offsets)
+        decode_received(record, queue_offset=offset)
+        for record, offset in zip(split_records(records), queue_offsets, strict=True)
     ]

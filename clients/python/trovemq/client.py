@@ -12,26 +12,23 @@ from weakref import WeakSet
 
 from trovemq._arguments import check_text
 from trovemq._connections import ConnectionPool, parse_servers
-from trovemq._fetch_plan import NO_END
 from trovemq._lookups import Lookups
-from trovemq._puller import Puller, PullRequest
-from trovemq._sequences import SequenceAssigner
 from trovemq.admin import Admin
-from trovemq.fetched import Buffer, FetchedBatch
 from trovemq.options import ClientOptions
-from trovemq.producer import Producer
-from trovemq.receipts import SendReceipt
-from trovemq.send_arguments import Keys
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
-from trovemq_proto.records import Message
 
 if TYPE_CHECKING:  # imported when they are first needed
     from trovemq.atomic import AtomicTransaction
+    from trovemq.fetched import Buffer, FetchedBatch
+    from trovemq.producer import Producer
+    from trovemq.receipts import SendReceipt
     from trovemq.received import Handler
+    from trovemq.send_arguments import Keys
     from trovemq.subscription import Subscription
     from trovemq.transaction import Checker
+    from trovemq_proto.records import Message
 
 TOPIC_NAME_MAX: Final = 127
 
@@ -249,6 +246,9 @@ class Client(Lookups):
         Raises:
             TroveError: TOPIC_ILLEGAL for a name that no record can carry, PRODUCER_SEQUENCE_ILLEGAL.
         """
+        from trovemq._sequences import SequenceAssigner
+        from trovemq.producer import Producer
+
         self._pool.check_open()
         producer = Producer(
             self._pool,
@@ -449,6 +449,9 @@ class Client(Lookups):
             TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_NOT_FOUND,
                 QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, BROKER_UNREACHABLE, …
         """
+        from trovemq._fetch_plan import NO_END
+        from trovemq._puller import Puller, PullRequest
+
         if prefetch < 1 or bytes_max < 1 or not 0 <= messages_max < 1 << 31:
             text = f"prefetch={prefetch}, bytes_max={bytes_max}, messages_max={messages_max}"
             raise TroveError(errors.REQUEST_ILLEGAL, text)

@@ -116,11 +116,15 @@ class Connection:
 
     def open_append(self) -> Stream:
         """An Append stream: takes serialised frames, `read` gives AppendOutcome."""
-        return self.open(_SERVICE + "MessageService/Append", convert.append_outcome)
+        from .streams import append_outcome  # NumPy: not for look-ups
+
+        return self.open(_SERVICE + "MessageService/Append", append_outcome)
 
     def open_fetch(self) -> Stream:
-        """A Fetch stream: takes serialised requests, `read` gives convert.FetchAnswer."""
-        return self.open(_SERVICE + "MessageService/Fetch", convert.fetch_answer)
+        """A Fetch stream: takes serialised requests, `read` gives streams.FetchAnswer."""
+        from .streams import fetch_answer
+
+        return self.open(_SERVICE + "MessageService/Fetch", fetch_answer)
 
     async def watch_routes(self) -> AsyncIterator[ClusterState]:
         """The present routes, then new ones after each change. Raises TroveError when the stream ends."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import iter_unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
-from trovemq.fetched import FetchedBatch
 from trovemq.model import (
     BrokerInfo,
     BrokerRoute,
@@ -21,21 +19,7 @@ from trovemq.model import (
     TopicQueue,
     TopicRoute,
 )
-from trovemq.receipts import AppendOutcome, Duplicate
-from trovemq_proto.errors import TroveError
-from trovemq_proto.v1 import admin_pb2, common_pb2, message_pb2, query_pb2, route_pb2
-
-from .failures import error_from_wire
-from .frames import split_fetch_reply
-
-
-@dataclass(frozen=True, slots=True)
-class FetchAnswer:
-    """One reply of a Fetch stream: a batch, or the error of that request alone."""
-
-    fetch_id: int
-    error: TroveError | None
-    batch: FetchedBatch
+from trovemq_proto.v1 import admin_pb2, common_pb2, query_pb2, route_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +28,7 @@ class FoundRecords:
 
     kind: str
     records: bytes
-    queue_offsets: NDArray[np.int64] | None
+    queue_offsets: Sequence[int] | None
     more: bool = False
 
 
@@ -91,82 +75,14 @@ def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
     return ServerInfo(role, info.version, info.name)
 
 
-def append_outcome(data: bytes) -> AppendOutcome:
-    """Deserialises an AppendReply."""
-    reply = message_pb2.AppendReply.FromString(data)
-    return AppendOutcome(
-        reply.frame_id,
-        _STATUS_NAMES[reply.status],
-        error_from_wire(reply.error) if reply.HasField("error") else None,
-        reply.first_queue_offset,
-        reply.physical_offset,
-        reply.record_count,
-        reply.store_timestamp,
-        "disk" if reply.durability == common_pb2.DISK else "memory",
-        reply.store_host,
-        reply.broker,
-        tuple(
-            Duplicate(
-                each.index, each.queue_id, each.queue_offset, each.physical_offset, each.store_timestamp
-            )
-            for each in reply.duplicates
-        ),
-        {each.index: range(each.first, each.last + 1) for each in reply.sequence_gaps},
-    )
-
-
-_STATUS_NAMES = {value: name for name, value in common_pb2.PutMessageStatus.items()}
-
-
-def fetch_answer(data: bytes) -> FetchAnswer:
-    """Deserialises a FetchReply; the records stay where they are."""
-    records, rest = split_fetch_reply(data)
-    reply = message_pb2.FetchReply.FromString(rest)
-    batch = FetchedBatch(
-        data=records,
-        next_offset=reply.next_offset,
-        min_offset=reply.min_offset,
-        max_offset=reply.max_offset,
-        queue_offsets=offsets_column(reply.queue_offsets),
-        damaged_offsets=tuple(reply.damaged_offsets),
-    )
-    return FetchAnswer(
-        reply.fetch_id, error_from_wire(reply.error) if reply.HasField("error") else None, batch
-    )
-
-
-def fetch_request(
-    fetch_id: int,
-    topic: str,
-    queue_id: int,
-    *,
-    offset: int,
-    messages_max: int,
-    bytes_max: int,
-    wait_ms: int,
-    tags: tuple[str, ...],
-) -> bytes:
-    """A serialised FetchRequest."""
-    return message_pb2.FetchRequest(
-        fetch_id=fetch_id,
-        topic=topic,
-        queue_id=queue_id,
-        offset=offset,
-        messages_max=messages_max,
-        bytes_max=bytes_max,
-        wait_ms=wait_ms,
-        tags=tags,
-    ).SerializeToString()
-
-
-def offsets_column(data: bytes) -> NDArray[np.int64] | None:
+def queue_offsets_of(data: bytes) -> Sequence[int] | None:
     """Queue offsets as the wire carries them (little-endian int64); None where it carries none."""
-    return np.frombuffer(data, "<i8").astype(np.int64) if data else None
+    return [offset for (offset,) in iter_unpack("<q", data)] or None
 
 
 def found_records(reply: query_pb2.GetMessageReply) -> FoundRecords:
     kind = query_pb2.IdentifierKind.Name(reply.kind).lower()
-    return FoundRecords(kind, reply.records, offsets_column(reply.queue_offsets), reply.more)
+    return FoundRecords(kind, reply.records, queue_offsets_of(reply.queue_offsets), reply.more)
 
 
 def query_page(page: query_pb2.QueryPage) -> QueryPageAnswer:

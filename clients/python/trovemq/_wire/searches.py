@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from trovemq.search_model import SearchPart, Where
 from trovemq_proto.v1 import search_pb2
 
 from .connection import Connection
-from .convert import offsets_column
+from .convert import queue_offsets_of
 
 _METHOD = "/trovemq.v1.SearchService/Search"
 _FIELDS = {
@@ -39,7 +36,7 @@ class SearchPageAnswer:
     """One page; the fields after `last` are set on the last page only."""
 
     records: bytes
-    queue_offsets: NDArray[np.int64] | None
+    queue_offsets: Sequence[int] | None
     last: bool
     complete: bool
     cursor: str
@@ -95,7 +92,7 @@ def _page(page: search_pb2.SearchPage, broker: str) -> SearchPageAnswer:
     )
     return SearchPageAnswer(
         page.records,
-        offsets_column(page.queue_offsets),
+        queue_offsets_of(page.queue_offsets),
         page.last,
         page.complete,
         page.cursor,
