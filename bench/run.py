@@ -7,6 +7,7 @@
     make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
     make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo; some rows need Go
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
+    make bench ARGS="cli"           one call of `trovemq`, in processor time
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -30,7 +31,7 @@ from typing import Any
 import uvloop
 
 import trovemq
-from bench import engine, limits, measure, recovery, rocketmq, safety, topics
+from bench import command_line, engine, limits, measure, recovery, rocketmq, safety, topics
 from bench.report import Report, print_table, write_json, write_markdown
 from bench.rpc import run as rpc
 from bench.trees import run as trees
@@ -48,6 +49,7 @@ PARTS = {
     "trees": "B+trees",
     "rpc": "gRPC, our own beside grpc.aio",
     "topics": "Many topics",
+    "cli": "The command line",
 }
 PIPELINE = "pipeline"
 BROKER_SETTINGS: dict[str, Any] = {
@@ -180,6 +182,7 @@ MEASURED: dict[str, tuple[Callable[..., Awaitable[None]], str]] = {
     "trees": (trees.measure_trees, trees.ABOUT),
     "rpc": (rpc.measure_rpc, rpc.ABOUT),
     "topics": (topics.measure_topics, topics.ABOUT),
+    "cli": (command_line.measure_command_line, command_line.ABOUT),
     PIPELINE: (measure_pipeline, ""),
 }
 TITLES = PARTS | {PIPELINE: "The data pipeline on Spark"}

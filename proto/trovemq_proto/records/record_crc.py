@@ -1,14 +1,14 @@
 """The CRC over a whole record that its last property may hold (RocketMQ's enabledAppendPropCRC).
 
-Where it stands it takes the record's last 20 bytes; RocketMQ reads it as any other property.
+It takes the record's last 20 bytes; RocketMQ reads it as any other property.
 
-| offset from the end | width | content                                                              |
-|---------------------|-------|----------------------------------------------------------------------|
-| -20                 | 8     | `__CRC32#`                                                           |
-| -12                 | 1     | 0x01                                                                 |
+| offset from the end | width | content                                                               |
+|---------------------|-------|-----------------------------------------------------------------------|
+| -20                 | 8     | `__CRC32#`                                                            |
+| -12                 | 1     | 0x01                                                                  |
 | -11                 | 10    | CRC-32 of all bytes before the property & 0x7FFFFFFF, decimal digits, |
-|                     |       | the least significant one first                                      |
-| -1                  | 1     | 0x02                                                                 |
+|                     |       | the least significant one first                                       |
+| -1                  | 1     | 0x02                                                                  |
 
 A damaged name must not turn the check off: with six of the nine bytes of name and 0x01 in their places it is
 this property. No record is appended that has them by chance (validate.py).

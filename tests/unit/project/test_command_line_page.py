@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from trovemq.cli.app import app
+from trovemq.cli.app import command_tree
+from trovemq.cli.lazy import UnloadedVerb, load
 from trovemq_daemon.lifecycle import ExitCode
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/command-line.md").read_text(encoding="utf-8")
@@ -27,10 +27,11 @@ def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[s
         )
         return
     for name, subcommand in subcommands.items():
-        yield from verbs(subcommand, (*path, name))
+        loaded = load(subcommand.verb) if isinstance(subcommand, UnloadedVerb) else subcommand
+        yield from verbs(loaded, (*path, name))
 
 
-VERBS = dict(verbs(typer.main.get_command(app)))
+VERBS = dict(verbs(command_tree()))
 
 
 @pytest.mark.parametrize("verb", VERBS)

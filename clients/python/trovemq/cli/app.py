@@ -11,56 +11,113 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from typing import Annotated, Any, Final
 
 import typer
 
-from trovemq.cli import (
-    apply,
-    bench,
-    commands,
-    daemons,
-    dead_letters,
-    groups,
-    messages,
-    queries,
-    searching,
-    status,
-    store,
-    topics,
-    track,
-    verify,
+from trovemq.cli.lazy import LazyGroup, UnloadedVerb, Verb
+from trovemq.cli.options import JsonOption, ServerOption, SharedOptions, TimeoutOption
+
+VERBS: Final = (
+    Verb("send", "messages", "Send one message and wait until it is stored."),
+    Verb(
+        "pull",
+        "messages",
+        "Read messages of one queue from an offset on; at the end of the queue it stops and does not wait.",
+    ),
+    Verb("tail", "messages", "Print messages of all the topic's queues as they are stored, until Ctrl-C."),
+    Verb(
+        "get",
+        "messages",
+        "Get the message that an identifier names (every message with that unique key, newest first).",
+    ),
+    Verb(
+        "query",
+        "queries",
+        "Find messages by key, unique key or tag, newest first; those that wait for their delivery time too.",
+    ),
+    Verb("offset", "queries", "Find the queue offset of a point in time."),
+    Verb(
+        "producer",
+        "queries",
+        "Show which number the next message of a producer has, on each broker of a deduplicated topic.",
+    ),
+    Verb(
+        "search",
+        "searching",
+        "Find messages by keys, beginnings of keys, ids, tags and properties, exactly; newest first.",
+    ),
+    Verb("track", "track", "Show the track of a message, and why a group has not consumed it yet."),
+    Verb(
+        "biography",
+        "track",
+        "Show the track of a message, and why a group has not consumed it yet.",
+        hidden=True,
+    ),
+    Verb(
+        "consume-directly",
+        "commands",
+        "Have one consumer consume one message now and show its result; offsets and attempts do not change.",
+    ),
+    Verb("stack-trace", "commands", "Show the stacks of one consumer's threads."),
+    Verb("recall", "commands", "Take a delayed message back before it is delivered."),
+    Verb(
+        "apply",
+        "apply",
+        "Create and alter the topics and groups of a file, and print the changes. Deletes nothing.",
+    ),
+    Verb("cluster", "status", "List the brokers that the server knows, with their topics."),
+    Verb("stats", "status", "Show each broker's counters."),
+    Verb("errors", "status", "Explain an error: its meaning, whether to try again, and the remedy."),
+    Verb("server", "daemons", "Start a broker; all options are its own: see `trovemq server --help`."),
+    Verb(
+        "nameserver",
+        "daemons",
+        "Start a nameserver; all options are its own: see `trovemq nameserver --help`.",
+    ),
+    Verb("topic", "topics", "Topics: create, list, describe, alter, delete."),
+    Verb(
+        "group",
+        "groups",
+        "Consumer groups: create, alter, delete, list, describe, members, lag, reset, offset.",
+    ),
+    Verb("dlq", "dead_letters", "Dead letters of a consumer group: list, show, resend."),
+    Verb("store", "store", "A broker's store: scrub, backup."),
+    Verb("bench", "bench", "Measure one producer or one reader."),
+    Verb("verify", "verify", "Test a deployment: nothing acknowledged may be lost or altered."),
 )
-from trovemq.cli.output import Output
-from trovemq.cli.session import JsonOption, ServerOption, SharedOptions, TimeoutOption
 
 app = typer.Typer(
+    cls=LazyGroup,
     name="trovemq",
     help="TroveMQ: send messages, pull them, and find every one of them again.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(topics.app, name="topic")
-app.add_typer(groups.app, name="group")
-app.add_typer(dead_letters.app, name="dlq")
-app.add_typer(store.app, name="store")
-app.add_typer(bench.app, name="bench")
-app.add_typer(verify.app, name="verify")
-messages.register(app)
-queries.register(app)
-searching.register(app)
-track.register(app)
-commands.register(app)
-apply.register(app)
-status.register(app)
-daemons.register(app)
+
+
+def show_version(asked: bool) -> None:
+    """Prints the version and ends. Nothing else is looked at."""
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"trovemq {version('trovemq')}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=show_version),
+]
 
 
 @app.callback()
 def shared(
     context: typer.Context,
+    version: VersionOption = False,
     server: ServerOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = None,
@@ -75,16 +132,19 @@ def run(arguments: Sequence[str]) -> int:
     if _wants_json(arguments):
         return _run_json(arguments)
     try:
-        _command_tree()(args=list(arguments), prog_name="trovemq")
+        command_tree()(args=list(arguments), prog_name="trovemq")
     except SystemExit as stop:
         return _exit_code(stop.code)
     return 0
 
 
 @cache
-def _command_tree() -> Callable[..., object]:
-    """The command tree, which `app(…)` would rebuild for each command line."""
-    return typer.main.get_command(app)
+def command_tree() -> Any:
+    """The tree of all verbs (a Typer group), none of them loaded."""
+    tree: Any = typer.main.get_command(app)
+    for verb in VERBS:
+        tree.add_command(UnloadedVerb(verb))
+    return tree
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
@@ -100,10 +160,12 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _run_json(arguments: Sequence[str]) -> int:
     """As `run`, with wrong usage as a JSON object instead of the parser's own text."""
     try:
-        command_line = _command_tree()
+        command_line = command_tree()
         return _exit_code(command_line(args=list(arguments), prog_name="trovemq", standalone_mode=False))
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "trovemq")
+        from trovemq.cli.output import Output
+
         output = Output.open(json=True)
         output.usage(error.format_message(), f"See `{command} --help`.")
         output.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Final
 
 import typer
@@ -30,6 +29,8 @@ def register(app: typer.Typer) -> None:
 
 def _starter(name: str) -> Callable[[typer.Context], None]:
     def start(context: typer.Context) -> None:
+        from importlib.metadata import entry_points
+
         found = entry_points(group=ENTRY_POINTS, name=name)
         if not found:
             sys.stderr.write(f"trovemq {name} needs the daemons: pip install 'trovemq[server]'\n")

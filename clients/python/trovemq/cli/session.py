@@ -10,10 +10,18 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
+from trovemq.cli.options import (
+    SERVER_DEFAULT,
+    TIMEOUT_S_DEFAULT,
+    JsonOption,
+    ServerOption,
+    SharedOptions,
+    TimeoutOption,
+)
 from trovemq.cli.output import Output
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -21,54 +29,8 @@ from trovemq_proto.errors import TroveError
 if TYPE_CHECKING:
     from trovemq import Client
 
-SERVER_DEFAULT: Final = "127.0.0.1:8081"
-TIMEOUT_S_DEFAULT: Final = 30.0
-
-ServerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--server",
-        metavar="HOST:PORT",
-        help=f"A nameserver or a broker; else $TROVEMQ_SERVER, else {SERVER_DEFAULT}.",
-        show_default=False,
-    ),
-]
-JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="The answer's objects on standard output, one a line; the rest on standard error."
-    ),
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
-        min=0.001,
-        help=f"For each request (default {TIMEOUT_S_DEFAULT:g}).",
-        show_default=False,
-    ),
-]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class SharedOptions:
-    """The global options as given at one place of the command line; None = not given there."""
-
-    server: str | None = None
-    json: bool = False
-    timeout: float | None = None
-
-    def over(self, outer: SharedOptions) -> SharedOptions:
-        """These, and where one is not given, the outer command's."""
-        return SharedOptions(
-            server=self.server or outer.server,
-            json=self.json or outer.json,
-            timeout=self.timeout if self.timeout is not None else outer.timeout,
-        )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,59 @@
+"""Verbs whose modules are imported when they are called: help and one verb need not load all of them.
+
+A module of verbs has `register(app)`, or `app` for a group of verbs with one name before them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb as `trovemq --help` shows it.
+
+    Attributes:
+        module: Where it is, below `trovemq.cli`.
+        help: What its function, or its group, says there (a test compares the two).
+    """
+
+    name: str
+    module: str
+    help: str
+    hidden: bool = False
+
+
+class UnloadedVerb(TyperCommand):
+    """Stands for a verb in lists until it is called."""
+
+    def __init__(self, verb: Verb) -> None:
+        super().__init__(name=verb.name, help=verb.help, hidden=verb.hidden, callback=None)
+        self.verb = verb
+
+
+class LazyGroup(TyperGroup):
+    """A command tree that loads the verb that is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """As Typer does it, and imports what was found."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if isinstance(command, UnloadedVerb):
+            command = load(command.verb)
+            self.commands[command.name] = command
+        return name, command, rest
+
+
+def load(verb: Verb) -> Any:
+    """The Typer command, from its module."""
+    module = import_module(f"trovemq.cli.{verb.module}")
+    part = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
+    if hasattr(module, "register"):
+        module.register(part)
+    else:
+        part.add_typer(module.app, name=verb.name)
+    return typer.main.get_group(part).commands[verb.name]
