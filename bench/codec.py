@@ -119,7 +119,7 @@ def best_us(work: Callable[[], object], divisor: int, seconds: float = 0.25) -> 
 
 
 def measure() -> list[tuple[str, float, float]]:
-    """(what, microseconds a record, budget)."""
+    """(name, microseconds a record, budget)."""
     uniform, mixed, single = encode_uniform(COUNT), encode_mixed(COUNT), encode_uniform(1)
     uniform_batch, mixed_batch = validate(uniform), validate(mixed)
     uniform_patched, mixed_patched = bytes(uniform), bytes(mixed)

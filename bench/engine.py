@@ -1,4 +1,4 @@
-"""The engine alone, in this process: what the whole record's CRC costs, and how fast recovery scans."""
+"""The engine alone, in this process: the cost of the whole record's CRC, and the speed of a recovery scan."""
 
 from __future__ import annotations
 

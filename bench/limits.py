@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured in the same run as the broker: disk, memory, loopback, echo.
+"""The limits of this machine, measured in the same run as the broker: disk, memory, loopback, echo.
 
 The figures of the broker are only worth something beside these: machines differ, and shared ones drift.
 """
@@ -57,8 +57,8 @@ def _scratch_file(directory: Path, size: int) -> Iterator[int]:
 def first_touch_seconds_per_mebibyte(directory: Path, size: int = 256 * MEBIBYTE) -> float:
     """Processor time of writing 1 MiB into fresh page cache.
 
-    A virtual machine that hands its free memory back to the host pays for every page that it takes again;
-    on such a machine this is the largest part of what a broker spends on a message.
+    A virtual machine that returns its free memory to the host pays for every page that it takes again; on
+    such a machine this is the largest part of the broker's cost of a message.
     """
     piece = os.urandom(MEBIBYTE)
     with _scratch_file(directory, size) as descriptor:
@@ -69,7 +69,7 @@ def first_touch_seconds_per_mebibyte(directory: Path, size: int = 256 * MEBIBYTE
 
 
 def warm_memory(size: int = 4 << 30) -> None:
-    """Touches memory and frees it: what is measured next finds pages that the host has given already."""
+    """Touches memory and frees it: the next measurement finds pages that the host has given already."""
     populate_write = 23  # MADV_POPULATE_WRITE of Linux
     script = f"import mmap; mmap.mmap(-1, {size}).madvise({populate_write}, 0, {size})"
     subprocess.run([sys.executable, "-c", script], check=False)
@@ -115,8 +115,8 @@ async def echo_latencies(address: str, count: int, size: int = 1024) -> list[flo
 
 
 async def call_latencies(address: str, count: int) -> list[float]:
-    """Seconds of `count` calls, one at a time, that each send one small frame and are answered by one: what
-    gRPC itself takes for a call."""
+    """Seconds of `count` calls, one at a time, that each send one small frame and are answered by one: gRPC's
+    own cost of a call."""
     async with grpc.aio.insecure_channel(address) as channel:
         frames = channel.unary_stream(ECHO_METHOD.replace("Stream", "Frames"))
         times = []

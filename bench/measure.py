@@ -1,4 +1,4 @@
-"""What one broker does: throughput, latency, look-ups, memory. Every function takes a running broker."""
+"""The figures of one broker: throughput, latency, look-ups, memory. Every function takes a running broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Messages a second over the whole run, and what the broker's process spent on one."""
+    """Messages a second over the whole run, and the processor time of the broker's process for one."""
 
     messages: int
     seconds: float
@@ -46,7 +46,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def scheduled_seconds(pid: int) -> float:
-    """Processor time of a process's threads so far, exact: ticks count what timers wake as too much."""
+    """Processor time of a process's threads so far, exact: ticks count too much for threads that timers
+    wake."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -103,7 +104,7 @@ async def consume(broker: BrokerProcess) -> Throughput:
 
 
 async def consume_messages(broker: BrokerProcess, limit: int = 100_000) -> float:
-    """Messages a second when each one is handed out as a Message object."""
+    """Messages a second when each one becomes a Message object."""
     async with trovemq.connect(broker.address) as client:
         started, count = time.perf_counter(), 0
         async for _ in client.pull(TOPIC, queue_id=0, offset=0):

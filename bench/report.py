@@ -1,4 +1,4 @@
-"""What a run found: figures with their goals, as a table, as JSON, and as a page of docs/."""
+"""The results of a run: figures with their goals, as a table, as JSON, and as a page of docs/."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Figure:
 
 @dataclass(slots=True)
 class Report:
-    """The figures of one part of the benchmark. about: how they were measured; notes: what could not be."""
+    """The figures of one part of the benchmark. about: how they were measured; notes: parts that could not be
+    measured."""
 
     title: str
     about: str = ""
@@ -93,7 +94,7 @@ def machine() -> dict[str, object]:
 
 
 def cells(figure: Figure) -> tuple[str, str, str, str, str]:
-    """A figure as text: what, value, unit, goal, verdict."""
+    """A figure as text: name, value, unit, goal, verdict."""
     goal = ""
     if figure.at_least is not None:
         goal = f">= {rounded(figure.at_least)}"

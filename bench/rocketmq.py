@@ -49,7 +49,7 @@ RATIO_MIN = 0.8
 IDLE_PERCENT_MAX = 2.0
 LATENESS_MS_MAX = 50.0
 OFFICIAL_GOALS = {"java": (8_200.0, 2_600.0), "python": (3_200.0, 2_600.0)}
-"""Sends and receives a second: twice what RocketMQ's own proxy does with this client on two processors."""
+"""Sends and receives a second: twice the rate of RocketMQ's own proxy with this client on two processors."""
 
 
 ABOUT = f"""\
@@ -236,7 +236,7 @@ def report_client(
 
 # --- waiting --------------------------------------------------------------------------------------------
 async def measure_idle(report: Report, broker: BrokerProcess, seconds: float) -> None:
-    """What the broker's process uses while nothing happens: first without, then with the long polls."""
+    """The idle cost of the broker's process: first without, then with the long polls."""
     without = await cpu_percent(broker.pid, seconds / 2)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.rocketmq_raw", "idle", broker.address, str(POLLS)),

@@ -5,8 +5,8 @@
     python -m bench.rocketmq_raw idle BROKER COUNT          prints a line when they wait; ends with its input
     python -m bench.rocketmq_raw delayed BROKER SECONDS
 
-Each prints one JSON object. What is compared is measured in turns of one second or less in the same process,
-so that whatever else the machine does strikes both.
+Each prints one JSON object. The variants are measured in turns of one second or less in the same process, so
+that other work of the machine affects both.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ Call = Callable[[], Awaitable[int]]
 
 
 class RawError(Exception):
-    """The server answered what it should not."""
+    """The server's answer was wrong."""
 
 
 @dataclass(slots=True)
 class Turns:
-    """What one kind of call did in each turn."""
+    """The counts of one kind of call in each turn."""
 
     rates: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
     async def run(self, call: Call, seconds: float, in_flight: int) -> None:
-        """Makes calls for so long; what a call returns is how much it counts."""
+        """Makes calls for so long; a call returns how much it counts."""
         count = 0
         begin = time.perf_counter()
         end = begin + seconds
@@ -166,7 +166,7 @@ class Receiving:
         """Of the elements of the last full reply."""
 
     async def receive(self) -> list[v2.Message]:
-        """What there is within the polling time."""
+        """Messages that come within the polling time."""
         elements = [element async for element in self._receive(self._request, metadata=METADATA)]
         if len(elements) == BATCH + 2:
             self.sizes = [len(element) for element in elements]
@@ -230,7 +230,7 @@ async def idle(address: str, count: int) -> None:
 
 # --- delayed --------------------------------------------------------------------------------------------
 async def delayed(address: str, seconds: float) -> dict[str, Any]:
-    """1,000 messages a second fall due; how long after its time each one is in the consumer's hands."""
+    """1,000 messages a second fall due; how long after its time the consumer has each one."""
     count = int(seconds * DUE_A_SECOND)
     first_ms = int((time.time() + DELAY_AHEAD_S) * 1000)
     times = [first_ms + number * 1000 // DUE_A_SECOND for number in range(count)]

@@ -1,4 +1,4 @@
-"""`make bench`: what the broker does on this machine, beside what the machine itself can do.
+"""`make bench`: the broker's figures on this machine, beside the machine's own limits.
 
     make bench                      every part
     make bench ARGS="store"         the store and the native protocol
@@ -61,7 +61,7 @@ BROKER_SETTINGS: dict[str, Any] = {
 
 
 async def measure_machine(report: Report, directory: Path) -> None:
-    touch = limits.first_touch_seconds_per_mebibyte(directory)  # first: what follows warms the memory
+    touch = limits.first_touch_seconds_per_mebibyte(directory)  # first: later parts warm the memory
     report.add("memory: first write into fresh page cache", touch * 1e6 / 1024, "us/KiB")
     report.add("memory: copy", limits.memcpy_bytes_per_second() / 1e9, "GB/s")
     written = limits.sequential_write_bytes_per_second(directory)
@@ -101,7 +101,7 @@ async def measure_async(report: Report, store: Path, messages: int) -> None:
         report.add("consume from the start", consumed.per_second, "msg/s", at_least=800_000)
         report.add("consume: broker CPU a message", consumed.broker_cpu_us, "us")
         report.add("consume, each a Message object", await measure.consume_messages(broker), "msg/s")
-        os.sync()  # look-ups are not to wait for what produce left to write
+        os.sync()  # look-ups are not to wait for the unsynced pages of produce
         generator = random.Random(2)
         keys = [f"k{generator.randrange(messages)}" for _ in range(QUERIES)]
         times = await measure.query_latencies(broker, keys)
@@ -169,7 +169,7 @@ async def measure_store(report: Report, directory: Path, *, quick: bool) -> None
 
 
 async def measure_pipeline(report: Report, directory: Path, *, quick: bool) -> None:
-    """Spark is imported where it is asked for only; its parts have event loops of their own."""
+    """Spark is imported only here; its parts have event loops of their own."""
     from bench.pipeline.run import measure_all
 
     await asyncio.to_thread(measure_all, report, directory, quick=quick)

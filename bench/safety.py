@@ -1,4 +1,4 @@
-"""What the whole record's CRC costs a producer: two brokers, with it and without, take rounds in turn.
+"""A producer's cost of the whole record's CRC: two brokers, with it and without, take rounds in turn.
 
 The figures are medians over pairs of rounds that follow one another, so that a machine whose speed drifts,
 or that others use as well, says the same of both.

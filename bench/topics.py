@@ -1,4 +1,4 @@
-"""Many topics of 8 queues: what it costs to make them, to have them, and to start with them.
+"""Many topics of 8 queues: the cost of making them, of having them, and of a start with them.
 
     made      64 calls at a time over one connection, while two clients watch all routes
     idle      processor and memory some seconds after the last call

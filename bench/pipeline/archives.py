@@ -63,7 +63,7 @@ def _row_count(directory: Path) -> int:
 
 
 def _measure_compact(report: Report, session: SparkSession, archive: Path) -> None:
-    """Once, as it changes what it works on."""
+    """Once, as it changes its input."""
     rows = arrow_dataset(archive).count_rows()
     started = perf_counter()
     compact(session, CompactArguments(str(archive)), NoProgress())

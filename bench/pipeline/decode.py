@@ -1,8 +1,8 @@
 """The decoder without Spark: columns by NumPy and Arrow, beside a plain loop with `struct`.
 
-All give every column of the table (table/schema.py) of every record. The plain loop is what one would write
-by hand: it unpacks the header, slices body and topic, splits the properties. It is measured twice: where its
-rows are Python tuples that nobody takes, and where they become the Arrow columns that Spark takes.
+All give every column of the table (table/schema.py) of every record. The plain loop is the obvious one: it
+unpacks the header, slices body and topic, splits the properties. It is measured twice: where its rows are
+Python tuples that are dropped, and where they become the Arrow columns that Spark takes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ All start from the log alone, on files of the same sizes:
 - repair: the broker's own sequential rebuild (store.check.repair), on a copy that shares the log. It takes
   records by columns as the job does, so beside it two cores cannot be twice as fast with anything to spare;
 - one put at a time: a record after another, each unit and each index item put by itself, in plain Python and
-  in memory (what is timed has no file and no check of a CRC: less work than the others do).
+  in memory (the timed part has no file and no check of a CRC: less work than the others do).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _ways(session: SparkSession, store: Path) -> dict[str, Callable[[], object]]
     scratch = store.parent
     made, copy = scratch / "made", scratch / "copy"
     rebuild(Rebuild(str(store), Place(made), SIZES), OneProcess(NoProgress()))
-    made.rename(copy)  # the store as repair finds it: its files tell their sizes
+    made.rename(copy)  # the store as repair finds it: its files have its sizes
     (copy / "commitlog").symlink_to(store.absolute() / "commitlog")
     arguments = RebuildArguments(
         str(store),

@@ -1,7 +1,7 @@
 """Looking a message up in an archive of many rows, beside reading all of it.
 
 The archive is made without a log: generated rows through the archive's own writer, committed by its manifest.
-One key stands in WANTED_ROWS rows that are spread over all files, so that no file can be left out for it.
+One key is in WANTED_ROWS rows that are spread over all files, so that no file can be left out for it.
 """
 
 from __future__ import annotations

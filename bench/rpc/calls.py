@@ -40,7 +40,8 @@ WAYS: tuple[Way, ...] = ("to", "from")
 
 @dataclass(slots=True)
 class Unary:
-    """A way to have 1 KiB echoed, and what its rounds found: seconds, calls a second, microseconds a call."""
+    """A way to have 1 KiB echoed, and the results of its rounds: seconds, calls a second, microseconds a
+    call."""
 
     call: Call
     cpu: Call | None = None  # of the server; the bare echo has none
@@ -79,7 +80,8 @@ class Unary:
 
 @dataclass(slots=True)
 class Streams:
-    """Streams of 1 MiB messages on a channel; what the rounds found: messages a second, microseconds each."""
+    """Streams of 1 MiB messages on a channel; the results of the rounds: messages a second, microseconds
+    each."""
 
     channel: Any
     rates: dict[Way, list[float]] = field(default_factory=lambda: {"to": [], "from": []})

@@ -1,7 +1,7 @@
-"""What a call costs the server when grpc-go calls, which is faster than any of the servers.
+"""The server's cost of a call when grpc-go calls, which is faster than any of the servers.
 
-The program under load/ makes 1 KiB calls, 64 in flight; some runs send what RocketMQ's clients send:
-a deadline, and metadata with a new request id in every call. Needs Go.
+The program under load/ makes 1 KiB calls, 64 in flight; some runs send the headers of RocketMQ's clients: a
+deadline, and metadata with a new request id in every call. Needs Go.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a hostile peer costs the others: their p99, over that beside a busy loop of the same processor time.
+"""The effect of a hostile peer on the others: their p99, over that beside a busy loop of the same processor
+time.
 
-Server, hostile connections and one honest channel share a thread and a network in memory, so that a figure
-is processor time and nothing else. Before each honest call every hostile connection writes its next chunk;
-one that was ended connects again. The same calls are then made beside a busy loop that burns as much a call.
-Where the hostile peers' work came in lumps, the others would wait longer.
+Server, hostile connections and one honest channel share a thread and a network in memory, so that a figure is
+processor time and nothing else. Before each honest call every hostile connection writes its next chunk; one
+that was ended connects again. The same calls are then made beside a busy loop that takes as much processor
+time a call. Where the hostile peers' work came in lumps, the others would wait longer.
 """
 
 from __future__ import annotations

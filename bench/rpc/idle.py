@@ -1,4 +1,4 @@
-"""Connections that nobody calls on: the server's memory, and its processor for keepalive."""
+"""Idle connections: the server's memory, and its processor for keepalive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from bench.rpc.server import KEEPALIVE_S
 CONNECTIONS = 10_000
 CONNECTIONS_TLS = 500
 CONNECTIONS_WARM = 20
-"""Opened before the memory is read the first time: what the first ones load is not theirs."""
+"""Opened before the memory is read the first time: modules and pools that the first ones load are not
+counted."""
 AT_ONCE = 100
 FILES_BESIDE = 200
 SETTLE_S = 2.0
@@ -135,7 +136,7 @@ def _allow_open_files(count: int) -> bool:
 
 
 async def _memory_kib(clients: IdleClients, server: Server, count: int) -> float:
-    """What each connection adds to the server's resident memory."""
+    """How much each connection adds to the server's resident memory."""
     await clients.connect(CONNECTIONS_WARM)
     before = resident_bytes(server.pid)
     await clients.connect(count - CONNECTIONS_WARM)

@@ -1,9 +1,9 @@
 """Our channel and server beside grpc.aio's and a bare TCP echo on uvloop; both ends share the processors.
 
     calls     unary calls and streams, plain and over TLS, each transport by its own channel
-    grpc_go   what a call costs the servers when grpc-go calls
-    hostile   what hostile peers cost the others
-    idle      what connections cost that nobody calls on
+    grpc_go   the servers' cost of a call when grpc-go calls
+    hostile   the effect of hostile peers on the others
+    idle      the cost of idle connections
 
 Ratios are of the same run, and where a machine is shared with others the processor times say more
 than the clock.

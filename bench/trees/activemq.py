@@ -27,7 +27,7 @@ HEAP = "512m"
 START_S_MAX = 60.0
 STOP_S_MAX = 20.0
 BROWSE_PAGE_SIZE = 1_000_000
-"""Messages that a browse may see; 400 by default, so that it would not find what lies after them."""
+"""Messages that a browse may see; 400 by default, so that it would not find later ones."""
 
 CONFIGURATION = """\
 <beans xmlns="http://www.springframework.org/schema/beans"
@@ -63,7 +63,7 @@ log4j.appender.out.layout=org.apache.log4j.SimpleLayout
 
 
 def missing() -> str:
-    """What keeps it from being measured, or an empty text."""
+    """Why it cannot be measured, or an empty text."""
     if not LAUNCHER.exists():
         return "ActiveMQ is not installed (Debian's package activemq)"
     if shutil.which("java") is None:

@@ -1,8 +1,8 @@
 """The same single sends to ActiveMQ with KahaDB and to the broker: persistent, 1 KiB, each synced before its
 acknowledgement, with duplicate detection on both sides.
 
-ActiveMQ takes them over STOMP with a receipt each. Its look-up is what STOMP offers: a browse of the queue
-with a selector, which reads the queue's messages one after another.
+ActiveMQ takes them over STOMP with a receipt each. Its look-up is STOMP's: a browse of the queue with a
+selector, which reads the queue's messages one after another.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def _measure_activemq(report: Report, directory: Path, messages: int) -> N
 
 
 async def _look_up_by_browse(report: Report, name: str, client: StompClient, ids: Sequence[str]) -> None:
-    """By the JMSMessageID, which a sender over STOMP is not told: a browse of the whole queue tells it, and
+    """By the JMSMessageID, which a sender over STOMP does not get: a browse of the whole queue finds it, and
     brings the queue's messages into memory, without which a browse with a selector found none."""
     started = time.perf_counter()
     frames = await client.browse(TOPIC, None, BROWSE_S_MAX)

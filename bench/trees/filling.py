@@ -1,4 +1,4 @@
-"""A store of many small messages, filled in this process; what its trees are measured with.
+"""A store of many small messages, filled in this process, on which its trees are measured.
 
 Two topics take batches in turn: the unique ids of one are those that the SDK gives (they rise with time), of
 the other random ones (uuid4), and that topic is deduplicated. Each message has one key of 100,000 and one

@@ -29,8 +29,8 @@ SETTINGS: dict[str, Any] = {
 
 
 async def measure_lookups(report: Report, store: Path, filled: Filled) -> None:
-    """In turn over both topics; an echo on an open stream says what the way itself takes, an empty call what
-    gRPC takes for a call."""
+    """In turn over both topics; an echo on an open stream measures the way itself, an empty call gRPC's cost
+    of a call."""
     started = time.perf_counter()
     with BrokerProcess(store=store, flushDiskType="ASYNC_FLUSH", ready_timeout=120.0, **SETTINGS) as broker:
         report.add("start with the large store", time.perf_counter() - started, "s")

@@ -1,5 +1,5 @@
-"""What deduplication and the trees cost a producer: with and without in turn, so that a machine whose speed
-drifts, or that others use as well, says the same of both."""
+"""A producer's cost of deduplication and the trees: with and without in turn, so that a machine whose speed
+drifts, or that others use as well, affects both alike."""
 
 from __future__ import annotations
 

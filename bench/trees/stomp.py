@@ -1,4 +1,4 @@
-"""A STOMP 1.2 client that does what the benchmark needs: sends with receipts, and browses by a selector.
+"""A STOMP 1.2 client for the benchmark: sends with receipts, and browses by a selector.
 
 A frame is a command line, header lines, an empty line, the body, and a NUL; between frames there may be line
 feeds.

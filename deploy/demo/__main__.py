@@ -20,7 +20,7 @@ def main() -> int:
     """Runs the demo; returns the exit code."""
     settings = parse_settings(sys.argv[1:])
     if "MAKELEVEL" in os.environ and (bind := end_with_parent(os.getppid())) is not None:
-        bind()  # a killed `make run` must not leave us behind
+        bind()  # end with the parent, should `make run` be killed
     try:
         return asyncio.run(Demo(settings).run())
     except KeyboardInterrupt:
@@ -33,12 +33,12 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """What went wrong."""
+    """Prints the error."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Demo:
-    """The two daemons and what is done with them, until a signal, a failure, or the end of one of them."""
+    """The two daemons and the steps of the demo, until a signal, a failure, or the end of one of them."""
 
     def __init__(self, settings: DemoSettings) -> None:
         self._settings = settings
@@ -79,7 +79,8 @@ class Demo:
         return 0
 
     async def _until_stopped(self) -> None:
-        """Returns after a signal (or the work's end with --once). Raises what ended the demo otherwise."""
+        """Returns after a signal (or the work's end with --once). Raises the error that ended the demo
+        otherwise."""
         await self._unless_stopped(wait_ports_free(self._settings.addresses))
         if self._stop.is_set():
             return

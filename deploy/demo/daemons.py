@@ -25,7 +25,7 @@ STOP_TIMEOUT_S: Final = 15.0
 PORT_FREE_TIMEOUT_S: Final = 5.0
 PR_SET_PDEATHSIG: Final = 1
 
-# What the daemons' exit codes mean (they document them in --help).
+# The meaning of the daemons' exit codes (they document them in --help).
 EXIT_CODES: Final = {
     0: "somebody else asked it to stop",
     1: "unexpected error",
@@ -38,7 +38,7 @@ EXIT_CODES: Final = {
 
 
 class DemoError(Exception):
-    """The demo cannot continue; the text says why and what to do."""
+    """The demo cannot continue; the text gives the reason and the remedy."""
 
 
 class Daemon:
@@ -51,7 +51,7 @@ class Daemon:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Starts the process; what it logs goes to our standard error."""
+        """Starts the process; its log goes to our standard error."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -94,7 +94,7 @@ class Daemon:
             self._process.send_signal(number)
 
     def explain(self, code: int) -> str:
-        """What an exit code means, in words."""
+        """The meaning of an exit code, in words."""
         if code < 0:
             return f"the {self.module} was ended by {signal.Signals(-code).name}"
         return (

@@ -1,4 +1,4 @@
-"""The five look-ups that the demo shows: the very commands, run, with what they answer."""
+"""The five look-ups that the demo shows: the very commands, run, with their answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVER_DEFAULT: Final = "127.0.0.1:8081"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One look-up: what it shows, and the arguments of each of its commands."""
+    """One look-up: its title, and the arguments of each of its commands."""
 
     title: str
     commands: tuple[tuple[str, ...], ...]
@@ -95,7 +95,7 @@ def _program() -> str:
 
 
 async def run_command(arguments: tuple[str, ...], server: str, together: asyncio.Semaphore) -> str:
-    """What `trovemq ARGUMENTS` prints on standard output; not more at a time than `together` allows."""
+    """The standard output of `trovemq ARGUMENTS`; not more at a time than `together` allows."""
     async with together:
         return await _run(arguments, server)
 

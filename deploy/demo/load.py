@@ -1,6 +1,6 @@
 """Loads the flights that the store does not have yet.
 
-A row's unique key is its number in the file, so the store itself says what is there: the load reads the
+A row's unique key is its number in the file, so the store itself shows which rows it has: the load reads the
 unique keys of the topic and sends every other row, in the file's order. It may be ended at any moment and
 continues at the next start without a duplicate or a gap, whatever part of the last batches had reached the
 log. The client sends nothing again that may have been stored: a batch in doubt ends the load.
@@ -30,7 +30,7 @@ Progress = Callable[[int], None]  # called with the number of messages that were
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a load found and what it sent."""
+    """The rows that a load found and those that it sent."""
 
     found: int
     sent: int
@@ -41,7 +41,7 @@ async def load_flights(
 ) -> Loaded:
     """Sends every row that the topic does not have; returns when all are acknowledged.
 
-    `progress` gets what was found first, then what is acknowledged. Raises TroveError.
+    `progress` gets the number of rows found first, then that of acknowledged ones. Raises TroveError.
     """
     await make_topic(client)
     if await is_complete(client):
@@ -105,7 +105,7 @@ async def send_all(producer: Producer, rows: Iterable[FlightMessage], progress: 
         while in_flight:
             progress(len(await in_flight.popleft()))
     except BaseException:
-        await producer.abort()  # the next load sends what is missing; closing would wait for a lost broker
+        await producer.abort()  # the next load sends the missing rows; closing would wait for a lost broker
         raise
     finally:
         for task in in_flight:

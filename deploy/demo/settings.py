@@ -1,4 +1,4 @@
-"""What `python -m deploy.demo` may be told, by option or environment variable."""
+"""The settings of `python -m deploy.demo`, by option or environment variable."""
 
 from __future__ import annotations
 

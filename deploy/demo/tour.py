@@ -1,4 +1,4 @@
-"""What the demo does with a running broker: load what is missing, then show five look-ups."""
+"""The demo's steps with a running broker: load the missing rows, then show five look-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make pipeline-demo`: what a broker stored, in SQL: archived, searched by tail number, averaged, drawn.
+"""`make pipeline-demo`: a broker's messages in SQL: archived, searched by tail number, averaged, drawn.
 
 It loads the flights into a store of its own (once), stops the broker, and works with the files alone. Each
 step says the command that does the same. Exit codes: 0, 1 if something went wrong, 130 after Ctrl-C.
@@ -98,7 +98,7 @@ def run_jobs(directory: Path, master: str) -> None:
 
 
 def told(command: Sequence[str]) -> None:
-    """The command that does what comes next."""
+    """The command of the next step."""
     print("\n$ .venv/bin/trovemq-pipeline " + " ".join(command), flush=True)
 
 

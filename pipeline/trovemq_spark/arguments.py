@@ -1,8 +1,8 @@
 """A job's arguments made of the command line: `--store`, `--archive` … and `--set NAME=VALUE`.
 
 Every job has one frozen dataclass of plain values; its fields are the names that `--set` knows, and the text
-that follows a field is its documentation. What can be told of them is read from the job's source, so that
-help, and most wrong usage, need neither Spark nor the job itself.
+that follows a field is its documentation. Their names, types and texts are read from the job's source, so
+that help, and most errors of usage, need neither Spark nor the job itself.
 
 | type of the field    | written as                                                                          |
 |----------------------|-------------------------------------------------------------------------------------|
@@ -47,7 +47,7 @@ _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fa
 
 
 class UsageError(Exception):
-    """The command line is wrong; the text says what and how it is right."""
+    """The command line is wrong; the text names the fault and the right form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class FieldHelp:
     text: str
 
 
-# --- what a job takes ---------------------------------------------------------------------------------
+# --- the arguments of a job ---------------------------------------------------------------------------
 
 
 def read_fields(module: str) -> list[FieldHelp]:
@@ -96,7 +96,7 @@ def _text_of(statement: ast.stmt) -> str:
 
 
 def default_of(field: FieldHelp, module: str) -> Any:
-    """What the field is where nothing is given; its default may name a constant of the module, or of one that
+    """The field's value where nothing is given; its default may name a constant of the module, or of one that
     this imports. Without importing them."""
     return _value_of(ast.parse(field.default, mode="eval").body, module)
 
@@ -149,7 +149,7 @@ def check_names(
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """ " Did you mean X?", or what there is."""
+    """ " Did you mean X?", or the possible names."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f" Did you mean {close[0]}?"

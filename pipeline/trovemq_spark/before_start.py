@@ -1,4 +1,4 @@
-"""What can be told of a job's arguments without Spark, which takes many seconds to start."""
+"""Checks of a job's arguments without Spark, which takes many seconds to start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _check_place(text: str) -> None:
 
 
 def _check_outside(out: str, store: str) -> None:
-    """A store holds what its broker wrote, and nothing else."""
+    """A store holds its broker's files, and nothing else."""
     local = Place(out).local
     if local is None:
         root = store if store and f"{out}/".startswith(f"{store.rstrip('/')}/") else None

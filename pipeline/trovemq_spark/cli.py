@@ -4,7 +4,7 @@ Standard output has the job's report alone, as one JSON object and only once it 
 the progress bar (on a terminal), notes and errors. Exit codes: report.py. Spark's own chatter, which is
 Java's and the workers', goes nowhere; `--debug` lets it through, and shows tracebacks.
 
-Help, and most of wrong usage, is told without Spark being imported.
+Help, and most errors of usage, come without importing Spark.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run(command_line: Sequence[str], *, own_process: bool = False) -> int:
         code = stop.code
     except typer.TyperException as error:
         return usage_error(error.format_message(), f"See `{PROGRAM} {named}".rstrip() + " --help`.")
-    except (KeyboardInterrupt, typer.Abort):  # Abort: what the parser makes of Ctrl-C
+    except (KeyboardInterrupt, typer.Abort):  # Abort: the parser's form of Ctrl-C
         return running.stopped_code()
     except BrokenPipeError:
         return 0  # the reader of the help has seen enough
@@ -97,8 +97,8 @@ def run(command_line: Sequence[str], *, own_process: bool = False) -> int:
 
 
 def keep_chatter_away() -> None:
-    """What Java and Spark's workers write to this process's standard output and error goes nowhere from now
-    on; Python's own sys.stdout and sys.stderr stay where they were."""
+    """Drops the output of Java and Spark's workers to this process's standard output and error from now on;
+    Python's own sys.stdout and sys.stderr stay where they were."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     sys.stdout = _kept(sys.stdout, nowhere, 1, "strict")
     sys.stderr = _kept(sys.stderr, nowhere, 2, "backslashreplace")
@@ -113,7 +113,7 @@ def _kept(stream: TextIO, nowhere: int, number: int, on_error: str) -> TextIO:
 
 
 def _terminate(number: int, _frame: object) -> None:
-    """As Ctrl-C, for which Spark has a handler that cancels what runs; only the exit code is another."""
+    """As Ctrl-C, for which Spark has a handler that cancels its jobs; only the exit code differs."""
     running.stopped_by.append(number)
     signal.raise_signal(signal.SIGINT)
 
@@ -162,7 +162,7 @@ def _command(name: str, job: Job) -> Callable[..., None]:
 
 
 def _settings_help(job: Job) -> str | None:
-    """The job's fields as a table, which click is told (by \\b) not to wrap."""
+    """The job's fields as a table, which click must not wrap (\\b)."""
     try:
         fields = job_arguments.read_fields(job.module)
     except UsageError as error:

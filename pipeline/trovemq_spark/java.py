@@ -35,7 +35,7 @@ exec "{java}" "$@"
 
 
 class JavaMissingError(Exception):
-    """No Java that Spark can run on; the text says what to do."""
+    """No Java that Spark can run on; the text has the remedy."""
 
 
 def find_java_home() -> Path:

@@ -1,4 +1,4 @@
-"""What every job is given and returns. A job is a function
+"""The arguments and the result of every job. A job is a function
 
     run(session, arguments, progress) -> Report
 
@@ -38,7 +38,7 @@ class NoProgress:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong: `file` (relative to what was read) and byte `offset` in it; -1: no place."""
+    """A fault: `file` (relative to the input) and byte `offset` in it; -1: no place."""
 
     kind: str
     what: str
@@ -51,14 +51,15 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a job did. `facts`: JSON-ready counts and names in lowerCamelCase; findings make exit code 1."""
+    """The report of a job. `facts`: JSON-ready counts and names in lowerCamelCase; findings make exit code
+    1."""
 
     job: str
     facts: dict[str, object] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     finding_count: int = 0
     notes: list[str] = field(default_factory=list)
-    """What the reader should know and is not a fault: an open segment, rows that were left out by request."""
+    """Facts for the reader that are not a fault: an open segment, rows that were left out by request."""
 
     def found(self, finding: Finding) -> None:
         """Counts it, and lists it while there are few."""
@@ -69,7 +70,7 @@ class Report:
     def note_missing(
         self, asked: Iterable[str], found: Iterable[str], what: str = "message of topic"
     ) -> None:
-        """A topic (or `what` else has a name) that was asked for and is not there may be a misspelt one."""
+        """A requested topic (or `what` else has a name) that is not there may be a misspelt one."""
         there = set(found)
         self.notes += [f"no {what} {name} is there" for name in sorted(asked) if name not in there]
 

@@ -1,7 +1,8 @@
 """The event loop on which this process talks to brokers: in a thread of its own, while the process lives.
 
 Spark's planner, its tasks and a notebook call from plain code, some of them while a loop of theirs runs. One
-for each call would do as well, but what gRPC finishes after such a loop was closed is logged as an error.
+for each call would do as well, but gRPC's work that finishes after such a loop was closed is logged as an
+error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _loops: Final[dict[int, asyncio.AbstractEventLoop]] = {}
 
 
 def run(coroutine: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """What the coroutine returns or raises; it is cancelled where the caller is interrupted."""
+    """The coroutine's result or error; it is cancelled where the caller is interrupted."""
     future = asyncio.run_coroutine_threadsafe(coroutine, _loop())
     try:
         return future.result()

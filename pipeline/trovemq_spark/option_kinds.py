@@ -1,6 +1,6 @@
-"""What an option's text can mean: one parser for each kind of value, shared by sources and sinks.
+"""The meaning of an option's text: one parser for each kind of value, shared by sources and sinks.
 
-A parser takes the text and gives the value, or raises ValueError with what was expected ("a number above 0").
+A parser takes the text and gives the value, or raises ValueError with the expected form ("a number above 0").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value: how it is called in a table for readers, and what reads it."""
+    """A kind of value: its name in a table for readers, and its parser."""
 
     name: str
     parse: Callable[[str], Any]

@@ -50,7 +50,7 @@ class ProgressBar:
         self._progress.advance(self._step, count)
 
     def _end_step(self) -> None:
-        """What was not counted is done as well, when the next step begins."""
+        """Uncounted items are done as well when the next step begins."""
         task = self._progress.tasks[-1]
         self._progress.update(self._step, total=task.total or task.completed or 1)
         self._progress.update(self._step, completed=self._progress.tasks[-1].total)

@@ -1,4 +1,4 @@
-"""What the command line says in the end: the report as JSON, or one line about what went wrong.
+"""The command line's output at the end: the report as JSON, or one line about the error.
 
 | exit code | means                                          | standard output |
 |-----------|------------------------------------------------|-----------------|
@@ -85,7 +85,7 @@ def error_of(failure: BaseException) -> TroveError:
 
 
 def failure_line(failure: BaseException) -> str:
-    """One line: what is wrong, and what to do about it."""
+    """One line: the error, and its remedy."""
     error = error_of(failure)
     line = " ".join(error.message.split())
     if len(line) > _LINE_MAX:

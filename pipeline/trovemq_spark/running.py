@@ -29,7 +29,7 @@ STOP_TIME_MAX_S: Final = 10
 _BRIDGE_LOGGERS: Final = ("root", "py4j.clientserver", "py4j.java_gateway")
 
 stopped_by: Final[list[int]] = []
-"""Signals other than Ctrl-C that this process was told to stop with."""
+"""Signals other than Ctrl-C that stopped this process."""
 stuck: Final[list[SparkSession]] = []
 """Sessions that did not end in time: the process must not wait for them at its own end."""
 
@@ -78,7 +78,7 @@ class JobRun:
     def _log_to_stderr(self) -> None:
         handler = logging.StreamHandler(sys.stderr)
         if not self._debug:
-            # Spark's bridge to Java tells the nameless logger of every call that Ctrl-C interrupts.
+            # Spark's bridge to Java logs every call that Ctrl-C interrupts to the root logger.
             handler.addFilter(lambda record: record.name not in _BRIDGE_LOGGERS)
         logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(name)s: %(message)s")
 

@@ -57,7 +57,7 @@ def make_session(
     """A session of this name, or the one that is there. JavaMissingError where no Java is found."""
     prepare_environment(master)
     builder = with_settings(SparkSession.builder, master=master).appName(name)
-    # What Spark writes beside the working directory otherwise.
+    # Spark would write these into the working directory.
     builder = builder.config("spark.sql.warehouse.dir", f"{tempfile.gettempdir()}/trovemq-warehouse")
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)
@@ -68,7 +68,7 @@ def make_session(
 
 
 def prepare_environment(master: str) -> None:
-    """What the JVM and the workers take from the environment: Java, and this very Python."""
+    """The environment of the JVM and the workers: Java, and this very Python."""
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -118,8 +118,8 @@ class _CountedPairs(Generic[Item, Key, Value]):
 
 
 class _Ended:
-    """An accumulator's parameter: how many items have ended, told to the progress when Spark hears that a
-    task has. A task that Spark runs twice is counted once: a step never has more than its items."""
+    """An accumulator's parameter: how many items have ended; the progress gets it when Spark hears that a
+    task has ended. A task that Spark runs twice is counted once: a step never has more than its items."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -144,7 +144,7 @@ class _Ended:
 
     @contextmanager
     def counting(self, item_count: int) -> Iterator[None]:
-        """A call of so many items; at its end all of them are told."""
+        """A call of so many items; at its end all of them are reported."""
         self._left = item_count
         yield
         self._tell(self._left)

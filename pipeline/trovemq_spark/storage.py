@@ -64,7 +64,7 @@ class Place:
     # --- looking ---
 
     def entries(self, directory: str = "", *, recursive: bool = False) -> Iterator[Entry]:
-        """What is below a directory, by name; nothing where it is not there; no unfinished files."""
+        """The entries of a directory, by name; nothing where it is not there; no unfinished files."""
         if self._local is not None:
             yield from sorted(self._local_entries(directory, recursive), key=lambda entry: entry.name)
             return
@@ -157,7 +157,7 @@ class Place:
         return path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
 
     def publish(self, temporary: Path, name: str) -> None:
-        """Syncs what was written to temporary(name) and gives it its name. OSError."""
+        """Syncs the file written to temporary(name) and gives it its name. OSError."""
         assert self._local is not None
         path = self._local / name
         for target, flags in ((temporary, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):

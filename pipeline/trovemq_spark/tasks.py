@@ -2,8 +2,8 @@
 
 A task's function is one of a module (so that workers can import it), perhaps with its first arguments bound
 by functools.partial; it, its item and its result pickle. An error that belongs to the store or the disk is an
-outcome, not a crash: Spark does not try it again, and it arrives as what it was (an exception of a Spark task
-arrives as the JVM's, with its kind lost).
+outcome, not a crash: Spark does not try it again, and it keeps its kind (an exception of a Spark task arrives
+as the JVM's, with its kind lost).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: TroveError | StorageError | OSError) -> Failure:
-        """DISK_FULL or STORE_FAILED where the system told it."""
+        """DISK_FULL or STORE_FAILED by the system's error."""
         if isinstance(error, TroveError):
             return cls(error.spec, error.message, error.fields)
         spec = errors.DISK_FULL if error.errno in DISK_FULL_NUMBERS else errors.STORE_FAILED
@@ -54,7 +54,7 @@ def raise_failure(outcomes: Iterable[object]) -> None:
 
 
 class Runner(ABC):
-    """Tells the progress of each step: `what` names it; "" continues with the step before."""
+    """Reports the progress of each step: `what` names it; "" continues with the step before."""
 
     core_count: int
     """Tasks that run at the same time."""
@@ -148,7 +148,7 @@ def outcome_of(function: Callable[[Item], Result], item: Item) -> Result | Failu
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Generic[Item, Key, Value]):
-    """A shuffle's first half. What failed has the key None."""
+    """A shuffle's first half. A failed item has the key None."""
 
     function: Callable[[Item], Iterable[tuple[Key, Value]]]
 

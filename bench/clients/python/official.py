@@ -120,7 +120,7 @@ def main(endpoints: str, send_topic: str, receive_topic: str, group: str, second
     receiving = Receiving(consumer)
     received = measured(receiving.run, receiving, float(seconds))
     print(json.dumps({"send": sent, "receive": received}), flush=True)
-    os._exit(0)  # the client leaves threads behind
+    os._exit(0)  # the client leaves threads running
 
 
 if __name__ == "__main__":

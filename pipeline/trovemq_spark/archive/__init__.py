@@ -1,1 +1,1 @@
-"""Parquet files with a manifest of what counts."""
+"""Parquet files with a manifest of the files that count."""

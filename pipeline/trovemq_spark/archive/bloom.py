@@ -1,4 +1,4 @@
-"""Parquet's bloom filters asked for a key: which row groups of a file may have it.
+"""Look-ups of a key in Parquet's bloom filters: which row groups of a file may have it.
 
 A filter is a header (Thrift: the bitset's size, three empty structs) and a bitset of blocks of 32 bytes, each
 eight words of 32 bits. The upper half of a value's XXH64 chooses the block, the lower half one bit of each of

@@ -1,6 +1,6 @@
 """The manifest of an archive as it lies on disk: which files count, commit by commit.
 
-    _manifest/00000000000000000001.json            what commit 1 changed
+    _manifest/00000000000000000001.json            the changes of commit 1
     _manifest/00000000000000000032.snapshot.json   everything that counts after commit 32
     _manifest/lock                                 the one that writes (archive/lock.py)
 
@@ -47,7 +47,7 @@ Sources = dict[str, dict[str, dict[str, Any]]]
 
 @dataclass(slots=True)
 class State:
-    """What counts after commit `number`."""
+    """The files that count after commit `number`."""
 
     number: int = 0
     files: dict[str, FileEntry] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class State:
     batches: dict[str, int] = field(default_factory=dict)
     """The last batch of each streaming query."""
     selection: dict[str, Any] | None = None
-    """What the archive takes of the log; the same in every run."""
+    """The part of the log that the archive takes; the same in every run."""
 
     def apply(self, commit: dict[str, Any]) -> None:
         """KeyError, TypeError, ValueError where it is not a commit, or not the next one."""
@@ -104,7 +104,7 @@ class State:
 
 
 def load(place: Place, trials: int = _READ_TRIALS) -> State | None:
-    """What counts now; None where there is no manifest. TroveError ARCHIVE_ILLEGAL where it is damaged."""
+    """The present state; None where there is no manifest. TroveError ARCHIVE_ILLEGAL where it is damaged."""
     try:
         return _load(place)
     except (FileNotFoundError, TroveError):
@@ -221,8 +221,8 @@ def create(place: Place, name: str, data: bytes) -> None:
     """A file that was not there. TroveError JOB_RUNNING where it is; OSError.
 
     On an object store there is a look before the put and one after it: of two runs that put at the same
-    moment the one whose bytes are not there is told. (Between the other's look behind and a late put stays a
-    gap: there, let one run at a time write into an archive.)
+    moment the one whose bytes are not there gets the error. (Between the other's look and a late put a gap
+    stays: there, let one run at a time write into an archive.)
     """
     path = place.local
     if path is None:

@@ -1,4 +1,4 @@
-"""A disk without space, told as such."""
+"""Reports a disk without space as such."""
 
 from __future__ import annotations
 

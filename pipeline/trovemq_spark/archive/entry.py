@@ -1,4 +1,4 @@
-"""What a manifest says of one Parquet file.
+"""A manifest's entry of one Parquet file.
 
 {
   "file": "_files/0f3a…-00000000001073741824",   below the archive, with `/`
@@ -91,7 +91,7 @@ def _pair(values: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which files to read. None: any. Pruning is by file: rows beside those asked for may come along."""
+    """Which files to read. None: any. Pruning is by file: other rows may come along."""
 
     topics: frozenset[str] | None = None
     queue: int | None = None

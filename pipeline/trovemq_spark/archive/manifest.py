@@ -1,12 +1,12 @@
 """An archive: Parquet files, and a manifest that says which of them count.
 
-    ARCHIVE/_manifest/…                                 what counts (archive/chain.py)
+    ARCHIVE/_manifest/…                                 the files that count (archive/chain.py)
     ARCHIVE/_files/NAME                                 the files, also those that do not count (yet)
     ARCHIVE/topic=T/date=YYYY-MM-DD/NAME.parquet        links to those that count (archive/view.py)
 
 A file is written once, under a name of its own, and counts from the commit that names it: nothing is ever
 renamed or written in place. Readers of the manifest see every row once, at every moment, also while a job
-commits and after one was killed. What no commit names is cleared away by the next job.
+commits and after one was killed. The next job removes files that no commit names.
 
     Manifest.open(path).paths()        the committed files; archive/readers.py has them as tables
     with Manifest.writing(path, "job") as manifest:
@@ -44,7 +44,7 @@ def new_file_name(label: str = "") -> str:
 
 
 class Manifest:
-    """What counts in one archive, as it was when it was opened, and after each commit() through it."""
+    """The state of one archive, as it was when it was opened, and after each commit() through it."""
 
     def __init__(self, place: Place, state: chain.State) -> None:
         self.place: Final = place
@@ -70,8 +70,8 @@ class Manifest:
     def writing(
         cls, path: str | os.PathLike[str] | Place, job: str, *, sweep: bool = True
     ) -> Iterator[Manifest]:
-        """For commits: holds the archive's lock, made new where there is nothing. What a killed run left is
-        cleared away first (sweep=False: not its files, as somebody's may be among them who commits later).
+        """For commits: holds the archive's lock, made new where there is nothing. Files that a killed run
+        left are removed first (sweep=False: not its files, as another run may be about to commit them).
 
         TroveError JOB_RUNNING names another that writes, ARCHIVE_ILLEGAL, DISK_FULL; OSError.
         """
@@ -117,7 +117,7 @@ class Manifest:
         return list(self._state.sources)
 
     def holes(self, source: str) -> list[tuple[int, int]]:
-        """[begin, end) of a source's log that was never read, after what was: its segments were gone."""
+        """[begin, end) of a source's log that was never read, after read parts: its segments were gone."""
         segments = sorted((int(name), facts["end"]) for name, facts in self.read_to(source).items())
         return [(end, begin) for (_, end), (begin, _) in pairwise(segments) if end < begin]
 
@@ -132,7 +132,7 @@ class Manifest:
 
     @property
     def selection(self) -> dict[str, Any] | None:
-        """What the archive takes of the log, as its first commit said it."""
+        """The part of the log that the archive takes, as its first commit states it."""
         return self._state.selection
 
     @property
@@ -212,7 +212,7 @@ class Manifest:
 
     def _recover(self, sweep: bool) -> None:
         """Links in line with the manifest; files that no commit names are gone. On an object store they stay,
-        as nothing tells whether another run is about to commit them."""
+        because another run may be about to commit them."""
         if self.place.local is None:
             return
         view.link_all(self.place, self._state.files.values())
@@ -228,7 +228,7 @@ class Manifest:
                 self.place.remove(f"{FILES}/{_base(entry.name)}")
 
     def _give_back(self, sweep: bool) -> None:
-        """After a failure: the space of what was written and does not count, as the disk says it."""
+        """After a failure: frees the space of files that were written and do not count."""
         if sweep and self.place.local is not None:
             with suppress(OSError, TroveError):
                 self._sweep(chain.load(self.place) or chain.State())

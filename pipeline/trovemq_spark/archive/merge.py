@@ -48,7 +48,7 @@ class Merged:
 
 
 def merge_files(task: MergeTask) -> Merged:
-    """TroveError DATA_LOST where a file is not what its entry says, DISK_FULL; OSError."""
+    """TroveError DATA_LOST where a file does not match its entry, DISK_FULL; OSError."""
     place = Place(task.archive)
     sources = [_SortedFile(place, entry) for entry in task.entries]
     keys = [np.concatenate(column) for column in zip(*(source.keys for source in sources), strict=True)]

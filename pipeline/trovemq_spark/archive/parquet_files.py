@@ -40,7 +40,7 @@ BLOOM_COLUMNS: Final = {
 """Column -> its path in the file."""
 COMPRESSIONS: Final = ("zstd", "snappy", "none")
 ROW_GROUP_ROWS_DEFAULT: Final = 8192
-"""Little enough that a look-up decodes little beside the row it wants: a row group is read as a whole."""
+"""Small enough that a look-up decodes few rows beside its own: a row group is read as a whole."""
 ROW_GROUP_BYTES: Final = 32 << 20
 _FALSE_POSITIVES: Final = 0.01
 _BULKY: Final = ("body", "properties", KEY_LIST)
@@ -54,7 +54,8 @@ class FileLayout:
 
     row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
     row_group_bytes: int = ROW_GROUP_BYTES
-    """Of the records; what is first reached ends a row group. A task holds a few times this much."""
+    """Of the records; the limit that is reached first ends a row group. A task holds a few times this
+    much."""
     compression: str = "zstd"
 
 
@@ -183,7 +184,7 @@ def key_lists(keys: Any) -> Any:
 
 
 class _Facts:
-    """What an entry says of the rows, gathered as they are written."""
+    """The entry's facts about the rows, gathered as they are written."""
 
     def __init__(self) -> None:
         self.rows = 0

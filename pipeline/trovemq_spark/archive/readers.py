@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def archive_files(path: str | os.PathLike[str], selection: Selection = EVERYTHING) -> list[str]:
-    """Paths or URIs of the committed files that may have rows of the selection: what a program that reads
-    Parquet is to be given. TroveError ARCHIVE_ILLEGAL."""
+    """Paths or URIs of the committed files that may have rows of the selection, for a program that reads
+    Parquet. TroveError ARCHIVE_ILLEGAL."""
     return Manifest.open(path).paths(selection)
 
 

@@ -1,7 +1,7 @@
 """The records of a segment in the order of an archive's files: by topic, day, queue and queue offset.
 
-Only where each record lies and what it is sorted by is held in memory (some 50 bytes a record while it is
-sorted); bodies and properties are read from the mapped segment when their row group's turn comes.
+Only each record's place and sort key are held in memory (some 50 bytes a record while it is sorted); bodies
+and properties are read from the mapped segment when their row group's turn comes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DAY_MAX: Final = (date.max - _EPOCH).days
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """What one file gets."""
+    """The rows of one file."""
 
     topic: str
     date: str
@@ -147,7 +147,7 @@ def chunk_rows(
 
 
 def _reordered(part: InflatedPart, order: Int64s) -> list[bytes | None]:
-    """The part's bodies as its records stand in another order."""
+    """The part's bodies in the order of its records."""
     compressed = part.records.sys_flags & SYS_FLAG_COMPRESSED > 0
     numbers = np.cumsum(compressed) - 1
     return [part.bodies[number] for number in numbers[order][compressed[order]].tolist()]

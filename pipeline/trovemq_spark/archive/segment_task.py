@@ -40,7 +40,7 @@ MODES: Final = (PERMISSIVE, FAILFAST, DROPMALFORMED)
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """Archive what a segment holds from `begin` on. Pickles."""
+    """Archive a segment from `begin` on. Pickles."""
 
     store: str
     log: LogDirectory
@@ -59,11 +59,11 @@ class SegmentTask:
 
 @dataclass(slots=True)
 class SegmentResult:
-    """What a task did. Pickles."""
+    """The result of a task. Pickles."""
 
     segment: int
     end: int
-    """Behind the last whole record; of a closed segment: its end."""
+    """After the last whole record; of a closed segment: its end."""
     last_record: tuple[int, int, int] | None
     entries: list[FileEntry] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -132,7 +132,7 @@ def _gather(task: SegmentTask, segment: Segment, result: SegmentResult, damages:
         rows.add(_of_topics(records, task.topics))
         settled = len(damages)
     if task.is_last:
-        del damages[settled:]  # no record follows yet: told now, and kept when one does
+        del damages[settled:]  # no record follows yet: reported now, and kept when one does
     return rows
 
 
@@ -219,7 +219,7 @@ def _with_damage(task: SegmentTask, chunk: ChunkRows, result: SegmentResult) -> 
 
 
 def _write_damages(task: SegmentTask, out: Place, damages: list[Damage]) -> FileEntry:
-    """Bytes of the log that are no message, as rows of no topic."""
+    """Bytes of the log that are not a message, as rows of no topic."""
     rows = [
         {
             "brokerName": task.source or None,

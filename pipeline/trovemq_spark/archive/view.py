@@ -3,9 +3,9 @@
 They are links to the files of the manifest, on local paths; they take no space. So a glob such as
 `ARCHIVE/topic=*/date=*/*.parquet` or `ARCHIVE/**/*.parquet`, and a program that finds Hive's partitions, see
 every row at most once and no file that is unfinished, at every moment: links that no longer count go before
-new ones come. What they may miss: rows of a commit whose links are not made yet (a run that was killed there;
-the next run makes them), and, while `compact` changes over, rows of the partition at hand. A file whose link
-goes between a reader's look and its opening is an error to that reader, not a wrong answer. The manifest has
+new ones come. They may miss: rows of a commit whose links are not made yet (a run that was killed there; the
+next run makes them), and, while `compact` changes over, rows of the present partition. A file whose link goes
+between a reader's look and its opening is an error to that reader, not a wrong answer. The manifest has
 neither gap. Rows that are damage have no link. There are no links on object stores: their readers take
 archive_files().
 

@@ -1,4 +1,4 @@
-"""What the checks find, by kind, file and byte offset, and how much of it is kept."""
+"""Findings of the checks, by kind, file and byte offset, and how many of them are kept."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Found:
 
 
 class FoundList(Findings):
-    """Collects what one task finds: all is counted, the first 1,000 are kept. It passes for the Findings of
-    trovemq_store.check, whose checks do not know kinds: `kind` is that of whatever is added next."""
+    """Collects the findings of one task: all are counted, the first 1,000 are kept. It passes for the
+    Findings of trovemq_store.check, whose checks do not know kinds: `kind` is that of whatever is added
+    next."""
 
     def __init__(self, kind: str = "") -> None:
         super().__init__(self._keep)

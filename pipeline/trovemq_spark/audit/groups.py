@@ -1,8 +1,8 @@
 """Which messages a consumer group never acknowledged.
 
 The committed offset of a group and queue is the next one to consume: everything from there to the queue's end
-is open, but for what our broker's delivery events say was settled out of order (acknowledged, copied to a
-retry or dead-letter topic, or skipped by the group's filter).
+is open, except messages that were settled out of order by our broker's delivery events (acknowledged, copied
+to a retry or dead-letter topic, or skipped by the group's filter).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trovemq_store.topics.offsets import OFFSETS_PATH, ConsumerOffsets
 
 FIRST_OFFSETS_MAX: Final = 10
 _WINDOW_MAX: Final = 1 << 24
-"""So many offsets after the committed one are looked for in the events; those behind count as open."""
+"""The events are read for this many offsets after the committed one; later offsets count as open."""
 _RESTARTS: Final = (EventKind.RESET, EventKind.FORGOTTEN)
 _HANDED_OUT: Final = (EventKind.RECEIVED, EventKind.HELD)
 
@@ -106,13 +106,13 @@ def _committed(store: AuditedStore) -> list[tuple[str, str, int, int]]:
     try:
         return list(ConsumerOffsets.load(as_file_system(store.files)).entries())
     except (TroveError, StorageError):
-        return []  # told where the small files are checked
+        return []  # reported with the small files
 
 
 def _open_of(
     spans: Mapping[Subscription, tuple[int, int]], key: Subscription, blocks: list[bytes]
 ) -> Iterable[Unacknowledged]:
-    """What of its span the events of a subscription leave open."""
+    """The open rest of its span, by the events of a subscription."""
     if key not in spans:
         return []
     committed, end = spans[key]
@@ -127,7 +127,7 @@ def _open_of(
 
 
 def _looked_to(events: NDArray[np.void]) -> int:
-    """The group read so far: what it was not handed of it, its filter skipped."""
+    """The group read so far: its filter skipped the messages that were not delivered."""
     ends = np.where(events["kind"] == EventKind.ADVANCED, events["until"], events["offset"] + events["count"])
     known = np.isin(events["kind"], (EventKind.ADVANCED, EventKind.DEAD_LETTERED, *_HANDED_OUT))
     return int(ends[known].max(initial=0))

@@ -31,7 +31,7 @@ def index_paths(store: AuditedStore) -> list[tuple[str, bool]]:
 
 
 def index_facts(store: AuditedStore, item: tuple[str, bool]) -> tuple[IndexFacts | None, Counted]:
-    """What an index file says; None, and found, where its size is wrong or it cannot be read."""
+    """The header of an index file; None, with a finding, where its size is wrong or it cannot be read."""
     path, is_newest = item
     found = FoundList("indexFileSize")
     slots, items = store.sizes.index_slot_count, store.sizes.index_item_count

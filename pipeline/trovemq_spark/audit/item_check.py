@@ -27,8 +27,8 @@ Int64s = NDArray[np.int64]
 
 @dataclass(slots=True)
 class ItemCounts:
-    """Items compared, and what is not a fault: records after the index's end, items that stand twice, tags
-    without an item, items of damaged records."""
+    """Items compared, and differences that are not faults: records after the index's end, duplicate items,
+    tags without an item, items of damaged records."""
 
     compared: int = 0
     unindexed: int = 0
@@ -128,7 +128,7 @@ class ItemCheck:
             physical = int(self._items.physical[item])
             if any(begin <= physical < stop for begin, stop in damages):
                 self._counts.damaged += 1
-            elif not (is_last and physical >= end):  # after the log's end: told with its file
+            elif not (is_last and physical >= end):  # after the log's end: reported with its file
                 self._add_wrong(item)
         return self._counts
 

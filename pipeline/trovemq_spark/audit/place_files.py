@@ -1,6 +1,6 @@
 """A store in any place (a path, an object store) as the file system that the broker's format readers take.
 
-Only what reading needs is there; every write is refused.
+Only the methods of reading are there; every write is refused.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class _QueueCheck:
 
     # --- the sequence of the records' queue offsets ---------------------------------------------------
     def _check_sequence(self, ordered: NDArray[np.void]) -> None:
-        """A hole is nothing to report where what lies between its neighbours in the log is not known."""
+        """A hole is not a finding where the log between its neighbours is not known."""
         if not len(ordered):
             return
         furthest = np.maximum.accumulate(ordered["end"])

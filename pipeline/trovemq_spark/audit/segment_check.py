@@ -1,7 +1,7 @@
 """One segment of the log: its records, and the consume-queue units and index items that they should have.
 
-The comparison goes from record to unit and to item here, and from item to record; what no record asked for
-(units of no record, holes) is seen when the runs of all segments are together: queue_check.py.
+The comparison goes from record to unit and to item here, and from item to record; surplus units and holes are
+found when the runs of all segments are together: queue_check.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RUN_DTYPE: Final = np.dtype([("first", "i8"), ("end", "i8"), ("physical", "i8"),
 
 @dataclass(slots=True)
 class SegmentResult:
-    """What one segment holds. `end`: where its records end; `runs`: by queue, in log order."""
+    """The content of one segment. `end`: where its records end; `runs`: by queue, in log order."""
 
     segment: SegmentFile
     end: int = 0
@@ -114,7 +114,7 @@ class _SegmentCheck:
             )
             facts = self._store.queues.get(key)
             if facts is None:
-                continue  # a queue without files: told once, where the runs are together
+                continue  # a queue without files: reported once, where the runs are together
             reader = self._readers.setdefault(key, self._store.reader(key))
             within = (offsets >= 0) & (offsets < facts.end)
             within &= reader.has_file(offsets)
@@ -134,7 +134,7 @@ class _SegmentCheck:
 
 
 def _kind_of(actual: np.void, expected: np.void) -> str:
-    """What of the unit is wrong: the first field that is."""
+    """The fault of the unit: the first field that is wrong."""
     for name, kind in (("physical_offset", "unitPlace"), ("size", "unitSize")):
         if actual[name] != expected[name]:
             return kind

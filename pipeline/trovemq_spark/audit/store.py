@@ -1,4 +1,4 @@
-"""A stopped store as the audit's tasks see it: what is known of it before its log is read.
+"""A stopped store as the audit's tasks see it: the facts known before its log is read.
 
 Everything here pickles; a task opens the files that it needs. Rules as of trovemq_store.check: the
 end of a queue is its first unwritten unit, sizes come from the store's own state or from its files.
@@ -147,7 +147,7 @@ def _common_queue_file_size(files: PlaceFiles) -> int:
         if (saved := state.load(as_file_system(files))) is not None:
             return saved.consume_queue_file_size
     except (TroveError, StorageError):
-        pass  # told where the state is read
+        pass  # reported where the state is read
     sizes = Counter(
         entry.size
         for entry in files.place.entries(ROOT_DIRECTORY, recursive=True)
@@ -172,7 +172,7 @@ def queue_keys(store: AuditedStore) -> list[QueueKey]:
 
 
 def queue_facts(store: AuditedStore, key: QueueKey) -> tuple[QueueKey, QueueFacts, FoundList]:
-    """What a queue's files say. Files of a wrong size, and files missing between others, are found."""
+    """The facts of a queue's files. Files of a wrong size, and files missing between others, are found."""
     found = FoundList("queueFile")
     size, files = store.sizes.consume_queue_file_size, store.files
     directory = f"{ROOT_DIRECTORY}/{key[0]}/{key[1]}"

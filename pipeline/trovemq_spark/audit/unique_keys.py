@@ -3,7 +3,7 @@
 Each segment gives (64-bit hash of topic and key, physical offset) of its records; equal hashes come together,
 and only for those are the records themselves read again. The broker's own copies carry the id of their
 original: retry and dead-letter topics, delayed messages, halves of transactions lie under topics of the
-system, which are skipped; what was delivered or committed from there stands in a user's topic once, and
+system, which are skipped; a message that was delivered or committed from there is in a user's topic once, and
 once more only after a crash between its delivery and the mark of it: a note.
 """
 

@@ -1,5 +1,5 @@
 """All checks of a store in their order: queues and index files by themselves, the segments in parallel, then
-each queue and index file against what the segments hold."""
+each queue and index file against the segments' content."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Audit:
 
     # --- the steps --------------------------------------------------------------------------------------
     def _look(self, store: AuditedStore, found: FoundList) -> AuditedStore:
-        """The store with what its queue and index files say of themselves."""
+        """The store with the facts of its queue and index files."""
         looked = self._runner.map("queue files", partial(queue_facts, store), queue_keys(store))
         queues = {key: facts for key, facts, _ in looked if facts.files}
         if "queues" in self._checks:

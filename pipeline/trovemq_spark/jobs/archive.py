@@ -1,9 +1,10 @@
 """The job `archive`: a commit log into Parquet files by topic and day, each sorted by queue and offset.
 
-A task a segment writes files that nobody sees; the driver commits them with how far each segment was read,
-some segments at a time. So a run that is killed loses a few segments' work and nothing else, and a run that
-comes again reads what is new: segments that were closed are not opened again, the open one from where it
-ended. What a topic's deletion killed is left out; what is archived stays, also when its topic is deleted.
+A task a segment writes files that nobody sees; the driver commits them with the position that each segment
+was read to, some segments at a time. So a killed run loses a few segments' work and nothing else, and the
+next run reads the new records: segments that were closed are not opened again, the open one from where it
+ended. Records killed by a topic's deletion are left out; archived ones stay, also when their topic is
+deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ArchiveArguments:
     out: str
     """The archive: a new or an empty directory, or one that this job wrote; a path or URI."""
     broker_name: str = ""
-    """Whose log it is: the column brokerName, and what tells several brokers' logs in one archive apart."""
+    """Whose log it is: the column brokerName, which distinguishes several brokers' logs in one archive."""
     topics: tuple[str, ...] = ()
     """Only these topics (none: all, with the system's own). The same in every run into one archive."""
     since_timestamp: int = 0
@@ -58,7 +59,7 @@ class ArchiveArguments:
     """Damaged records: `permissive` keeps their places as rows of the column damage, `failfast` stops at the
     first, `dropmalformed` counts them."""
     row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
-    """Rows of a row group at most (or 32 MiB of records, what is first)."""
+    """Rows of a row group at most (or 32 MiB of records, whichever comes first)."""
     compression: str = "zstd"
     """zstd, snappy or none."""
     segments_per_commit: int = 0
@@ -83,7 +84,7 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 
 def run(session: SparkSession, arguments: ArchiveArguments, progress: Progress) -> Report:
     """TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, RECORD_DAMAGED
-    (failfast); OSError. What was committed before stays."""
+    (failfast); OSError. Earlier commits stay."""
     return archive_log(SparkTasks(session, progress), arguments)
 
 
@@ -218,7 +219,7 @@ def _first_stored_ms(log: LogDirectory, file: SegmentFile) -> int | None:
 def _commit(
     manifest: Manifest, arguments: ArchiveArguments, tasks: list[SegmentTask], results: list[SegmentResult]
 ) -> None:
-    """What these tasks did counts from now on; nothing is committed where nothing is new."""
+    """The results of these tasks count from now on; nothing is committed where nothing is new."""
     of_segment = {task.file.start: task for task in tasks}
     known = manifest.read_to(arguments.broker_name)
     segments = {}

@@ -32,7 +32,7 @@ class AuditArguments:
     checks: tuple[str, ...] = ()
     """Some of log, queues, index, uniqueKeys, groups, files; none: all of them."""
     groups: tuple[str, ...] = ()
-    """The consumer groups whose unacknowledged messages are told; none: all of them."""
+    """The consumer groups whose unacknowledged messages are reported; none: all of them."""
     consume_queue_file_size: int = 0
     """mappedFileSizeConsumeQueue in bytes; 0: as the store's files say."""
     index_slot_count: int = 0

@@ -38,9 +38,9 @@ class CompactArguments:
     archive: str
     """An archive: a path or URI."""
     target_bytes: int = 128 << 20
-    """What a file should have; those of less than half of it are merged, up to it."""
+    """The size of a file; those of less than half of it are merged, up to it."""
     row_group_rows: int = ROW_GROUP_ROWS_DEFAULT
-    """Rows of a row group at most (or 32 MiB of records, what is first)."""
+    """Rows of a row group at most (or 32 MiB of records, whichever comes first)."""
     compression: str = "zstd"
     """zstd, snappy or none."""
 
@@ -58,7 +58,7 @@ class CompactArguments:
 
 def run(session: SparkSession, arguments: CompactArguments, progress: Progress) -> Report:
     """TroveError OPTION_ILLEGAL, ARCHIVE_ILLEGAL, JOB_RUNNING, DISK_FULL, DATA_LOST (a file of the archive is
-    not as it was written); OSError. What was committed before stays."""
+    not as it was written); OSError. Earlier commits stay."""
     return compact_archive(SparkTasks(session, progress), arguments)
 
 
@@ -105,7 +105,7 @@ def _all_files(manifest: Manifest) -> list[FileEntry]:
 
 
 def _merge(runner: Runner, manifest: Manifest, tasks: list[MergeTask]) -> list[Merged]:
-    """What could be merged counts, also where another merge failed."""
+    """Merges that succeeded count, also where another merge failed."""
     outcomes = runner.outcomes("", merge_files, tasks)
     done = [outcome for outcome in outcomes if isinstance(outcome, Merged)]
     if done:

@@ -42,7 +42,7 @@ class RebuildArguments:
         check_sizes(self.sizes())
 
     def sizes(self) -> FileSizes:
-        """As far as they are given."""
+        """The given ones."""
         return FileSizes(self.consume_queue_file_size, self.index_slot_count, self.index_item_count)
 
 

@@ -59,18 +59,18 @@ class ReplayArguments:
     """Whether messages that no broker would take (too large, an illegal tag or property) are counted and left
     out; else the first one stops the replay."""
     dry_run: bool = False
-    """Only counts what would be sent, by topic and queue, with the time range."""
+    """Only counts the messages, by topic and queue, with the time range."""
 
     def check(self) -> None:
         """TroveError OPTION_ILLEGAL, REQUEST_ILLEGAL for an address that is none."""
         _wanted(self).check()
         for server in filter(None, (self.server, self.source_server)):
-            connect(server)  # nothing is opened yet: an address that is none is told
+            connect(server)  # nothing is opened yet: an illegal address is reported
 
 
 def run(session: SparkSession, arguments: ReplayArguments, progress: Progress) -> Report:
     """TroveError OPTION_ILLEGAL, JOB_RUNNING, TOPIC_NOT_FOUND, DATA_LOST, STORE_FAILED, ARCHIVE_ILLEGAL, and
-    the SDK's for what could not be sent: run again, it continues."""
+    the SDK's where a send failed: the next run continues."""
     wanted = _wanted(arguments)
     ledger = None if arguments.dry_run else Ledger(arguments.out)
     report = Report(JOB)

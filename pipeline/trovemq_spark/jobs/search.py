@@ -2,7 +2,7 @@
 
 Ids and keys are looked up: by bloom filters in the archive, by the key index in the store, by the brokers
 themselves. Whatever else must be read is read here where it is little, and in Spark's tasks where it is much.
-The report's `rows` have the messages; `complete` says that nothing was left out: no place could not be read,
+The report's `rows` have the messages; `complete` means that nothing was left out: every place could be read,
 and there are no more rows than `limit`.
 """
 
@@ -56,11 +56,11 @@ class SearchArguments:
     property: str = ""
     """NAME=VALUE of a property."""
     body_text: str = ""
-    """Text that stands somewhere in the body (decompressed), in UTF-8."""
+    """Text that is somewhere in the body (decompressed), in UTF-8."""
     json_path: str = ""
     """A place in a body that is JSON: $.a.b[0]."""
     json_value: str | None = None
-    """What stands there, as text; else anything."""
+    """The value there, as text; else anything."""
     limit: int = 100
     """So many messages at most."""
     order: Literal["newest", "oldest"] = "newest"

@@ -1,8 +1,8 @@
 """The job `stream`: topics of a live broker, or a log that grows, into a table, micro-batch by micro-batch.
 
 The checkpoint says how far the query is; the table (sinks/table_sink.py, sinks/delta.py) knows which batches
-it has. So a job that is killed at any moment and started again loses nothing and writes nothing twice. A
-consumer group is told how far the table is, for lag and dashboards; nothing is read by it.
+it has. So a job that is killed at any moment and started again loses nothing and writes nothing twice. The
+offsets of a consumer group show how far the table is, for lag and dashboards; the group reads nothing.
 
 While the job runs it alone writes into a Parquet table; run `compact` between two runs.
 """
@@ -37,7 +37,7 @@ CONTINUOUS: Final = "continuous"
 
 @dataclass(frozen=True, slots=True)
 class StreamArguments:
-    """What the job is told."""
+    """The arguments of the job."""
 
     out: str
     """The table: a directory, a path or a URI."""
@@ -50,14 +50,14 @@ class StreamArguments:
     pattern: str = ""
     """Instead of topics: those whose whole name this regular expression matches, also new ones."""
     format: Literal["parquet", "delta"] = "parquet"
-    """What the table is. delta needs jars: `make delta-jars`."""
+    """The format of the table. delta needs jars: `make delta-jars`."""
     jars: str = ""
     """With format=delta: the directory of Delta's jars; build/delta-jars if not given."""
     checkpoint: str = ""
     """Where the query keeps how far it is; OUT/_checkpoint if not given."""
     trigger: str = "once"
-    """once: what is there now, then the job ends; continuous: on and on until Ctrl-C; 10s: likewise, a batch
-    every so often."""
+    """once: the messages that are there now, then the job ends; continuous: until Ctrl-C; 10s: the same, a
+    batch every so often."""
     starting_offsets: str = "earliest"
     """Where a new table begins: earliest, latest, or (--server) JSON of offsets."""
     max_batch_rows: int = 200_000
@@ -65,7 +65,7 @@ class StreamArguments:
     max_batch_bytes: int = 256 << 20
     """Bytes of a batch's records at most; a task has all of its share in memory."""
     consumer_group: str = ""
-    """A group that is told how far the table is (--server)."""
+    """A group whose offsets show how far the table is (--server)."""
     mode: Literal["failfast", "permissive", "dropmalformed"] = "failfast"
     """Damaged records: end the job, be rows with the column `damage`, or be left out."""
     fail_on_data_loss: bool = True
@@ -126,7 +126,7 @@ def trigger_options(text: str) -> dict[str, Any]:
 
 
 def session_settings(arguments: StreamArguments) -> Mapping[str, str]:
-    """What a session for the job needs beside the usual. TroveError OPTION_ILLEGAL."""
+    """The settings of a session for the job beside the usual. TroveError OPTION_ILLEGAL."""
     return delta_settings(arguments.jars or JARS_DEFAULT) if arguments.format == DELTA else {}
 
 
@@ -191,7 +191,8 @@ def _text(place: Place) -> str:
 
 
 def _group_teller(arguments: StreamArguments) -> Callable[[Mapping[str, Any]], list[str]]:
-    """Tells the consumer group an offsets document; gives what could not be told, in words."""
+    """Stores an offsets document for the consumer group; returns the part that could not be stored, in
+    words."""
     if not arguments.consumer_group:
         return lambda offsets: []
     from trovemq_spark.sources.live_client import Cluster

@@ -1,6 +1,6 @@
-"""Watches a running query until it ends: by itself, by a failure, or because somebody asks for it.
+"""Watches a running query until it ends: by itself, by a failure, or by request.
 
-SIGINT and SIGTERM let the batch at hand finish; a second one does not wait for it (then it is not visible,
+SIGINT and SIGTERM let the present batch finish; a second one does not wait for it (then it is not visible,
 and the next run writes it).
 """
 
@@ -53,8 +53,8 @@ def watch(
 ) -> bool:
     """Until the query has ended; whether it was stopped before it would have ended.
 
-    on_progress: told what Spark says of a batch after it is done, of the last one where several were done
-    between two looks. Raises what failed: a TroveError where it is one, else Spark's.
+    on_progress: called with Spark's progress of a batch after it is done, of the last one where several were
+    done between two looks. Raises the failure: a TroveError where it is one, else Spark's.
     """
     told = -1
     try:
@@ -68,7 +68,7 @@ def watch(
                 return True
         return False
     finally:
-        # In a batch nobody waits for, this interrupts Spark's tasks; nothing of it is visible.
+        # In a batch that is not waited for, this interrupts Spark's tasks; nothing of it is visible.
         query.stop()
 
 

@@ -94,7 +94,7 @@ def trace(runner: Runner, arguments: TraceArguments) -> Report:
 
 
 def _has_events(place: Place) -> bool:
-    """A mere directory of segments has no consume queues to tell: then the log is looked through."""
+    """A mere directory of segments has no consume queues: then the log is searched."""
     if not place.exists(ROOT_DIRECTORY):
         return True
     return place.exists(f"{ROOT_DIRECTORY}/{EVENTS_TOPIC}")

@@ -1,4 +1,5 @@
-"""What came together by key (trace_times.py) to histograms by stage, and those to rows with exact quantiles.
+"""From the values collected by key (trace_times.py) to histograms by stage, and from those to rows with exact
+quantiles.
 
 | stage                   | from               | to             | a row for each     |
 |-------------------------|--------------------|----------------|--------------------|
@@ -46,7 +47,7 @@ StageKey = tuple[str, str, str, int]
 
 @dataclass(slots=True)
 class Attempts:
-    """Of one topic and group, by its events: messages handed out, how often again, how they ended."""
+    """Of one topic and group, by its events: deliveries, redeliveries, and their ends."""
 
     delivered: int = 0
     redeliveries: int = 0
@@ -64,7 +65,8 @@ class Attempts:
 
 @dataclass(slots=True)
 class Told:
-    """What one key gives; put together on the driver: its size is that of the histograms, not of the log."""
+    """The result of one key; put together on the driver: its size is that of the histograms, not of the
+    log."""
 
     stages: dict[StageKey, bytes] = field(default_factory=dict)
     attempts: dict[tuple[str, str], Attempts] = field(default_factory=dict)

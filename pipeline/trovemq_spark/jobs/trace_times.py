@@ -1,4 +1,4 @@
-"""What one segment of the log says of its messages' way, as (key, block) pairs that come together by key.
+"""The times of one segment's messages on their way, as (key, block) pairs that are collected by key.
 
 | key                                    | block                                                            |
 |----------------------------------------|------------------------------------------------------------------|
@@ -7,7 +7,7 @@
 | ("queue", topic, queue id, number)     | ("", MESSAGE_DTYPE) or (group, EVENT_DTYPE) of 2**20 offsets     |
 
 `hour`: of the store time, in hours since 1970 UTC. A histogram holds each value once with its count, so that
-quantiles of what was brought together are exact.
+quantiles of the collected values are exact.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TracedLog:
-    """What a task needs. topics, groups: only these; all where empty."""
+    """The input of a task. topics, groups: only these; all where empty."""
 
     log: LogDirectory
     deletions: TopicDeletions | None

@@ -1,7 +1,7 @@
 """Which parts of a log to read: one for each segment, or more of them, cut where a record begins.
 
 A part's [begin, end) is cut only before a good record (its CRC included), so that no damage and no record
-lies in two parts: what the parts give together does not depend on how many there are.
+lies in two parts: the result of all parts does not depend on their number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What one task reads: the records that begin in [bounds.begin, bounds.end) of one segment. Pickles."""
+    """The input of one task: the records that begin in [bounds.begin, bounds.end) of one segment. Pickles."""
 
     file: SegmentFile
     bounds: ScanBounds
@@ -36,7 +36,7 @@ def plan_parts(
 ) -> list[LogPart]:
     """The parts of [begin, end) in log order.
 
-    is_snapshot: `end` is where the log was seen to reach, so that what is bad below it is damage. TroveError
+    is_snapshot: `end` is where the log was seen to reach, so that bad bytes below it are damage. TroveError
     OFFSET_OUT_OF_RANGE where a segment goes while it is cut.
     """
     parts = []
@@ -56,7 +56,7 @@ def plan_parts(
 
 
 def _filled_end(log: LogDirectory, part: LogPart) -> int:
-    """The end of what there is to read: most of an open segment may be zeros still."""
+    """The end of the written part: most of an open segment may be zeros still."""
     if not part.bounds.is_last:
         return part.bounds.end
     starts, sizes = _record_places(log.open_segment(part.file), part.bounds)
@@ -71,7 +71,7 @@ def _cut(log: LogDirectory, part: LogPart, filled_end: int, part_size: int) -> I
     for index in range(len(edges) - 1):
         begin, end = edges[index], edges[index + 1]
         last = index == len(edges) - 2
-        # What is bad before a record that is there is damage.
+        # Bad bytes before a present record are damage.
         known_end = bounds.known_end if last else max(bounds.known_end, end)
         yield LogPart(part.file, replace(bounds, begin=begin, end=end, known_end=known_end))
 
@@ -111,7 +111,7 @@ def _is_good(segment: Segment, physical_offset: int, size: int) -> bool:
 
 
 def walk(log: LogDirectory, begin: int) -> Iterator[Run | Damage]:
-    """What the log holds from `begin` on, in log order, up to its last whole record."""
+    """The content of the log from `begin` on, in log order, up to its last whole record."""
     for file in log.segments:
         if file.end > begin:
             bounds = ScanBounds(
@@ -174,7 +174,7 @@ def first_record_at(log: LogDirectory, physical_offset: int) -> int:
 
 
 def data_lost(what: str) -> TroveError:
-    """DATA_LOST, with what to do about it."""
+    """DATA_LOST, with the remedy."""
     return TroveError(
         errors.DATA_LOST,
         f"{what}. Read a backup or an archive, or set failOnDataLoss=false to continue without",

@@ -1,4 +1,4 @@
-"""One segment's records, run by run, with what is damaged between them: the read path of every job.
+"""One segment's records, run by run, with the damage between them: the read path of every job.
 
 The rules are the broker's own (store.log.tail): after a bad place reading continues at the next record that
 names its own position, and never in the middle of a record whose lengths are right. In the last segment, at
@@ -37,13 +37,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class ScanBounds:
-    """What of a segment to read: records that begin in [begin, end), physical offsets."""
+    """The part of a segment to read: records that begin in [begin, end), physical offsets."""
 
     begin: int
     end: int
     known_end: int = 0
     is_last: bool = False
-    """No segment follows: what is not a record at or behind known_end is the log's end."""
+    """No segment follows: bytes at or after known_end that are not a record are the log's end."""
 
 
 def scan_segment(
@@ -74,7 +74,7 @@ def scan_segment(
         if len(records):
             yield Run(records, segment.start, position)
         if state is RecordState.RECORD or position >= bounds.end:
-            continue  # what stands behind the bounds is not looked at
+            continue  # records after the bounds are not read
         if state is RecordState.BLANK or _is_end(segment, position, state, bounds):
             return
         found = find_record(segment, search_from(segment, position, state))
@@ -85,9 +85,9 @@ def scan_segment(
 
 
 def read_ahead(view: memoryview, begin: int, size: int) -> None:
-    """Reads through what is looked at next. Lengths, topics and properties lie far apart and each tells where
-    the next is: memory would be waited for some ten times a record, which one pass in order is much faster
-    than. For those who need all bytes anyway."""
+    """Reads the next bytes into memory. Lengths, topics and properties lie far apart and each has the place
+    of the next: without this a record would wait for memory some ten times, and one pass in order is much
+    faster. For those who need all bytes anyway."""
     lines = np.frombuffer(view[begin : begin + size], np.uint8)[::_CACHE_LINE]
     lines.max(initial=0)
 
@@ -144,7 +144,7 @@ def unfinished_from(segment: Segment, bounds: ScanBounds, records: RecordBatch) 
 
 
 def unfinished_notes(log: LogDirectory, end: int) -> list[str]:
-    """What to say where a reading ended here because of a transaction; nothing where it did not."""
+    """The note for a reading that ended here because of a transaction; nothing where it did not."""
     for file in log.covering(end, end + 1):
         records = record_at(log.open_segment(file), end)
         mark = read_mark(records, 0, end) if len(records) else None
@@ -175,7 +175,7 @@ def record_at(segment: Segment, physical_offset: int) -> RecordBatch:
 
 
 def _is_end(segment: Segment, position: int, state: RecordState, bounds: ScanBounds) -> bool:
-    """Whether what stands here ends the segment's records."""
+    """Whether the segment's records end here."""
     if position >= segment.end:
         return True
     if position < bounds.known_end:

@@ -2,12 +2,12 @@
 
 A segment is a file named by the physical offset of its first byte (20 digits). They all have one size, and
 the last one may be open: its end is the last whole record. Some may be missing, at the beginning (retention)
-or in the middle (somebody's hand); what is missing in the middle is told, because rows of it are lost.
+or in the middle (removed by hand); those missing in the middle are reported, because their rows are lost.
 
 Invariants
 - `segments` is in log order, without overlaps; a segment's file is exactly segment_size bytes, but the copied
   part of an open one (a backup) may be shorter.
-- Files at the end that hold nothing yet (made ahead of need) are no segments here.
+- Files at the end that hold nothing yet (made ahead of need) are not segments here.
 - Nothing here writes into the store.
 """
 
@@ -61,7 +61,7 @@ class LogDirectory:
         """The directory that holds the segments."""
         self.segments: Final = segments
         self.known_end: Final = known_end
-        """What is not a record below it is damage, not the end (0: not known)."""
+        """Below it, bytes that are not a record are damage, not the end (0: not known)."""
 
     @classmethod
     def open(cls, text: str) -> LogDirectory:

@@ -1,11 +1,11 @@
-"""What one task hands on: the units and index entries of the records of its part of the log, in files of the
+"""The result of one task: the units and index entries of the records of its part of the log, in files of the
 workspace. Both are named by their block: the physical offset where the part begins.
 
 A file `units-<block>`:
 
 | part    | width | content                                                                        |
 |---------|-------|--------------------------------------------------------------------------------|
-| units   | 20 n  | consume-queue units as in the queues' files; those of one piece stand together |
+| units   | 20 n  | consume-queue units as in the queues' files; those of one piece are adjacent   |
 | offsets | 8 m   | i64 little-endian: the queue offsets of the units of pieces that are not dense |
 
 A file `entries-<block>`: index entries in log order, ENTRY_DTYPE each.

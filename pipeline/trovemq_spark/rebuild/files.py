@@ -28,7 +28,7 @@ def write_pieces(
     place: Place, name: str, size: int, pieces: Iterable[tuple[int, bytes]], *, synced: bool = True
 ) -> None:
     """A file of `size` bytes that has these bytes at these positions and zeros elsewhere. It appears whole,
-    in place of one that was there; on a local path what is zero takes no space. OSError.
+    in place of an older one; on a local path zeros take no space. OSError.
 
     synced: the bytes are on disk then (the name is once its directory is synced)."""
     if place.local is None:

@@ -1,9 +1,9 @@
 """The key index's files, each made by itself. The files' form: trovemq_store.index.index_file.
 
-The only state that goes through all of an index is how many entries there are: how many each block has says
-which entries stand in which file. Within a file an item points to the one before it in its slot, which one
-sort of (slot, item) pairs gives for all of them. A file begun because the one before was full counts the
-seconds of its item 1 from that one's last store time, so a task reads one entry more than it writes.
+The only state that goes through all of an index is the number of entries: the counts of the blocks give the
+file of each entry. Within a file an item points to the one before it in its slot, which one sort of (slot,
+item) pairs gives for all of them. A file begun because the one before was full counts the seconds of its item
+1 from that one's last store time, so a task reads one entry more than it writes.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Pieces are taken in log order, and cut into stretches of queue offsets that follow one another. Then a stretch
 
 - continues where the queue ends: it is taken;
-- begins below the end: what is there already is skipped, as a broker skips what it has dispatched;
+- begins below the end: units that are there already are skipped, as a broker skips dispatched records;
 - leaves a gap: blanks fill it, as the broker writes them for damaged records. Not believed is a gap that
   later records of the queue would fill, or one of more than GAP_UNITS_MAX: then the stretch is left out.
 
-The first stretch may begin anywhere: blanks stand before it from the start of its file.
+The first stretch may begin anywhere: blanks precede it from the start of its file.
 
 Invariant: every unit is where the queue offset of its record says, whatever the log holds.
 """
@@ -29,7 +29,7 @@ from trovemq_store.index.consume_queues import GAP_UNITS_MAX
 from trovemq_store.log.segments import file_name
 
 LOOK_AHEAD: Final = 256
-"""So many stretches after a gap are looked at for what would fill it."""
+"""Stretches after a gap among which the one that would fill it is searched."""
 _UNITS_AT_ONCE: Final = 1 << 20
 
 

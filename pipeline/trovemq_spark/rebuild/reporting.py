@@ -1,4 +1,4 @@
-"""What a rebuild found and made, as the job's report tells it."""
+"""The findings and results of a rebuild, for the job's report."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def report_queues(store: str, log: LogDirectory, queues: list[QueueResult], repo
 
 
 def note_absent_queues(store: str, queues: list[QueueResult], report: Report) -> None:
-    """Queues that the store has and the log has no record of: nothing tells where they continue but their own
-    last file."""
+    """Queues that the store has and the log has no record of: only their own last file shows where they
+    continue."""
     made = {f"{result.topic}/{result.queue_id}" for result in queues}
     deletions = open_deletions(store)
     absent = [

@@ -60,7 +60,7 @@ class SegmentTask:
 
 @dataclass(slots=True)
 class SegmentRuns:
-    """What was found in a part of a segment."""
+    """The content of a part of a segment."""
 
     segment_start: int
     block: int

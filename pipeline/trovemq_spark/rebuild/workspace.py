@@ -5,8 +5,8 @@ end the directories `consumequeue` and `index` come into place by one rename eac
 run go. A run that was killed leaves its `.rebuild/`, which the next one clears away.
 
 An object store knows neither renames nor locks: there each file appears whole under its own name, the blocks
-lie below a name of this run, and what an earlier run left and this one did not make goes at the end. Two
-runs at once write the same bytes.
+lie below a name of this run, and at the end files of an earlier run that this one did not make are removed.
+Two runs at once write the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWN_NAMES: Final = re.compile(r"(?:consumequeue/[^/]+/[^/]+/[0-9]{20}|index/[0-
 
 
 class Workspace:
-    """One run's. `blocks`: what tasks hand on; `target`: what they make, by its final names."""
+    """One run's. `blocks`: the tasks' results; `target`: the files that they make, by their final names."""
 
     def __init__(self, out: Place, blocks: Place, target: Place) -> None:
         self._out = out
@@ -101,7 +101,7 @@ def _lock(root: Path) -> int:
 
 
 def _clear(out: Path, root: Path) -> None:
-    """Removes what a killed run left; a result that it had moved out of the way comes back."""
+    """Removes the files of a killed run; a result that it had moved away comes back."""
     for path in root.iterdir():
         if path.name.startswith("old-") and not (out / path.name.removeprefix("old-")).exists():
             path.rename(out / path.name.removeprefix("old-"))

@@ -1,4 +1,4 @@
-"""The ledger of a replay: what was sent and acknowledged, so that a stopped replay continues after it.
+"""The ledger of a replay: the messages sent and acknowledged, so that a stopped replay continues after them.
 
     LEDGER/replay.json                          which replay this is
     LEDGER/queues/TOPIC/BROKER-QUEUE.json       one source queue (BROKER is - where the source does not say)
@@ -11,17 +11,17 @@ arguments that say which messages are sent where.
 A queue's file: {"form": 1, "topic", "broker", "queueId", "targetTopic", "targetBroker", "targetQueueId",
 "sourceOffset", "targetOffset", "sent", "inFlight"}
 
-| member       | means                                                                                     |
-|--------------|-------------------------------------------------------------------------------------------|
+| member       | means                                                                                      |
+|--------------|--------------------------------------------------------------------------------------------|
 | sourceOffset | the last source offset that was sent and acknowledged, or left out as unsendable; -1: none |
-| targetOffset | the target's messages below it were there, or acknowledged, when this was written         |
-| sent         | messages acknowledged, over all runs                                                      |
-| inFlight     | messages behind sourceOffset may have been sent: those are in the target from targetOffset |
-|              | on, and are told by their properties (messages.py)                                        |
+| targetOffset | the target's messages below it were there, or acknowledged, when this was written          |
+| sent         | messages acknowledged, over all runs                                                       |
+| inFlight     | messages after sourceOffset may have been sent: those are in the target from targetOffset  |
+|              | on, and are recognised by their properties (messages.py)                                   |
 
-Each file is written whole. It is written before the first message is sent, after each acknowledgement, and
-at the end. One part is in flight at a time, and a part is stored in its order, so what is found behind
-targetOffset is what follows sourceOffset.
+Each file is written whole. It is written before the first message is sent, after each acknowledgement, and at
+the end. One part is in flight at a time, and a part is stored in its order, so the messages found after
+targetOffset are those after sourceOffset.
 
 The locks are those of a file system. On an object store there are none: see to it that a run has ended, with
 all its tasks, before the next one begins.
@@ -129,7 +129,7 @@ class Ledger:
             lock.__exit__(None, None, None)
 
     def load(self, queue: SourceQueue) -> QueueState | None:
-        """What is known of a queue; None where nothing was sent. TroveError OPTION_ILLEGAL (damaged)."""
+        """The known state of a queue; None where nothing was sent. TroveError OPTION_ILLEGAL (damaged)."""
         name = f"{_name(queue)}.json"
         if not self.place.exists(name):
             return None

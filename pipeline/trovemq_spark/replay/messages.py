@@ -13,9 +13,9 @@ where it came from. It has a new place, store time and born time.
 | TROVE_REPLAY_STORE_TIMESTAMP | epoch ms                                  |
 
 Left out: RocketMQ's other names (RESERVED_PROPERTIES: delays, transactions, retries, dead letters, POP …) and
-TroveMQ's own (internal_properties.py), which would make the broker do again what it did with the original,
-and these names of an earlier replay.
-A unique key that is missing, or cannot be sent (too long, with a space), is made of the original's place.
+TroveMQ's own (internal_properties.py), with which the broker would repeat its work on the original, and these
+names of an earlier replay. A unique key that is missing, or cannot be sent (too long, with a space), is made
+of the original's place.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ COLUMNS: Final = (
     "bornTimestamp",
     "storeTimestamp",
 )
-"""What is read of the source."""
+"""The columns that are read of the source."""
 
 
 def record_sizes(rows: pa.RecordBatch) -> Int64s:

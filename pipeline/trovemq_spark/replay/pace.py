@@ -1,4 +1,4 @@
-"""A rate cap without a clock: the caller says what time it is, and waits as long as it is told."""
+"""A rate cap without a clock: the caller gives the time, and waits as long as the result says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ BURST_SECONDS: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What may be sent when. Within any time [a, b) at most rate x (b - a) messages and one part more are
-    sent, where a part is what one take() was for.
+    """How much may be sent when. Within any time [a, b) at most rate x (b - a) messages and one part more are
+    sent, where a part is the count of one take().
 
     rate: messages a second, 0 for no cap; free_at: seconds, when the next part may be sent.
     """
@@ -32,5 +32,5 @@ class Pace:
         return replace(self, free_at=begin + count / self.rate), begin - now
 
     def rest(self, now: float) -> float:
-        """Seconds until what was sent is paid for; to be waited before this state is given up."""
+        """Seconds until the sent messages are paid for; wait as long before this state is dropped."""
         return max(0.0, self.free_at - now) if self.rate else 0.0

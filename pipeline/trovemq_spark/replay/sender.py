@@ -29,7 +29,7 @@ from trovemq_spark.sinks.send_client import illegal_messages, send_columns
 from trovemq_spark.table.columns import arrow_batch
 
 SETTLE_SECONDS: Final = 1.0
-"""What a killed task had handed to its connection is stored, or lost with it, within this time."""
+"""Messages that a killed task had given to its connection are stored, or lost with it, within this time."""
 PART_ROWS_MAX: Final = 1000
 _REFUSALS: Final = (
     errors.KEY_ILLEGAL,
@@ -59,7 +59,7 @@ class ReplayTarget:
 
 @dataclass(slots=True)
 class QueueCount:
-    """What happened to a queue's messages in this run."""
+    """The results for a queue's messages in this run."""
 
     sent: int = 0
     before: int = 0
@@ -90,7 +90,7 @@ class QueueSender:
 
     @classmethod
     async def open(cls, client: Client, target: ReplayTarget, queue: SourceQueue, pace: Pace) -> QueueSender:
-        """Behind what earlier runs sent. TroveError TOPIC_NOT_FOUND, BROKER_NOT_FOUND, DATA_LOST, …"""
+        """After the messages of earlier runs. TroveError TOPIC_NOT_FOUND, BROKER_NOT_FOUND, DATA_LOST, …"""
         state = target.ledger.load(queue)
         if state is None:
             state = await _new_state(client, target, queue)
@@ -136,7 +136,7 @@ class QueueSender:
             await self._send_without(rows, chunk, illegal)
 
     async def _send_without(self, rows: pa.RecordBatch, chunk: Chunk, illegal: list[int]) -> None:
-        """The part once more, where it was not sent yet, without what cannot be sent."""
+        """Sends the part once more, where it was not sent yet, without the illegal messages."""
         self.count.unsendable += len(illegal)
         kept = chunk.rows > self.state.source_offset
         kept[illegal] = False
@@ -146,9 +146,10 @@ class QueueSender:
         self._target.ledger.save(self.queue, self.state)
 
     def _illegal(self, chunk: Chunk, error: TroveError) -> list[int]:
-        """The indexes of what no broker would take; none where the error leaves in doubt what is stored."""
+        """The indexes of messages that no broker would take; none where the error leaves it in doubt whether
+        they are stored."""
         if error.spec is errors.MESSAGE_GROUP_ILLEGAL:
-            # Said when it was handed over; those before it are sent and noted.
+            # Raised at its submission; earlier ones are sent and noted.
             return [int(np.argmax(chunk.rows > self.state.source_offset))]
         if error.spec in _REFUSALS:
             return illegal_messages(chunk, int(error.fields.get("size_max", 0)))
@@ -172,7 +173,7 @@ class QueueSender:
         self._target.ledger.save(self.queue, state)
 
     async def _send_chunk(self, chunk: Chunk) -> None:
-        """Sends the part and notes it, also what was stored of it before an error. TroveError."""
+        """Sends the part and notes it, also its stored messages before an error. TroveError."""
         if not chunk.one_by_one:
             end = await send_columns(self._producer, chunk, self.state.target_broker)
             self._note(len(chunk), int(chunk.rows[-1]), end)
@@ -205,7 +206,7 @@ class QueueSender:
             waiters.append(waiter)
 
     async def _settle(self) -> None:
-        """Notes what a killed run has sent, as the target says. TroveError DATA_LOST."""
+        """Notes the messages that a killed run has sent, by the target. TroveError DATA_LOST."""
         state = self.state
         spans = await self._client.queue_offsets(
             state.target_topic, queue_ids=[state.target_queue_id], broker=state.target_broker

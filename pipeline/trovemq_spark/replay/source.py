@@ -1,4 +1,4 @@
-"""The messages that a replay sends, as a DataFrame, and what there is of them, by topic and queue."""
+"""The messages that a replay sends, as a DataFrame, and their counts by topic and queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trovemq_spark.replay.messages import COLUMNS
 from trovemq_store.topics.names import SYSTEM_PREFIX, SYSTEM_TOPICS
 
 NARROW: Final = ("topic", "brokerName", "queueId", "queueOffset", "keys", "storeTimestamp")
-"""What a preview reads."""
+"""The columns of a preview."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """What the source has of one queue; first and last store time in epoch ms."""
+    """The source's messages of one queue; first and last store time in epoch ms."""
 
     queue: SourceQueue
     count: int
@@ -65,7 +65,8 @@ class QueuePlan:
 
 
 def messages(session: SparkSession, wanted: Wanted, columns: Sequence[str] = COLUMNS) -> DataFrame:
-    """The wanted messages with these columns. TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL, …"""
+    """The selected messages with these columns. TroveError OPTION_ILLEGAL, STORE_FAILED, ARCHIVE_ILLEGAL,
+    …"""
     frame = _read(session, wanted, columns)
     for condition in _conditions(wanted):
         frame = frame.where(condition)
@@ -111,7 +112,7 @@ def _time(milliseconds: int) -> Column:
 
 
 def plan(session: SparkSession, wanted: Wanted) -> list[QueuePlan]:
-    """What there is to send, by queue."""
+    """The messages to send, by queue."""
     stored = sf.unix_millis("storeTimestamp")
     broker = sf.coalesce("brokerName", sf.lit("")).alias("broker")
     found = (

@@ -1,4 +1,4 @@
-"""What a Spark task of a replay does: takes rows sorted by queue and offset, sends them, says what it did."""
+"""A Spark task of a replay: takes rows sorted by queue and offset, sends them, returns the counts."""
 
 from __future__ import annotations
 

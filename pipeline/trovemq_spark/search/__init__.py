@@ -1,1 +1,1 @@
-"""Finding messages: what is asked, and the places where it is looked for."""
+"""Finding messages: the conditions, and the places that are searched."""

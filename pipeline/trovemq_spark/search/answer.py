@@ -16,8 +16,8 @@ _WAITING_BYTES_MAX: Final = 64 << 20
 _NOTES_MAX: Final = 100
 SOURCE_COLUMN: Final = "source"
 IDENTITY: Final = ("msgId", "topic", "queueId", "storeTimestamp")
-"""What tells two records apart: where it lies (store host and physical offset). Two stores that had the same
-address could have two records of one place; these differ in the rest."""
+"""The identity of a record: its place (store host and physical offset). Two stores that had the same address
+could have two records of one place; these differ in the rest."""
 
 _SCHEMA: Final = arrow_schema(ANSWER_COLUMNS).append(pa.field(SOURCE_COLUMN, pa.string()))
 

@@ -1,8 +1,8 @@
 """The archive's part: of all its files only those, and of these only the row groups, that may have an answer.
 
 Files go by the manifest (topic, store time, physical offset); row groups by the bloom filters of the key
-columns (archive/bloom.py) and by the statistics of the store time. What the archive itself says it has not
-(damage of the log, segments that were gone before they were archived) makes the answer incomplete.
+columns (archive/bloom.py) and by the statistics of the store time. Gaps that the archive itself notes (damage
+of the log, segments that were gone before they were archived) make the answer incomplete.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _THREADS: Final = 4
 
 @dataclass
 class ArchivePart:
-    """What of an archive is to be read."""
+    """The part of an archive to read."""
 
     pieces: list[FilePiece] = field(default_factory=list)
     file_count: int = 0
     """All files of the archive."""
     notes: list[str] = field(default_factory=list)
-    """What the archive has not."""
+    """The archive's gaps."""
     has_topic: bool = True
-    """Whether there is a file of the topic that is asked for."""
+    """Whether there is a file of the requested topic."""
 
     @classmethod
     def open(cls, archive: str, question: Question) -> ArchivePart:
@@ -90,7 +90,7 @@ def _piece(manifest: Manifest, entry: FileEntry, question: Question) -> FilePiec
 
 
 def _row_groups(filters: FileFilters, question: Question) -> tuple[int, ...]:
-    """The row groups that may have the ids and keys that are asked for."""
+    """The row groups that may have the requested ids and keys."""
     groups = set(range(filters.row_group_count))
     for column, value in (("msgId", question.msg_id), ("uniqueKey", question.unique_key)):
         if value and groups:

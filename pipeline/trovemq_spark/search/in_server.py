@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _RECONNECT_TIMEOUT_MS: Final = 10_000
 _MESSAGES_AT_ONCE: Final = 1000
-# A broker that has no such place takes the id for a unique key, which it may be told not to look up.
+# A broker that has no such place takes the id for a unique key, which it may be configured not to look up.
 _NO_SUCH_ID: Final = (errors.MESSAGE_NOT_FOUND, errors.MESSAGE_ID_ILLEGAL, errors.INDEX_DISABLED)
 
 
 class ServerPart:
-    """One question to all brokers behind an address."""
+    """One query to all brokers of an address."""
 
     def __init__(self, server: str, question: Question, take: Callable[[pa.RecordBatch], None]) -> None:
         self._cluster = Cluster(server, _RECONNECT_TIMEOUT_MS)
@@ -103,7 +103,7 @@ class ServerPart:
         self._take_messages(messages)
 
     def _take_messages(self, messages: list[Message]) -> None:
-        """What a broker answered, looked at once more: all conditions must hold."""
+        """A broker's answer, checked once more: all conditions must hold."""
         if not messages:
             return
         records = RecordBatch.split(b"".join(message.record for message in messages))

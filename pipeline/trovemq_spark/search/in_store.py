@@ -26,8 +26,8 @@ _RECORDS_AT_ONCE: Final = 256
 
 @dataclass
 class StorePart:
-    """A store, or a directory of segments. open() looks at it; then `direct` gives rows without much work,
-    and `pieces` are what must be read to the end."""
+    """A store, or a directory of segments. open() examines it; then `direct` gives rows without much work,
+    and `pieces` must be read to the end."""
 
     log: LogDirectory
     question: Question
@@ -35,7 +35,7 @@ class StorePart:
     found: Candidates | None = None
     notes: list[str] = field(default_factory=list)
     has_topic: bool = True
-    """False where it is known that there are no consume queues of the topic that is asked for."""
+    """False where it is known that there are no consume queues of the requested topic."""
     _segments: dict[int, Segment] = field(default_factory=dict)
 
     @classmethod
@@ -92,7 +92,7 @@ class StorePart:
             yield from answers(records, self.question, deleted_below=self.deleted_below)
 
     def _record(self, physical_offset: int) -> tuple[memoryview | None, RecordState]:
-        """The record there, or what there is instead (ZEROS where there is no segment)."""
+        """The record there, or the state of the bytes instead (ZEROS where there is no segment)."""
         for file in self.log.covering(physical_offset, physical_offset + 1):
             if file.start not in self._segments:
                 self._segments[file.start] = self.log.open_segment(file)
@@ -115,7 +115,7 @@ class StorePart:
     # --- reading ---
 
     def pieces(self) -> list[SegmentPiece]:
-        """What has to be read to the end."""
+        """The pieces to read to the end."""
         if self.question.msg_id:
             return []
         ranges = [(0, _ALL)]

@@ -1,7 +1,7 @@
-"""What is read to the end where no index helps: a segment of a log, a file of an archive. Pickles, so that a
-Spark task can do it; knows no Spark.
+"""The pieces that are read to the end where no index helps: a segment of a log, a file of an archive.
+Pickles, so that a Spark task can do it; knows no Spark.
 
-    piece.byte_count              what it costs, for the decision where to do it
+    piece.byte_count              its cost, for the decision where to read it
     piece.find(question)          the rows that answer, as batches with ANSWER_COLUMNS
 """
 

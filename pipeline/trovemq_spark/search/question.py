@@ -1,7 +1,8 @@
-"""What is asked for, and which rows of the table (table/schema.py) answer it. Pickles; knows no Spark.
+"""The conditions of a search, and which rows of the table (table/schema.py) meet them. Pickles; knows no
+Spark.
 
-All conditions must hold. The same test decides wherever a row came from (an archive, a log, a broker): what
-indexes, statistics and a broker's own query give are candidates only.
+All conditions must hold. The same test decides wherever a row came from (an archive, a log, a broker):
+results of indexes, statistics and a broker's own query are candidates only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TIME_MAX: Final = (1 << 63) - 1
 _US_PER_MS: Final = 1000
 
 ANSWER_COLUMNS: Final = column_names(header=True, damage=True)
-"""What a row of the answer has. A row whose `damage` is not null is not a message: a place that could not be
+"""The columns of an answer. A row whose `damage` is not null is not a message: a place that could not be
 read, and why."""
 
 
@@ -62,7 +63,7 @@ class Question:
 
     @property
     def index_key(self) -> str:
-        """What the key index has an entry for; "" where only reading all helps."""
+        """The key of the key index's entry; "" where only reading all helps."""
         return self.unique_key or self.key
 
     def columns(self) -> list[str]:

@@ -1,8 +1,9 @@
-"""Candidates out of a store's key index, read beside whoever has the store open, without changing anything.
+"""Candidates from a store's key index, which is read while a broker has the store open, without changing
+anything.
 
-What the index cannot vouch for is left to a scan of the log: before its first item, after its last, and,
-where the store was not closed cleanly, everything after the last file that the checkpoint knows to be on
-disk. An index that contradicts itself, or lacks a file, is not used at all.
+Where the index is not reliable the log is scanned: before its first item, after its last, and, where the
+store was not closed cleanly, everything after the last file that the checkpoint knows to be on disk. An index
+that contradicts itself, or lacks a file, is not used at all.
 """
 
 from __future__ import annotations

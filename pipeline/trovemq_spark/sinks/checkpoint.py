@@ -1,4 +1,4 @@
-"""What a checkpoint of Spark says of a streaming query with one source of ours.
+"""The content of a checkpoint of Spark, of a streaming query with one source of ours.
 
 CHECKPOINT/offsets/N    `v1`, JSON about the batch, JSON for each source: where it ends; a line each
 CHECKPOINT/commits/N    batch N is done
@@ -43,7 +43,7 @@ def sync_offsets(checkpoint: Place, batch_id: int) -> None:
         return
     directory = checkpoint.local / "offsets"
     for path in (directory / str(batch_id), directory / f".{batch_id}.crc", directory):
-        with suppress(FileNotFoundError):  # Hadoop may be told to write no checksums
+        with suppress(FileNotFoundError):  # Hadoop may be configured to write no checksums
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)

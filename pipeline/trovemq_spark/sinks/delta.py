@@ -1,4 +1,4 @@
-"""Delta Lake as the table of the job `stream`. Its jars are no part of Spark: `make delta-jars` fetches them
+"""Delta Lake as the table of the job `stream`. Its jars are not part of Spark: `make delta-jars` fetches them
 (pipeline/delta/pom.xml has the versions), and a session must have them from its start:
 
     make_session("…", settings=delta_settings("DIRECTORY OF THE JARS"))
@@ -56,7 +56,7 @@ def check_session(session: SparkSession) -> None:
 
 
 class DeltaSink(BatchSink):
-    """Appends batches to the table of Delta in `out`, a path or URI. Delta does not tell whether it had a
+    """Appends batches to the table of Delta in `out`, a path or URI. Delta does not report whether it had a
     batch already, nor how many rows it has: rows are those that were read."""
 
     def __init__(self, out: str, on_batch: Callable[[int], None]) -> None:

@@ -55,7 +55,7 @@ OPTIONS: Final = (
 )
 # fmt: on
 IGNORED: Final = frozenset({"checkpointlocation", "path"})
-"""Spark's own, which it hands to every sink."""
+"""Spark's own, which every sink gets."""
 
 COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "body": ("string or binary", ("string", "binary")),
@@ -68,7 +68,7 @@ COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "shardingKey": ("string", ("string",)),
     "uniqueKey": ("string", ("string",)),
 }
-"""What a row may have, its types in words and by Spark's names; only `body` must be there."""
+"""The columns that a row may have, their types in words and by Spark's names; only `body` must be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _check_query_id(query_id: str | None) -> None:
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """OPTION_ILLEGAL, saying what is accepted, for rows that cannot be written."""
+    """OPTION_ILLEGAL, which names the accepted columns, for rows that cannot be written."""
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise option_error(

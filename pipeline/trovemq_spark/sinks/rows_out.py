@@ -23,10 +23,10 @@ from trovemq_proto.records.layout import DELAY_LEVELS_SECONDS
 
 Int64s = NDArray[np.int64]
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Of bodies, properties and what a record has besides; one frame to the broker."""
+"""Of bodies, properties and the record's other bytes; one frame to the broker."""
 CHUNK_ROWS_MAX: Final = 4096
 RECORD_BYTES: Final = 320
-"""At most, what a record has besides its body, keys, tag and properties."""
+"""At most, a record's bytes without its body, keys, tag and properties."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingPlan:
-    """What is the same for all rows of a partition. `unique_key_prefix`: makes deterministic unique keys."""
+    """The part that is the same for all rows of a partition. `unique_key_prefix`: makes deterministic unique
+    keys."""
 
     topic: str | None = None
     unique_key_prefix: str | None = None
@@ -181,7 +182,7 @@ def values(array: pa.Array) -> list[Any]:
 
 
 def key_values(keys: pa.Array) -> list[Any]:
-    """What the SDK takes: a text for one key, a list for several."""
+    """The SDK's form: a text for one key, a list for several."""
     if not _is_text(keys.type):
         return keys.to_pylist()  # type: ignore[no-any-return]
     if not pc.any(pc.match_substring(keys, " ")).as_py():
@@ -205,7 +206,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _check_values(columns: dict[str, pa.Array], plan: OutgoingPlan, first_row: int) -> None:
-    """What the SDK cannot be asked: nulls where there must be a value, numbers out of range."""
+    """Refuses values that the SDK cannot take: nulls where there must be a value, numbers out of range."""
     required = ("body",) if plan.topic is not None else ("body", "topic")
     for name in required:
         _refuse(columns[name].is_null(), first_row, f"{name} is null")

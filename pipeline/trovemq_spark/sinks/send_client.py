@@ -41,7 +41,7 @@ class ChunkSender:
         return list(self._producers)
 
     async def submit(self, chunk: Chunk) -> None:
-        """Begins to send it; waits while CHUNKS_MAX are under way. Raises what an earlier one failed with."""
+        """Begins to send it; waits while CHUNKS_MAX are under way. Raises the error of an earlier one."""
         while len(self._pending) >= CHUNKS_MAX:
             await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
         self._raise_failure()
@@ -60,7 +60,7 @@ class ChunkSender:
             await asyncio.gather(*self._pending)
 
     async def stop(self) -> None:
-        """Gives up what is under way."""
+        """Gives up the sends under way."""
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, return_exceptions=True)
@@ -150,7 +150,7 @@ def with_row(error: TroveError, chunk: Chunk) -> TroveError:
 
 
 def illegal_messages(chunk: Chunk, size_max: int) -> list[int]:
-    """The indexes in the chunk of what can be sent nowhere. size_max: of a body; 0: not known."""
+    """The indexes in the chunk of messages that no broker takes. size_max: of a body; 0: not known."""
     illegal = []
     for i in range(len(chunk)):
         try:

@@ -4,8 +4,8 @@
     commit    the driver names all of them in one commit, with (query, batch number)
 
 A batch that Spark runs again after a crash has the same rows, as its offsets were stored before it ran. Where
-the manifest has its number already, it is skipped; else nothing of it was visible, and what the crash
-left was cleared away when the table was opened. So a reader sees every row once, by the manifest or by its
+the manifest has its number already, it is skipped; else nothing of it was visible, and the files that the
+crash left were removed when the table was opened. So a reader sees every row once, by the manifest or by its
 links `topic=T/date=D/*.parquet`. The query's id is that of its checkpoint: with another checkpoint the rows
 would come twice, so a table takes one query only.
 """
@@ -115,10 +115,10 @@ def _write_file(place: Place, rows: pa.Table, indices: pa.Array, layout: FileLay
 
 
 class BatchSink:
-    """What foreachBatch calls: one batch at a time, none after stop(). Subclasses write the batch."""
+    """The function for foreachBatch: one batch at a time, none after stop(). Subclasses write the batch."""
 
     def __init__(self, on_batch: Callable[[int], None]) -> None:
-        """on_batch: told the rows of each batch that was written, from Spark's thread."""
+        """on_batch: called with the rows of each batch that was written, from Spark's thread."""
         self.query_id: Future[str] = Future()
         """To be given when the query has started."""
         self.failure: Exception | None = None
@@ -150,7 +150,7 @@ class BatchSink:
         return {"rows": self.rows, "batches": self.batches, "batchesReplayed": self.replayed}
 
     def stop(self) -> None:
-        """Waits for the batch at hand; none begins any more."""
+        """Waits for the present batch; none begins any more."""
         with self._at_work:
             self._stopped = True
 

@@ -1,10 +1,10 @@
 """The writer of format `trovemq`: rows to topics, batch and streaming, at least once.
 
-| exactlyOnce | unique key of a row            | what a task that runs again, or a batch replayed, does    |
+| exactlyOnce | unique key of a row            | effect of a task that runs again, or a replayed batch     |
 |-------------|--------------------------------|-----------------------------------------------------------|
 | none        | column uniqueKey, or a new one | stores its messages again                                 |
 | dedup       | QUERY-BATCH-PARTITION-ROW      | the same unique keys again: a broker that deduplicates    |
-|             |                                | drops them; with others, readers tell them by uniqueKey   |
+|             |                                | drops them; else readers recognise them by uniqueKey      |
 
 QUERY is the option queryId; else a stream's own id (it is kept in its checkpoint), and a new one for each
 batch write. The rows of a partition must come in the same order again, as those of our own sources do.
@@ -58,7 +58,7 @@ class NotDeduplicatedWarning(UserWarning):
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task did: messages acknowledged; whether the brokers dropped what they had already."""
+    """The result of a task: messages acknowledged; whether the brokers dropped duplicates."""
 
     messages: int
     deduplicated: bool = False
@@ -89,7 +89,7 @@ def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
 
 
 def warn_of_duplicates(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Says it where dedup was asked for and a task wrote to a topic that is not deduplicated."""
+    """Warns where dedup was requested and a task wrote to a topic that is not deduplicated."""
     sent = [message for message in messages if isinstance(message, Sent) and message.messages]
     if options.exactly_once == DEDUP and not all(message.deduplicated for message in sent):
         warnings.warn(NOT_DEDUPLICATED, NotDeduplicatedWarning, stacklevel=3)
@@ -106,11 +106,12 @@ class TopicBatchWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._query_id, "0")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was acknowledged is visible; warns where it may be there twice if it is written again."""
+        """Acknowledged messages are visible; warns where they may be there twice if they are written
+        again."""
         warn_of_duplicates(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Says what stays."""
+        """Reports the messages that stay."""
         warnings.warn(aborted(messages), stacklevel=2)
 
 
@@ -130,17 +131,17 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(iterator, self._options, self._options.query_id or stream_id, batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Changes nothing, so it may be called again: what was acknowledged is visible. Warns as of a
+        """Changes nothing, so it may be called again: acknowledged messages are visible. Warns as of a
         batch."""
         warn_of_duplicates(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Says what stays."""
+        """Reports the messages that stay."""
         warnings.warn(f"batch {batchId}: {aborted(messages)}", stacklevel=2)
 
 
 def aborted(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """What an aborted write leaves, in words."""
+    """The messages that an aborted write leaves, in words."""
     finished = [message for message in messages if isinstance(message, Sent)]
     failed = len(messages) - len(finished)
     return (

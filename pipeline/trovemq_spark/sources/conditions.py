@@ -1,4 +1,4 @@
-"""What can be asked of a record before its body and its properties are decoded: topic, queue, place, time."""
+"""Conditions on a record before its body and its properties are decoded: topic, queue, place, time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of what is there a micro-batch takes."""
+"""How many of the present messages a micro-batch takes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Delay:
     _last: float | None = None
 
     def holds(self, rows: int) -> bool:
-        """Told the rows that there are now; False: they are taken, and the next wait begins."""
+        """Called with the number of rows that there are now; False: they are taken, and the next wait
+        begins."""
         now = self.clock()
         waited_out = self._last is None or (now - self._last) * 1000 >= self.delay_max_ms
         if rows < self.rows_min and not waited_out:

@@ -1,7 +1,7 @@
 """Format `trovemq`: topics of a running cluster as a table, by its routes and the brokers' Fetch stream.
 
-One task reads one queue, or a part of one with minPartitions. What a task reads is settled when the first
-query of what .load() gave is planned: offsets [start, end) of a queue. Spark 4.2 keeps them for its later
+One task reads one queue, or a part of one with minPartitions. The range of a task is settled when the first
+query of .load()'s result is planned: offsets [start, end) of a queue. Spark 4.2 keeps them for its later
 queries; messages that come afterwards are in none of them: load() again.
 """
 
@@ -125,7 +125,7 @@ def tags_of(expression: str) -> tuple[str, ...]:
 
 
 class LiveReader(DataSourceReader):
-    """Reads what is in the queues when the query is planned."""
+    """Reads the messages that are in the queues when the query is planned."""
 
     def __init__(self, options: SourceOptions, selection: Selection, settings: FetchSettings) -> None:
         self._options = options

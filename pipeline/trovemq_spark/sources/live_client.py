@@ -1,4 +1,4 @@
-"""Questions to a cluster from Spark's driver: which queues there are, what they hold, where a time is.
+"""Calls to a cluster from Spark's driver: the queues, their offsets, the offset of a time.
 
 Each question is one connection that is closed after it: the routes are then never older than the question,
 and a reader that Spark keeps for days, or copies to its tasks, holds nothing open.
@@ -84,7 +84,7 @@ class Selection:
 async def queue_spans(client: Client, selection: Selection) -> dict[Queue, Span]:
     """The selected queues with their offsets, as the brokers say now.
 
-    Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_NOT_FOUND for what is named and is not there (a
+    Raises TroveError TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, BROKER_NOT_FOUND for a name that is not there (a
     pattern may match nothing), BROKER_UNREACHABLE.
     """
     if selection.pattern is not None:
@@ -156,7 +156,8 @@ async def mean_record_size(client: Client, queue: Queue, offset: int) -> float:
 
 
 async def commit_group_offsets(client: Client, group: str, offsets: Mapping[Queue, int]) -> list[str]:
-    """Stores the next offsets of a consumer group; what could not be stored, and why, in words."""
+    """Stores the next offsets of a consumer group; returns those that could not be stored, and why, in
+    words."""
     chosen = sorted(offsets)
     calls = [
         client.admin.commit_offset(group, queue.topic, queue.queue_id, offsets[queue], queue.broker)

@@ -1,4 +1,4 @@
-"""What a task does: reads its part of a queue through the broker's Fetch stream and makes rows of it.
+"""The work of a task: reads its part of a queue through the broker's Fetch stream and makes rows of it.
 
 While a task works on one batch, the next ones are on their way, a bounded number of them. A task that fails
 has changed nothing anywhere, so it can run again.
@@ -35,8 +35,8 @@ _UNREADABLE: Final = "the broker cannot read the record at queue offset {}"
 class FetchSettings:
     """How tasks read. Pickles.
 
-    names: the columns wanted; tags: only messages with one of them (none: all); messages_max: of one fetch;
-    mode: what becomes of damaged records; the rest as the options say.
+    names: the columns; tags: only messages with one of them (none: all); messages_max: of one fetch; mode:
+    the treatment of damaged records; the rest as the options say.
     """
 
     cluster: Cluster
@@ -143,7 +143,7 @@ async def _check_end(client: Client, part: QueueRange, position: int, settings: 
 
 
 class RowMaker:
-    """The rows of what was fetched of one range; what is damaged becomes what the mode says."""
+    """The rows of one fetched range; damaged records are treated by the mode."""
 
     def __init__(self, part: QueueRange, settings: FetchSettings) -> None:
         self._queue = part.queue
@@ -160,7 +160,7 @@ class RowMaker:
             yield from self._good(batch, first, first + rows)
 
     def finish(self) -> None:
-        """Says what was left out."""
+        """Reports the omitted records."""
         if self._dropped:
             LOGGER.warning("%s: %d damaged records are left out", describe(self._queue), self._dropped)
 

@@ -1,6 +1,7 @@
-"""What a query's conditions spare the brokers: queues that are not asked, offsets that are not read, tags.
+"""How a query's conditions reduce the reads of the brokers: queues that are not read, offsets that are
+skipped, tags.
 
-Spark evaluates every condition again, so what is done here may leave too much, never too little.
+Spark evaluates every condition again, so a condition here may pass too many rows, never too few.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PLAIN_TAG: Final = re.compile(r"[\w.%-]+")
 
 @dataclass(slots=True)
 class Bounds:
-    """What all conditions together allow; None: no bound. Pickles."""
+    """The bounds of all conditions together; None: no bound. Pickles."""
 
     chosen: dict[str, frozenset[Any]] = field(default_factory=dict)
     """Of a column (one of _CHOICES): the values that it may have."""
@@ -45,7 +46,7 @@ class Bounds:
     stored_max_ms: int | None = None
 
     def add(self, filters: Iterable[Filter]) -> None:
-        """Takes of the conditions what can be used; the others say nothing."""
+        """Uses the conditions that help; the others have no effect."""
         for condition in filters:
             path: tuple[str, ...] = getattr(condition, "attribute", ())
             column, value = ".".join(path), getattr(condition, "value", None)
@@ -77,7 +78,7 @@ class Bounds:
         self.stored_max_ms = _lowest(self.stored_max_ms, high)
 
     def tags(self, wanted: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The tags to ask for, of those that the options want (none: all); None: no message fits."""
+        """The tags to fetch, of those in the options (none: all); None: no message fits."""
         chosen = self.chosen.get("tags")
         if chosen is None or len(chosen) > _TAGS_MAX or not all(map(_PLAIN_TAG.fullmatch, chosen)):
             return wanted

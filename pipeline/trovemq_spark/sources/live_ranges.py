@@ -1,4 +1,4 @@
-"""Which offsets of which queues are read: where a reading begins and ends, what is gone, how it is split."""
+"""Which offsets of which queues are read: the begin and end of a reading, lost messages, how it is split."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def starting_offsets(client: Client, spans: Mapping[Queue, Span], options:
     """Where each queue's reading begins, by the options.
 
     Raises TroveError: OPTION_ILLEGAL where a queue is named that is not read, or nothing is as young as
-    startingTimestamp; DATA_LOST; what the cluster says.
+    startingTimestamp; DATA_LOST; the cluster's errors.
     """
     if options.starting_timestamp is not None:
         found = await offsets_at(client, spans, options.starting_timestamp)
@@ -73,7 +73,7 @@ def _check_as_young(found: Offsets, spans: Mapping[Queue, Span], timestamp_ms: i
 
 
 def within(queue: Queue, wanted: int, span: Span, *, fail: bool) -> int:
-    """The wanted offset where the queue reaches it; else DATA_LOST, or, unless `fail`, the nearest one."""
+    """The offset where the queue reaches it; else DATA_LOST, or, unless `fail`, the nearest one."""
     if span.minimum <= wanted <= span.maximum:
         return wanted
     nearest = max(span.minimum, min(wanted, span.maximum))
@@ -82,7 +82,7 @@ def within(queue: Queue, wanted: int, span: Span, *, fail: bool) -> int:
 
 
 def lose(queue: Queue, wanted: int, span: Span, *, fail: bool, then: str) -> None:
-    """Messages that were to be read are gone: DATA_LOST, or a line in the log with what is done `then`."""
+    """Messages that were to be read are gone: DATA_LOST, or a line in the log with the reaction `then`."""
     text = (
         f"{describe(queue)}: offset {wanted} is wanted, its offsets are now {span.minimum} (minimum) to "
         f"{span.maximum} (end)"
@@ -107,7 +107,7 @@ def ranges_between(starts: Mapping[Queue, int], ends: Mapping[Queue, int]) -> li
 
 
 def split_ranges(ranges: Iterable[QueueRange], count_min: int | None) -> list[QueueRange]:
-    """The same offsets in `count_min` parts or more, as far as there are offsets; large ranges are split."""
+    """The same offsets in `count_min` parts or more, if there are enough offsets; large ranges are split."""
     ranges = list(ranges)
     total = sum(part.size for part in ranges)
     if count_min is None or len(ranges) >= count_min:

@@ -1,9 +1,10 @@
-"""Tells a consumer group on the brokers how far a streaming query has come: for lag, dashboards, operators.
+"""Stores the progress of a streaming query as the offsets of a consumer group on the brokers: for lag,
+dashboards, operators.
 
-The query itself goes by its checkpoint alone; nothing here decides what is read. Spark tells a source that a
-batch is committed only when it plans the next one, so what is told through the source lags by a batch, and
-the last batch is never told. report_offsets() tells it when a query has ended, OffsetReporter after each
-batch.
+The query itself uses its checkpoint alone; nothing here decides which messages are read. Spark reports the
+commit of a batch to a source only when it plans the next one, so offsets stored through the source lag by a
+batch, and the last batch is never reported. report_offsets() stores them when a query has ended,
+OffsetReporter after each batch.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ RECONNECT_TIMEOUT_MS: Final = 10_000
 def report_group_offsets(cluster: Cluster, group: str, offsets: Mapping[Queue, int]) -> list[str]:
     """Stores a group's next offsets on the brokers, durably.
 
-    Returns what could not be stored, in words; it is logged as well. A report that fails is not an error: the
-    query goes by its checkpoint.
+    Returns the offsets that could not be stored, in words; it is logged as well. A report that fails is not
+    an error: the query goes by its checkpoint.
     """
     if not offsets:
         return []
@@ -53,7 +54,7 @@ def report_offsets(
     *,
     reconnect_timeout_ms: int = RECONNECT_TIMEOUT_MS,
 ) -> list[str]:
-    """After awaitTermination(): stores where a query of format `trovemq` stands as the offsets of a group.
+    """After awaitTermination(): stores the progress of a query of format `trovemq` as the offsets of a group.
 
     Args:
         query: The query; each of its sources that reads `trovemq` is reported.
@@ -62,7 +63,8 @@ def report_offsets(
         reconnect_timeout_ms: How long a broker may take.
 
     Returns:
-        What could not be stored, in words. Nothing is stored where the query made no progress in this run.
+        The offsets that could not be stored, in words. A query without progress in this
+        run stores nothing.
     """
     progress = query.lastProgress
     sources = progress.sources if progress is not None else ()

@@ -1,6 +1,6 @@
 """Format `trovemq` as a stream: offsets {"TOPIC": {"BROKER": {"QUEUE": next offset}}}.
 
-What a batch holds follows from its two offsets alone, so a batch that Spark runs again after a crash has the
+The two offsets of a batch alone determine its content, so a batch that Spark runs again after a crash has the
 same rows. Therefore a queue that is new (a topic that matches, a broker, more queues) is first taken into the
 offsets where it begins, and read from the batch after that; and a queue whose broker is away stays in them.
 """
@@ -76,7 +76,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {queue: span.maximum for queue, span in spans.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        # One of them tells Spark that there is a limit at all; latestOffset heeds them all.
+        # One of them shows Spark that there is a limit at all; latestOffset heeds them all.
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)

@@ -1,23 +1,23 @@
 """Format `trovemq-log`, batch: a store, a backup or a directory of segments as a table; no broker is needed.
 
 One partition for each segment, or minPartitions of them. A store that a broker writes to is read up to the
-last whole record. Records of deleted topics are left out where the path is a store on this machine (what was
-deleted stands in trovemq/deletions.json of the store, not beside its segments).
+last whole record. Records of deleted topics are left out where the path is a store on this machine
+(trovemq/deletions.json of the store names them, its segments do not).
 
 A log has more records than its topics have messages: those of the broker's own topics too, half messages
 (RMQ_SYS_TRANS_HALF_TOPIC), delayed ones that wait (SCHEDULE_TOPIC_XXXX) and others, unless the options name
-topics. Format `trovemq` has what a consumer would get.
+topics. Format `trovemq` has the messages that a consumer would get.
 
-| what                                    | is settled when                                                 |
-|-----------------------------------------|-----------------------------------------------------------------|
-| options, columns                        | .load()                                                         |
-| which segments, and where they are cut  | the first query of what .load() gave is planned: Spark 4.2      |
-|                                         | keeps it for the later ones. load() again to read newer ones    |
-| the end of the open segment, deletions  | the task that reads begins: name endingPhysicalOffset for a     |
-|                                         | fixed end, as a task that runs again may see more records       |
+| part                                   | is settled when                                              |
+|----------------------------------------|--------------------------------------------------------------|
+| options, columns                       | .load()                                                      |
+| which segments, and where they are cut | the first query of .load()'s result is planned: Spark 4.2    |
+|                                        | keeps it for the later ones. load() again to read newer ones |
+| the end of the open segment, deletions | the task that reads begins: name endingPhysicalOffset for a  |
+|                                        | fixed end, as a task that runs again may see more records    |
 
-Every record that is looked at is compared with its CRC, also where a filter leaves it out: a damaged header
-might be what makes it look like another topic's.
+Every record that is read is compared with its CRC, also where a filter leaves it out: a damaged header might
+be the reason why it looks like another topic's.
 """
 
 from __future__ import annotations

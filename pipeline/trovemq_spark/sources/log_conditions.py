@@ -1,4 +1,4 @@
-"""What the options of `trovemq-log` ask of each record: its topic, its queue, its place, its time."""
+"""Conditions of the options of `trovemq-log` on each record: its topic, its queue, its place, its time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _US_PER_MS: Final = 1000
 
 
 def asked_conditions(options: SourceOptions) -> list[Condition]:
-    """What the options ask of each record; nothing for a stream's beginning, which is a place."""
+    """The options' conditions on each record; none for a stream's beginning, which is a place."""
     conditions: list[Condition] = []
     if options.subscribe is not None:
         conditions.append(TopicIn(frozenset(options.subscribe)))

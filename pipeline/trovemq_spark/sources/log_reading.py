@@ -1,4 +1,5 @@
-"""Reading one part of a log as rows: what batch and streaming readers of the format `trovemq-log` share."""
+"""Reading one part of a log as rows: common to the batch and streaming readers of the format
+`trovemq-log`."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _RUN_BYTES: Final = BATCH_BYTES_MAX // 2
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What every task of a reading is given. Pickles."""
+    """The input of every task of a reading. Pickles."""
 
     path: str
     request: RowRequest
@@ -56,8 +57,8 @@ class LogInputPartition(InputPartition):
 def read_part(
     reading: LogReading, partition: InputPartition, counts: RowCounts | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition; none for the one that Spark makes up where there are none. What it took is
-    added to `counts`. TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
+    """The rows of a partition; none for the one that Spark makes up where there are none. Its work is added
+    to `counts`. TroveError RECORD_DAMAGED (failfast), DATA_LOST."""
     if not isinstance(partition, LogInputPartition):
         return
     part, request = partition.part, reading.request
@@ -84,7 +85,7 @@ def pass_loss(what: str, fail_on_data_loss: bool) -> None:
 
 
 def check_gaps(log: LogDirectory, begin: int, end: int, fail_on_data_loss: bool) -> None:
-    """Tells of segments that are missing in [begin, end)."""
+    """Reports segments that are missing in [begin, end)."""
     for gap in log.gaps:
         if gap.begin < end and gap.end > begin:
             pass_loss(

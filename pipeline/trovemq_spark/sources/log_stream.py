@@ -5,9 +5,9 @@ The offset of a query is one number, the place in the log up to which it has rea
     {"physicalOffset": 73400320}
 
 Invariants
-- An offset is where a record begins or ends, or where damage ends; what lies between two offsets never
-  changes again. So a batch that is read once more after a restart has the same rows.
-- No offset is behind the log's last whole record: what is being appended is read when it is there.
+- An offset is where a record begins or ends, or where damage ends; the bytes between two offsets never change
+  again. So a batch that is read once more after a restart has the same rows.
+- No offset is after the log's last whole record: a record that is being appended is read when it is whole.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class TroveLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return LogDirectory.open(self._reading.path)
 
     def _not_lost(self, log: LogDirectory, begin: int) -> int:
-        """`begin`, or where the log begins now. TroveError DATA_LOST where that is behind it."""
+        """`begin`, or where the log begins now. TroveError DATA_LOST where that is after it."""
         if begin > log.capacity_end:
             raise option_error(
                 f"the log in {self._reading.path} ends before {begin}: another store, or one put back from a "

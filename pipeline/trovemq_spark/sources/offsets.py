@@ -58,19 +58,19 @@ ALL_LATEST: Final = QueueOffsets(LATEST_MARK, {})
 
 
 def parse_starting_offsets(text: str) -> QueueOffsets:
-    """The option's text; a queue that JSON does not name begins at its earliest. ValueError: what was
-    expected."""
+    """The option's text; a queue that JSON does not name begins at its earliest. ValueError: the expected
+    form."""
     return _parse(text, EARLIEST_MARK)
 
 
 def parse_ending_offsets(text: str) -> QueueOffsets:
-    """The option's text; a queue that JSON does not name ends at its latest. ValueError: what was
-    expected."""
+    """The option's text; a queue that JSON does not name ends at its latest. ValueError: the expected
+    form."""
     return _parse(text, LATEST_MARK)
 
 
 def parse_assignment(text: str) -> frozenset[Queue]:
-    """The queues of option assign. ValueError: what was expected."""
+    """The queues of option assign. ValueError: the expected form."""
     queues: list[Queue] = []
     for topic, broker, ids in _brokers(_document(text, _ASSIGN_FORM), _ASSIGN_FORM):
         if not isinstance(ids, list) or not ids:
@@ -92,7 +92,7 @@ def offsets_to_json(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[st
 
 
 def offsets_from_json(document: object) -> dict[Queue, int]:
-    """The inverse of offsets_to_json. ValueError: what was expected."""
+    """The inverse of offsets_to_json. ValueError: the expected form."""
     offsets: dict[Queue, int] = {}
     for topic, broker, queues in _brokers(document, _FORM):
         if not isinstance(queues, dict):
@@ -136,7 +136,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _brokers(document: object, form: str) -> Iterator[tuple[str, str, Any]]:
-    """(topic, broker, what is below them)"""
+    """(topic, broker, the value below them)"""
     if not isinstance(document, dict):
         raise ValueError(form)
     for topic, brokers in document.items():

@@ -104,8 +104,8 @@ OPTIONS: Final = (
     Option("reconnectTimeoutMs", "reconnect_timeout_ms", COUNT, "60000", "… and be away", (LIVE,)),
     Option("consumerGroup", "consumer_group", TEXT, "", "the group that progress is reported to", (LIVE,),
            (STREAM,), aliases=("group",)),
-    # Not by default: Spark 4.2 keeps what was pushed with the table. Another query on the same DataFrame, or
-    # another branch of the same query, would silently get only the rows of the first one's conditions.
+    # Not by default: Spark 4.2 keeps pushed conditions with the table. Another query on the same DataFrame,
+    # or another branch of the same query, would silently get only the rows of the first one's conditions.
     Option("pushdown", "pushdown", BOOLEAN, "false",
            "filter before decoding; only for a DataFrame that serves a single query", ways=(BATCH,)),
 )

@@ -1,7 +1,8 @@
 """The options of one reading: checked against the table, and against one another.
 
-Names may be in any case of letters, as Spark's options are. What is unknown, does not belong to this way of
-reading, or contradicts another option is an error: a mistyped option that is skipped reads wrong rows.
+Names may be in any case of letters, as Spark's options are. An option that is unknown, does not belong to
+this way of reading, or contradicts another one is an error: a mistyped option that is skipped reads wrong
+rows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ BATCH_BYTES_MAX: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one reading, checked. Pickles. What does not belong to it has its default or None."""
+    """The options of one reading, checked. Pickles. Options of another way of reading have their default or
+    None."""
 
     source: str
     streaming: bool
@@ -100,8 +102,8 @@ def parse_source_options(
     """The options of a reading of format `source` (LIVE or LOG).
 
     given: name -> text, names in any case; streaming: None while it is not known (Spark asks for the schema
-    first). TroveError OPTION_ILLEGAL for what is unknown, illegal or contradictory; it names the option, and
-    the nearest name there is.
+    first). TroveError OPTION_ILLEGAL for an unknown, illegal or contradictory option; it names the option,
+    and the nearest name there is.
     """
     way = None if streaming is None else STREAM if streaming else BATCH
     values = _defaults(streaming)
@@ -183,7 +185,7 @@ def _check_together(values: Mapping[str, Any], seen: set[str], source: str, stre
 
 
 def _check_offsets(values: Mapping[str, Any], source: str, streaming: bool | None) -> None:
-    """A batch neither begins at what is latest nor ends at what is earliest, as in Kafka's connector."""
+    """A batch neither begins at the latest offset nor ends at the earliest, as in Kafka's connector."""
     starting, ending = values["starting_offsets"], values["ending_offsets"]
     if streaming and source == LOG and starting.is_named:
         raise option_error(

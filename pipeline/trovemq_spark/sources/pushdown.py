@@ -1,12 +1,12 @@
 """Spark's filters as conditions on records.
 
-Spark hands over the parts of a WHERE that are joined by AND. Those on topic, queueId, storeTimestamp and
+Spark passes the parts of a WHERE that are joined by AND. Those on topic, queueId, storeTimestamp and
 physicalOffset are taken where they mean exactly what they mean in Spark; every other one is returned.
 
-Off unless asked for (pushdown=true), and then only for a DataFrame of which one query is made: Spark 4.2
-keeps what a reader was told with the loaded table, not with the query. A second query of the same load(), or
-the other side of a union or join, then gets the rows of the filters that were pushed last. So load() again
-for each query, or filter by options (subscribe, startingTimestamp, …), which always hold.
+Off unless requested (pushdown=true), and then only for a DataFrame of which one query is made: Spark 4.2
+keeps the conditions pushed to a reader with the loaded table, not with the query. A second query of the same
+load(), or the other side of a union or join, then gets the rows of the filters that were pushed last. So
+load() again for each query, or filter by options (subscribe, startingTimestamp, …), which always hold.
 """
 
 from __future__ import annotations

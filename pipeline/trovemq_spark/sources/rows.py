@@ -1,10 +1,10 @@
-"""Records and damages to the rows that a reading asked for: which columns, which records, what of damage.
+"""Records and damages to the requested rows: which columns, which records, which damage.
 
-| mode          | a damaged record                                      | a body that does not decompress |
-|---------------|-------------------------------------------------------|---------------------------------|
-| failfast      | TroveError that names the file and the place in it    | likewise                        |
-| permissive    | a row: physicalOffset, size, brokerName, and `damage` | its row, body null, and `damage`|
-| dropmalformed | no row; each part's count goes to the worker's log    | likewise                        |
+| mode          | a damaged record                                      | a body that does not decompress  |
+|---------------|-------------------------------------------------------|----------------------------------|
+| failfast      | TroveError that names the file and the place in it    | the same                         |
+| permissive    | a row: physicalOffset, size, brokerName, and `damage` | its row, body null, and `damage` |
+| dropmalformed | no row; each part's count goes to the worker's log    | the same                         |
 
 The count of dropmalformed is what `where damage is not null` counts with permissive; the log line is one of
 Python's logger `trovemq_spark.sources` in the executor's standard error.
@@ -49,7 +49,7 @@ _WHAT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """What the rows of a reading are. Pickles."""
+    """The rows of a reading. Pickles."""
 
     names: tuple[str, ...]
     row_filter: RowFilter
@@ -61,7 +61,7 @@ class RowRequest:
 
 @dataclass(slots=True)
 class RowCounts:
-    """How much work a part was, in records, and what was wrong in it."""
+    """How much work a part was, in records, and its damage."""
 
     scanned: int = 0
     """Records whose lengths and CRC were looked at."""

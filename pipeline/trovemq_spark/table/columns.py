@@ -44,7 +44,8 @@ _HEX_DIGITS: Final = np.array([np.frombuffer(b"%02X" % byte, np.uint16)[0] for b
 _MS_MAX: Final = (1 << 63) // _US_PER_MS - 1
 
 Undecodable = Callable[[int, TroveError], None]
-"""Told (index of the record, why) of a body that cannot be decompressed; its row gets a null body."""
+"""Called with (index of the record, reason) for a body that cannot be decompressed; its row gets a null
+body."""
 
 
 def arrow_batch(
@@ -61,7 +62,7 @@ def arrow_batch(
 
     batch: well-formed records of a buffer below 2 GiB; queue_offsets: int64[n] where the records' own are not
     right; inflated: the bodies of the compressed records, where they are known. Otherwise a body that cannot
-    be decompressed is a TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or `undecodable` is told. The
+    be decompressed is a TroveError (RECORD_DAMAGED, COMPRESSION_UNSUPPORTED), or `undecodable` is called. The
     column `damage` is null; text that is not UTF-8 has U+FFFD in it.
     """
     scans = property_columns(batch) if _has_properties(names) else []

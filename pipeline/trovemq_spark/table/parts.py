@@ -1,8 +1,8 @@
 """Parts of a buffer as an Arrow array, without a Python object each.
 
 The array is laid over the buffer itself: its even elements are the parts, its odd ones the gaps between them;
-one `take` of the even ones copies them together. Offsets of such an array are 32 bits, so what lies between
-the first and the last part is below 2 GiB.
+one `take` of the even ones copies them together. Offsets of such an array are 32 bits, so the distance
+between the first and the last part is below 2 GiB.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def parts(
 
 
 def texts(data: memoryview | bytes, starts: Int64s, ends: Int64s, *, ascii_only: bool = False) -> pa.Array:
-    """parts() as strings; what is not UTF-8 has U+FFFD in it. ascii_only: the caller knows that all are."""
+    """parts() as strings; bytes that are not UTF-8 become U+FFFD. ascii_only: the caller knows that all
+    are."""
     if ascii_only:
         return parts(data, starts, ends, pa.string())
     raw = parts(data, starts, ends)

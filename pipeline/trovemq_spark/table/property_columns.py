@@ -30,7 +30,7 @@ def property_columns(batch: RecordBatch) -> Sequence[PropertyColumns | RegularPr
     sizes = batch.property_sizes
     ends = batch.property_positions + sizes
     if len(batch) and int(sizes.min()) > 0 and (batch.array[ends - 1] == VALUE_END).all():
-        # Every block ends with its own mark: one copy of the blocks is what a scan wants.
+        # Every block ends with its own mark: a scan needs one copy of the blocks.
         blocks = parts(batch.data, batch.property_positions, ends)
         joined = memoryview(blocks.buffers()[2])
         block_ends = np.cumsum(sizes)
@@ -103,7 +103,7 @@ class PropertyColumns:
         return bool((added != united).any())
 
     def _is_last_of_its_name(self) -> Bools:
-        # Names that differ only in bytes that are no UTF-8 become one name.
+        # Names that differ only in bytes that are not UTF-8 become one name.
         spelled = [name.decode("utf-8", "replace") for name in self._names]
         first_of = {name: number for number, name in reversed(list(enumerate(spelled)))}
         same = np.array([first_of[name] for name in spelled], np.int64)[self._numbers]

@@ -62,7 +62,7 @@ class RegularProperties:
 
 def regular_properties(joined: memoryview, block_ends: Int64s) -> RegularProperties | None:
     """joined: property blocks that each end with 0x02, block i at joined[block_ends[i - 1]:block_ends[i]].
-    None where they are not regular: their names, a name twice, bytes that are no property."""
+    None where they are not regular: their names, a name twice, bytes that are not a property."""
     count = len(block_ends)
     flat = np.frombuffer(joined, np.uint8)
     found = np.flatnonzero(flat - np.uint8(NAME_END) < 2)
