@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from time import perf_counter
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import (
     BatchEncoder,
     RecordBatch,
@@ -74,7 +75,7 @@ def patch(data: bytearray, batch: RecordBatch) -> RecordBatch:
         data,
         batch,
         first_queue_offset=5,
-        physical_offset=1 << 30,
+        physical_offset=PhysicalOffset(1 << 30),
         store_timestamp=NOW_MS,
         store_host=STORE_HOST,
         born_host=BORN_HOST,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records import BatchEncoder, validate_batch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
@@ -44,7 +45,7 @@ def append_cost(directory: Path) -> AppendCost:
                 times[with_crc].append(_append(*(crc if with_crc else plain), with_crc))
         store = crc[0]
         started = time.perf_counter()
-        for _ in LogReader(store.log, 0, store.end_offset, limit=store.end_offset):
+        for _ in LogReader(store.log, LOG_ORIGIN, store.end_offset, limit=store.end_offset):
             pass
         scanned = store.end_offset / (time.perf_counter() - started)
     return AppendCost(

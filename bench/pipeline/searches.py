@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bench.report import Report
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import encode_offset_msg_id, pack_host
 from trovemq_spark.archive.manifest import Manifest
 from trovemq_spark.archive.parquet_files import ROW_GROUP_ROWS_DEFAULT, TABLE_COLUMNS, ParquetFile
@@ -66,7 +67,7 @@ def unique_key(row: int) -> str:
 
 
 def message_id(row: int) -> str:
-    return encode_offset_msg_id(_HOST, row * _RECORD_SIZE)
+    return encode_offset_msg_id(_HOST, PhysicalOffset(row * _RECORD_SIZE))
 
 
 def _batches(topic: str, rows: NDArray[np.int64], every: int) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any, Final
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.log.segments import DIRECTORY
 
@@ -16,7 +17,7 @@ def log_recovery(logger: Any, store: MessageStore) -> None:
     From then on damage that a reader meets is logged too, as often as that."""
     report, file_size = store.recovery, store.settings.commit_log_file_size
 
-    def log_damage(event: str, physical_offset: int, size: int, state: str) -> None:
+    def log_damage(event: str, physical_offset: PhysicalOffset, size: int, state: str) -> None:
         start = physical_offset // file_size * file_size
         logger.warning(
             event,
@@ -29,7 +30,7 @@ def log_recovery(logger: Any, store: MessageStore) -> None:
 
     met = count(1)
 
-    def log_met(physical_offset: int, size: int, state: str) -> None:
+    def log_met(physical_offset: PhysicalOffset, size: int, state: str) -> None:
         if next(met) <= LINES_MAX:
             log_damage("store.damage_met", physical_offset, size, state)
 

@@ -17,6 +17,7 @@ from broker.fetch.pull import out_of_range
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range
 from trovemq_store.topics.names import check_group_name
@@ -56,7 +57,7 @@ class OffsetKeeper:
     def __init__(
         self,
         store: MessageStore,
-        sync_log: Callable[[int], Awaitable[None]],
+        sync_log: Callable[[PhysicalOffset], Awaitable[None]],
         search: Callable[[str, int, int], int],
         moved: Moved = _nothing_moved,
     ) -> None:

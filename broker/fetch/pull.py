@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import (
     PROPERTY_TAGS,
     RECORD_SIZE_MIN,
@@ -161,7 +162,7 @@ class _Gathered:
 
     def _add_of_segment(self, queue_offsets: Indexes, physical_offsets: Indexes, sizes: Indexes) -> None:
         file_size = self._store.settings.commit_log_file_size
-        start = int(physical_offsets[0]) // file_size * file_size
+        start = PhysicalOffset(int(physical_offsets[0]) // file_size * file_size)
         data = self._store.read(start, file_size, check_readable=False)
         positions = physical_offsets - start
         limit = min(len(data), self._store.visible_offset - start)
@@ -182,7 +183,8 @@ class _Gathered:
         found = np.flatnonzero(inside)
         if not len(found):
             return True
-        begin, end = int(physical_offsets[found[0]]), int((physical_offsets + sizes)[found[-1]])
+        begin = PhysicalOffset(int(physical_offsets[found[0]]))
+        end = int((physical_offsets + sizes)[found[-1]])
         together = end - begin <= 2 * int(sizes[found].sum())
         if together and end > begin and self._store.can_read(begin, end - begin):
             return True

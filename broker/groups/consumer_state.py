@@ -27,6 +27,7 @@ from broker.groups.delivery.rocketmq_import import import_from_rocketmq as take_
 from broker.groups.timers.timers import SCHEDULE_TOPIC, WHEEL_TOPIC, Timers, TimersState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
 from broker.groups.transactions.transactions import Transactions, TransactionsState
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import RecordWriter
 from trovemq_store.events.codec import EventKind
@@ -45,7 +46,7 @@ class ConsumerSnapshot(msgspec.Struct):
     """The content of the snapshot file."""
 
     closed: bool
-    log_end: int
+    log_end: PhysicalOffset
     event_offset: int
     delivery: DeliveryState
     timers: TimersState
@@ -59,8 +60,8 @@ class SnapshotWork:
         self,
         file: SnapshotFile[ConsumerSnapshot],
         content: bytes,
-        log_end: int,
-        saved: Callable[[int], None],
+        log_end: PhysicalOffset,
+        saved: Callable[[PhysicalOffset], None],
     ) -> None:
         self._file = file
         self._content = content
@@ -184,7 +185,7 @@ class ConsumerState:
         """The next begin_snapshot() makes one: the log below saved_log_end is to go."""
         self._snapshot_wanted = True
 
-    def _snapshot_saved(self, log_end: int) -> None:
+    def _snapshot_saved(self, log_end: PhysicalOffset) -> None:
         self.saved_log_end = log_end
 
     def _snapshot(self, now_ms: int, *, closed: bool) -> SnapshotWork:
@@ -202,7 +203,7 @@ class ConsumerState:
         return SnapshotWork(self._file, self._file.encode(state), log_end, self._snapshot_saved)
 
     # --- retention ----------------------------------------------------------------------------------
-    def lowest_live_record(self) -> int | None:
+    def lowest_live_record(self) -> PhysicalOffset | None:
         """Lowest physical offset of a pending record."""
         lowest = [
             self.delivery.lowest_live_record(),
@@ -211,13 +212,13 @@ class ConsumerState:
         ]
         return min((offset for offset in lowest if offset is not None), default=None)
 
-    def live_records_before(self, physical_offset: int) -> Iterator[int]:
+    def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
         """The physical offsets of the pending records below; one may come twice."""
         yield from self.delivery.live_records_before(physical_offset)
         yield from self.timers.live_records_before(physical_offset)
         yield from self.transactions.live_records_before(physical_offset)
 
-    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
         """Appends the pending records below again; returns how many. Once that is on disk, these may go.
 
         TroveError as an append.

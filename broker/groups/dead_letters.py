@@ -23,6 +23,7 @@ from zlib import crc32
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.internal_properties import is_reserved
 from trovemq_proto.records.layout import PROPERTY_KEY_SIZES, PROPERTY_RESENT
@@ -56,7 +57,7 @@ class Resent:
 
     topic: str
     offset_msg_id: str
-    end: int
+    end: PhysicalOffset
     again: bool = False
 
 
@@ -70,7 +71,7 @@ class DeadLetters:
         self._store = store
         self._writer = writer
         self._found = found
-        self._not_visible: dict[int, Resent] = {}  # by the letter's physical offset
+        self._not_visible: dict[PhysicalOffset, Resent] = {}  # by the letter's physical offset
 
     def check_group(self, group: str) -> None:
         """Raises TroveError GROUP_ILLEGAL; TOPIC_NOT_FOUND where the group has no dead letters."""
@@ -115,7 +116,7 @@ class DeadLetters:
         mark = str(message.physical_offset)
         for copy in self._found(topic, message.unique_key, message.store_timestamp):
             if copy.properties.get(PROPERTY_RESENT) == mark:
-                return Resent(topic, copy.offset_msg_id, copy.physical_offset + 1, again=True)
+                return Resent(topic, copy.offset_msg_id, PhysicalOffset(copy.physical_offset + 1), again=True)
         return None
 
     def _letter(self, group: str, offset: int) -> Message:

@@ -19,6 +19,7 @@ from broker.groups.delivery.request import QueueProgress
 from broker.groups.filters.filter import Filter
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -258,7 +259,7 @@ def _extrapolated(begin: int, looked_to: int, end: int, count: int, first: int |
     return _Waiting(round(count * (end - begin) / (looked_to - begin)), first, estimated=True)
 
 
-def _properties_at(store: MessageStore, physical_offset: int) -> dict[str, str] | None:
+def _properties_at(store: MessageStore, physical_offset: PhysicalOffset) -> dict[str, str] | None:
     """None where the record is gone or damaged: it cannot be delivered."""
     try:
         record = store.record_at(physical_offset)

@@ -24,12 +24,14 @@ from typing import Final
 
 from broker.groups.consumer_state import ConsumerState
 from broker.groups.transactions.records import HALF_TOPIC, OP_TOPIC
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queue import ConsumeQueue
 from trovemq_store.topics.names import RETRY_PREFIX, SYSTEM_PREFIX
 
-NOWHERE: Final = (1 << 63) - 1
+NOWHERE: Final = PhysicalOffset((1 << 63) - 1)
+_NEVER_MS: Final = (1 << 63) - 1
 _OWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})
 
 Subscribers = Callable[[str], Iterable[str]]
@@ -44,15 +46,15 @@ class Holder:
     queue_id: int
     group: str
     queue_offset: int
-    physical_offset: int
+    physical_offset: PhysicalOffset
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
     """`holders`: every queue that holds, the one that holds most first."""
 
-    held_from: int = NOWHERE
-    free_to: int = 0
+    held_from: PhysicalOffset = NOWHERE
+    free_to: PhysicalOffset = LOG_ORIGIN
     holders: tuple[Holder, ...] = ()
 
     def first_of_each_topic(self, count_max: int) -> list[Holder]:
@@ -63,7 +65,7 @@ class HeldLog:
                 first.setdefault(one.topic, one)
         return list(first.values())
 
-    def count_before(self, store: MessageStore, end: int) -> dict[Holder, int]:
+    def count_before(self, store: MessageStore, end: PhysicalOffset) -> dict[Holder, int]:
         """How many messages each holder has from its own on below `end`."""
         counts = {}
         for one in self.holders:
@@ -185,10 +187,10 @@ def _first_since(store: MessageStore, queue: ConsumeQueue, begin: int, since_ms:
 def _stored_ms(store: MessageStore, queue: ConsumeQueue, offset: int) -> int:
     """Of a record that cannot be read: the far future, so that it is not taken for an old one."""
     stored_ms = store.store_timestamp_at(queue.physical_before(offset))
-    return NOWHERE if stored_ms is None else stored_ms
+    return _NEVER_MS if stored_ms is None else stored_ms
 
 
-def _lowest_by_age(store: MessageStore, held_topics: Iterable[str]) -> int:
+def _lowest_by_age(store: MessageStore, held_topics: Iterable[str]) -> PhysicalOffset:
     """The first record that goes by its age alone."""
     at_once = set(held_topics)
     lowest = NOWHERE

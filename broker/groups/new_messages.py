@@ -14,6 +14,7 @@ import numpy as np
 
 from broker.groups.filters.filter import Filter
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -57,7 +58,7 @@ class NewMessages:
             takers += self._by_properties(by_properties, units["physical_offset"].tolist())
         return Found(takers, end)
 
-    def _by_properties(self, filters: list[Filter], places: list[int]) -> list[Filter]:
+    def _by_properties(self, filters: list[Filter], places: list[PhysicalOffset]) -> list[Filter]:
         if len(places) > RECORDS_MAX:
             return filters
         taking: list[Filter] = []
@@ -66,7 +67,7 @@ class NewMessages:
             taking += [one for one in filters if one not in taking and one.matches(properties)]
         return taking
 
-    def _properties_at(self, physical_offset: int) -> dict[str, str]:
+    def _properties_at(self, physical_offset: PhysicalOffset) -> dict[str, str]:
         try:
             record = self._store.record_at(physical_offset)
         except TroveError:

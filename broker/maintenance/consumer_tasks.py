@@ -17,6 +17,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.failures import raise_failed_sync
 from trovemq_store.files.files import StorageError
 
@@ -138,7 +139,7 @@ async def save_groups(save: Callable[[], Awaitable[None]], interval_ms: int) -> 
 
 
 async def save_snapshots(
-    model: ConsumerState, durable: Callable[[int], Awaitable[None]], clock_ms: Clock
+    model: ConsumerState, durable: Callable[[PhysicalOffset], Awaitable[None]], clock_ms: Clock
 ) -> None:
     """Saves the consumer model's state now and then, so that a start replays little."""
     while True:

@@ -40,6 +40,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_stored, encode_offset_msg_id
 from trovemq_proto.records.layout import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 from trovemq_store.engine.message_store import MessageStore
@@ -92,7 +93,7 @@ class RetentionTask:
         model: ConsumerState,
         policy: RetentionPolicy,
         interval_ms: int,
-        durable: Callable[[int], Awaitable[None]],
+        durable: Callable[[PhysicalOffset], Awaitable[None]],
         hold: Hold,
         topic_changes: TopicChanges,
         clock_ms: Callable[[], int],
@@ -279,7 +280,7 @@ class RetentionTask:
         return held
 
     # --- pending messages ------------------------------------------------------------------------------
-    async def _carry(self, decision: Decision) -> tuple[int, bool]:
+    async def _carry(self, decision: Decision) -> tuple[PhysicalOffset, bool]:
         """Appends the pending messages of these segments again, in steps; on disk when it returns.
 
         Returns where the log may begin then, and True; or, where the disk is full and there is no space for
@@ -297,16 +298,16 @@ class RetentionTask:
             return self._least(decision.end)
         return decision.end, True
 
-    def _least(self, end: int) -> tuple[int, bool]:
+    def _least(self, end: PhysicalOffset) -> tuple[PhysicalOffset, bool]:
         """The segments before the first pending record; where there is none, the oldest with pending
         records."""
         size, begin = self._store.settings.commit_log_file_size, self._store.min_offset
         outstanding = min(self._model.live_records_before(end), default=end)
         if outstanding >= begin + size:
-            return outstanding // size * size, True
-        return begin + size, False
+            return PhysicalOffset(outstanding // size * size), True
+        return PhysicalOffset(begin + size), False
 
-    async def _carry_in_steps(self, end: int) -> None:
+    async def _carry_in_steps(self, end: PhysicalOffset) -> None:
         store, model = self._store, self._model
         lowest = model.lowest_live_record()
         if lowest is None or lowest >= end:
@@ -319,19 +320,19 @@ class RetentionTask:
             lowest = model.lowest_live_record()
             if lowest is None:
                 return
-            position = min(max(position, lowest) + CARRY_STEP_BYTES, end)
+            position = min(PhysicalOffset(max(position, lowest) + CARRY_STEP_BYTES), end)
             if lowest < position:
                 self.counters.carried_messages += model.reappend_live_records_before(
                     position, self._clock_ms()
                 )
                 await self._durable(store.end_offset)
 
-    def _live_bytes(self, end: int) -> int:
+    def _live_bytes(self, end: PhysicalOffset) -> int:
         sizes = (self._store.read(at, 4) for at in set(self._model.live_records_before(end)))
         return sum(int.from_bytes(size) for size in sizes)
 
     # --- the removal --------------------------------------------------------------------------------
-    async def _detach(self, end: int, *, carry: bool, pressed: bool) -> StoreTrim | None:
+    async def _detach(self, end: PhysicalOffset, *, carry: bool, pressed: bool) -> StoreTrim | None:
         """None where the log came to be held meanwhile."""
         store, model = self._store, self._model
         trim = store.trim(end)
@@ -356,7 +357,7 @@ class RetentionTask:
         await run_in_thread(trim.remove)
         self._leaving = None
 
-    def _note_unacknowledged(self, held: HeldLog, end: int) -> None:
+    def _note_unacknowledged(self, held: HeldLog, end: PhysicalOffset) -> None:
         """Logs the messages that the full disk forces out of topics that are kept until they are
         acknowledged."""
         for one, count in held.count_before(self._store, end).items():
@@ -369,7 +370,7 @@ class RetentionTask:
                 messages=count,
             )
 
-    def _note_dropped(self, end: int) -> None:
+    def _note_dropped(self, end: PhysicalOffset) -> None:
         outstanding = sorted(set(self._model.live_records_before(end)))
         self.counters.dropped_messages += len(outstanding)
         for physical_offset in outstanding[:DROPPED_LINES_MAX]:
@@ -380,7 +381,7 @@ class RetentionTask:
         if outstanding:
             get_logger().warning("retention.dropped_in_all", messages=len(outstanding), log_begins=end)
 
-    def _identify(self, physical_offset: int) -> tuple[str, str, str]:
+    def _identify(self, physical_offset: PhysicalOffset) -> tuple[str, str, str]:
         """(topic, offsetMsgId, unique key) of the record there, as far as they can be read."""
         try:
             record = self._store.record_at(physical_offset, check=False)

@@ -28,6 +28,7 @@ from broker.produce.group_commit import GroupCommit
 from broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import AppendResult
 
 GATHER_TURNS_MAX: Final = 64  # of the event loop
@@ -194,7 +195,7 @@ class Coalescer:
         for send in sends:
             part = AppendResult(
                 result.status,
-                result.physical_offset + begin,
+                PhysicalOffset(result.physical_offset + begin),
                 len(send.records),
                 result.store_timestamp,
                 result.first_queue_offset + first,

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.files import StorageError
 from trovemq_store.settings import FlushMode
 
@@ -37,7 +38,7 @@ Resolve = Callable[[TroveError | None], None]
 class Flushable(Protocol):
     """A captured sync: see trovemq_store.engine.message_store.FlushWork."""
 
-    end: int
+    end: PhysicalOffset
 
     def run(self) -> None: ...
 
@@ -46,9 +47,9 @@ class FlushStore(Protocol):
     """The store, as group commit uses it."""
 
     @property
-    def end_offset(self) -> int: ...
+    def end_offset(self) -> PhysicalOffset: ...
     @property
-    def flushed_offset(self) -> int: ...
+    def flushed_offset(self) -> PhysicalOffset: ...
     def begin_flush(self) -> Flushable | None: ...
     def finish_flush(self, work: Any, /) -> Grown: ...
     def mark_failed(self) -> None: ...
@@ -70,7 +71,7 @@ class FlushSettings:
 
 @dataclass(slots=True)
 class _Waiter:
-    end: int
+    end: PhysicalOffset
     deadline: float
     resolve: Resolve
 
@@ -130,7 +131,7 @@ class GroupCommit:
         self._wanted.set()
         return True
 
-    def when_durable(self, end: int, resolve: Resolve) -> None:
+    def when_durable(self, end: PhysicalOffset, resolve: Resolve) -> None:
         """Calls `resolve` once: with None when the log is on disk up to `end`, else with the error.
 
         Errors: FLUSH_DISK_TIMEOUT (the message is in the log), STORE_FAILED.
@@ -170,7 +171,7 @@ class GroupCommit:
                 errors.OS_PAGE_CACHE_BUSY, f"{self.unsynced_bytes} bytes are waiting for the disk"
             ) from None
 
-    async def durable(self, end: int) -> None:
+    async def durable(self, end: PhysicalOffset) -> None:
         """Waits until the log is on disk up to `end`. Raises the error that when_durable reports."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -185,7 +186,7 @@ class GroupCommit:
         self.when_durable(end, resolve)
         await future
 
-    async def acknowledgeable(self, end: int) -> None:
+    async def acknowledgeable(self, end: PhysicalOffset) -> None:
         """Waits until the log up to `end` is as durable as an acknowledged message: in sync mode on disk."""
         if self._settings.mode == "sync":
             await self.durable(end)
@@ -264,7 +265,7 @@ class GroupCommit:
         for action in actions:
             action()
 
-    def _resolve_up_to(self, flushed_offset: int) -> None:
+    def _resolve_up_to(self, flushed_offset: PhysicalOffset) -> None:
         while self._waiters and self._waiters[0].end <= flushed_offset:
             self._waiters.popleft().resolve(None)
 

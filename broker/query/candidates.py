@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from broker.query.located import queue_offset_of
 from broker.query.pages import Work
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import RecordState, crc_matches
 from trovemq_proto.records.fields import RecordFields, read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -45,11 +46,11 @@ class Found:
     work: Work = field(default_factory=Work)
     records: list[memoryview] = field(default_factory=list)
     queue_offsets: list[int] = field(default_factory=list)
-    physical_offsets: list[int] = field(default_factory=list)
+    physical_offsets: list[PhysicalOffset] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     byte_count: int = 0
 
-    def look_at(self, physical_offset: int) -> bool:
+    def look_at(self, physical_offset: PhysicalOffset) -> bool:
         """Takes the record if it answers. False: it would have to be taken, and the page is full."""
         self.work.charge(WORK_OF_CANDIDATE)
         try:
@@ -79,7 +80,7 @@ class Found:
             or self.byte_count + size > self.store.settings.query_page_bytes_max
         )
 
-    def _answer_at(self, physical_offset: int) -> tuple[memoryview, RecordFields] | None:
+    def _answer_at(self, physical_offset: PhysicalOffset) -> tuple[memoryview, RecordFields] | None:
         store = self.store
         if self.query.has_times:
             timestamp = store.store_timestamp_at(physical_offset)
@@ -103,10 +104,10 @@ class Found:
             return None
         return record, fields
 
-    def _is_well_formed(self, physical_offset: int) -> bool:
+    def _is_well_formed(self, physical_offset: PhysicalOffset) -> bool:
         size = int.from_bytes(self.store.read(physical_offset, 4), signed=True)
         record = self.store.read(physical_offset, max(0, size))
         return read_fields(record, 0, len(record)) is not None
 
-    def _note_damage(self, physical_offset: int) -> None:
+    def _note_damage(self, physical_offset: PhysicalOffset) -> None:
         self.note(f"skipped at {physical_offset}: the record is damaged")

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 
 _PATTERN: Final = re.compile(r"1\.([0-9a-f]{16})\.([0-9]{1,19})(?:\.([0-9]{1,20})\.([0-9]{1,10}))?", re.ASCII)
 
@@ -25,7 +26,7 @@ class Query(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    physical_offset: int
+    physical_offset: PhysicalOffset
     place: tuple[str, int] | None = None
 
     def encode(self, query: Query) -> str:
@@ -38,4 +39,4 @@ class Cursor:
         match = _PATTERN.fullmatch(text)
         if match is None or match[1] != query.fingerprint():
             raise TroveError(errors.CURSOR_ILLEGAL)
-        return cls(int(match[2]), (match[3], int(match[4])) if match[3] else None)
+        return cls(PhysicalOffset(int(match[2])), (match[3], int(match[4])) if match[3] else None)

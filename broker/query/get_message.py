@@ -17,6 +17,7 @@ from broker.query.located import queue_offset_of
 from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_offset_msg_id, looks_like_offset_msg_id
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -47,7 +48,7 @@ class FoundMessages:
     kind: IdentifierKind
     records: list[memoryview]
     queue_offsets: list[int]
-    physical_offsets: list[int]
+    physical_offsets: list[PhysicalOffset]
     complete: bool = True
 
 

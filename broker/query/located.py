@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.layout import QUEUE_ID_AT, QUEUE_OFFSET_AT
 from trovemq_store.index.consume_queues import ConsumeQueues
 
 
 def queue_offset_of(
-    consume_queues: ConsumeQueues, record: memoryview, fields: RecordFields, physical_offset: int
+    consume_queues: ConsumeQueues, record: memoryview, fields: RecordFields, physical_offset: PhysicalOffset
 ) -> int:
     """The index of the record's unit, which is the truth; its own QUEUEOFFSET where it has no unit."""
     topic = str(record[fields.topic_position : fields.topic_position + fields.topic_size], "utf-8", "replace")

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queues import ConsumeQueues
@@ -19,15 +20,15 @@ from trovemq_store.index.consume_queues import ConsumeQueues
 WINDOW_BYTES: Final = 1 << 18
 
 
-def window_start(consume_queues: ConsumeQueues, begin: int, end: int) -> int:
+def window_start(consume_queues: ConsumeQueues, begin: PhysicalOffset, end: PhysicalOffset) -> PhysicalOffset:
     """The start of a record (or `begin`) about WINDOW_BYTES before `end`; begin is the start of a record."""
-    target = end - WINDOW_BYTES
+    target = PhysicalOffset(end - WINDOW_BYTES)
     if target <= begin:
         return begin
     best = begin
     for topic in consume_queues.topics():
         for queue in consume_queues.queues(topic):
-            offset = queue.lower_bound(target + 1) - 1
+            offset = queue.lower_bound(PhysicalOffset(target + 1)) - 1
             if offset >= queue.min_offset:
                 best = max(best, queue.unit(offset)[0])
             if best > target - WINDOW_BYTES:
@@ -36,11 +37,14 @@ def window_start(consume_queues: ConsumeQueues, begin: int, end: int) -> int:
 
 
 def matches(
-    store: MessageStore, begin: int, end: int, answering: Callable[[RecordBatch], NDArray[np.bool_]]
-) -> tuple[list[int], int]:
+    store: MessageStore,
+    begin: PhysicalOffset,
+    end: PhysicalOffset,
+    answering: Callable[[RecordBatch], NDArray[np.bool_]],
+) -> tuple[list[PhysicalOffset], int]:
     """Physical offsets of the records of [begin, end) that may answer, newest first; and how many records
     were looked at."""
-    found: list[int] = []
+    found: list[PhysicalOffset] = []
     record_count = 0
     for physical_offset, records, alive in store.scan(begin, end, WINDOW_BYTES):
         record_count += len(records)
@@ -52,7 +56,9 @@ def matches(
     return found, record_count
 
 
-def windows(consume_queues: ConsumeQueues, begin: int, end: int) -> Iterator[tuple[int, int]]:
+def windows(
+    consume_queues: ConsumeQueues, begin: PhysicalOffset, end: PhysicalOffset
+) -> Iterator[tuple[PhysicalOffset, PhysicalOffset]]:
     """[begin, end) cut into windows, the last one first."""
     while begin < end:
         start = window_start(consume_queues, begin, end)

@@ -28,6 +28,7 @@ from broker.query.log_windows import matches, windows
 from broker.query.pages import REQUEST_WORK_MAX, AnswerPage, answer_pages, page_size
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
@@ -44,7 +45,7 @@ class QueryPage(AnswerPage):
     """A page, newest first. index_last_update_*: the record that the key index has last."""
 
     index_last_update_timestamp: int
-    index_last_update_physical_offset: int
+    index_last_update_physical_offset: PhysicalOffset
 
 
 def query_page(store: MessageStore, query: KeyQuery, *, messages_max: int = 0, cursor: str = "") -> QueryPage:
@@ -86,7 +87,7 @@ class _PageSearch:
     query: KeyQuery
     found: Found
     start: Cursor
-    before: int = 0
+    before: PhysicalOffset = LOG_ORIGIN
     place: tuple[str, int] | None = None
     stopped: bool = False
 
@@ -95,7 +96,7 @@ class _PageSearch:
         lowest = self.store.min_offset
         if self.query.begin > 0:
             lowest = max(lowest, self.store.lowest_offset_at(self.query.begin))
-        indexed_from = self.index.tags_from if self.query.type is KeyType.TAG else 0
+        indexed_from = self.index.tags_from if self.query.type is KeyType.TAG else LOG_ORIGIN
         self._scan(max(lowest, self.index.position))
         self._walk(max(lowest, indexed_from))
         self._scan(lowest)
@@ -119,7 +120,7 @@ class _PageSearch:
         return sorted(set(self.query.hashes_in_all(topics)))
 
     # --- the parts of the log: each works down from `before` to `begin` --------------------------------
-    def _scan(self, begin: int) -> None:
+    def _scan(self, begin: PhysicalOffset) -> None:
         if self._is_stopped() or begin >= self.before:
             return
         hashes = np.array(self._hashes(), np.int32)
@@ -139,7 +140,7 @@ class _PageSearch:
             self.found.work.charge_scan(record_count, window_end - window_begin)
             self.before = window_begin
 
-    def _walk(self, begin: int) -> None:
+    def _walk(self, begin: PhysicalOffset) -> None:
         if self._is_stopped() or begin >= self.before:
             return
         hashes = self._hashes()
@@ -155,7 +156,7 @@ class _PageSearch:
         if not self._is_stopped():
             self.before, self.place = begin, None
 
-    def _walk_chain(self, key_hash: int, begin: int) -> None:
+    def _walk_chain(self, key_hash: int, begin: PhysicalOffset) -> None:
         walk = self.index.walk(key_hash, begin, self.before, self.start.place)
         while not walk.done and not self.stopped:
             self.place = walk.place
@@ -170,7 +171,7 @@ class _PageSearch:
         room = self.found.messages_max - len(self.found.records)
         return min(_CHAIN_STEPS, max(room, _CHAIN_STEPS_MIN))
 
-    def _walk_chains(self, hashes: list[int], begin: int) -> None:
+    def _walk_chains(self, hashes: list[int], begin: PhysicalOffset) -> None:
         """A page goes through one index file: of many topics, beginning the chains is most of the work."""
         reached = self.index.newest_file_begin(begin, self.before)
         self._merge_chains(hashes, reached)
@@ -178,7 +179,7 @@ class _PageSearch:
         if not self._is_stopped() and reached > begin:
             self.before, self.stopped = reached, True
 
-    def _merge_chains(self, hashes: list[int], begin: int) -> None:
+    def _merge_chains(self, hashes: list[int], begin: PhysicalOffset) -> None:
         chains = [self.index.candidates(key_hash, begin, self.before) for key_hash in hashes]
         for physical_offset in heapq.merge(*chains, reverse=True):
             if not self._has_work():
@@ -197,7 +198,7 @@ class _PageSearch:
         return self.stopped
 
     # --- candidates ---------------------------------------------------------------------------------
-    def _examine_all(self, physical_offsets: list[int]) -> None:
+    def _examine_all(self, physical_offsets: list[PhysicalOffset]) -> None:
         for physical_offset in physical_offsets:
             if not self._has_work():
                 return
@@ -205,7 +206,7 @@ class _PageSearch:
             if self.stopped:
                 return
 
-    def _examine(self, physical_offset: int) -> None:
+    def _examine(self, physical_offset: PhysicalOffset) -> None:
         """Takes the record if it answers the query and the page has space; else skips it or stops."""
         if physical_offset >= self.before:
             return  # the same record once more: it has two keys of this hash, or was indexed twice

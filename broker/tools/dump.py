@@ -7,6 +7,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordState, check_record
 from trovemq_store.check import layouts
 from trovemq_store.check.store_view import LogScan, StoreView
@@ -17,7 +18,7 @@ from trovemq_store.topics.lax_json import JsonObject
 UNITS_AT_ONCE: Final = 4096
 
 
-def records(view: StoreView, scan: LogScan, begin: int) -> Iterator[JsonObject]:
+def records(view: StoreView, scan: LogScan, begin: PhysicalOffset) -> Iterator[JsonObject]:
     """Every record from `begin` (where one must start), also those that no queue shows; without bodies."""
     if begin > view.log.min_offset:
         _require_record(view, begin)
@@ -33,7 +34,7 @@ def records(view: StoreView, scan: LogScan, begin: int) -> Iterator[JsonObject]:
             yield {**fields, "storedBodySize": body_size, "deleted": not alive}
 
 
-def _require_record(view: StoreView, physical_offset: int) -> None:
+def _require_record(view: StoreView, physical_offset: PhysicalOffset) -> None:
     segment = view.log.segments.at(physical_offset)
     if segment is not None:
         position, data = physical_offset - segment.start, segment.file.view()

@@ -17,6 +17,7 @@ from enum import StrEnum
 import numpy as np
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message, RecordState, check_record, decode_message
 from trovemq_proto.records.priorities import priority_of
 from trovemq_store.check.store_view import StoreView
@@ -90,7 +91,7 @@ def order(view: StoreView, reader: TreeReader, numbers: TopicNumbers) -> Iterato
     table = TopicTable.load(view.files)
     rows = []
     for place in locations(view, reader, numbers):
-        message = _message_at(view, int(str(place["commitLogOffset"])))
+        message = _message_at(view, PhysicalOffset(int(str(place["commitLogOffset"]))))
         if message is not None:
             config = table.get(str(place["topic"]))
             by_priority = config is not None and config.by_priority
@@ -115,7 +116,7 @@ def order(view: StoreView, reader: TreeReader, numbers: TopicNumbers) -> Iterato
         }
 
 
-def _message_at(view: StoreView, physical_offset: int) -> Message | None:
+def _message_at(view: StoreView, physical_offset: PhysicalOffset) -> Message | None:
     """The message there; None where it is gone or damaged."""
     segment = view.log.segments.at(physical_offset)
     if segment is None or physical_offset < view.log.min_offset:

@@ -40,6 +40,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_SHARDING_KEY, Message, decode_stored
 from trovemq_proto.records.layout import (
     PROPERTY_DEAD_TOPIC,
@@ -85,7 +86,7 @@ class Copy:
     topic: str
     queue_id: int
     queue_offset: int
-    physical_offset: int
+    physical_offset: PhysicalOffset
     size: int
     offset_msg_id: str
     unique_key: str

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.events.codec import EVENT_DTYPE, EVENTS_TOPIC, FLAG_RENEWED, Event, EventKind, read_events
@@ -78,7 +79,7 @@ class Scan:
 def scan_events(
     store: MessageStore,
     places: Iterable[Place],
-    physical_offset: int,
+    physical_offset: PhysicalOffset,
     pending: Iterable[Event] = (),
     *,
     priorities: Mapping[Place, int] = NO_PRIORITIES,

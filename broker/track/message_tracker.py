@@ -24,6 +24,7 @@ from broker.track.diagnosis import (
 )
 from broker.track.history import BYTES_MAX, RECORDS_MAX, Place, Scan, scan_events
 from broker.track.timeline import GroupEvents, TrackEvent, TrackEventKind, stored_events
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.events.codec import EVENTS_TOPIC
@@ -117,7 +118,7 @@ class MessageTracker:
         }
 
     def _scan(
-        self, places: list[Place], priorities: dict[Place, int], lowest: int
+        self, places: list[Place], priorities: dict[Place, int], lowest: PhysicalOffset
     ) -> Generator[None, None, Scan]:
         queue = self.store.consume_queues.get(EVENTS_TOPIC, EVENTS_QUEUE_ID)
         readable = queue.max_offset if queue is not None else 0

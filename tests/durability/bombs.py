@@ -34,6 +34,7 @@ from tests.support.services_here import (
 )
 from trovemq.cli.apply_file import parse_file
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import encode_offset_msg_id
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.message import decode_message
@@ -236,7 +237,7 @@ async def _set_off_stored(broker: Calls) -> None:
         frame = _frame(body, sys_flag=sys_flag)
         reply = await _set_off(f"{method} body of 1 GiB, stored", broker, (APPEND, frame))
         placed = message_pb2.AppendReply.FromString(reply)
-        identifier = encode_offset_msg_id(placed.store_host, placed.physical_offset)
+        identifier = encode_offset_msg_id(placed.store_host, PhysicalOffset(placed.physical_offset))
         direct = group_pb2.ConsumeDirectlyRequest(
             client_id="c", group="g", topic="orders", message=identifier
         ).SerializeToString()

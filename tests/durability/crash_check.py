@@ -31,6 +31,7 @@ from tests.durability.crash_script import (
 from tests.durability.crash_seam import Logged, LogImage
 from tests.support.engine import flush, read_queue
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -149,7 +150,7 @@ class Recovered:
 
     def _check_one(self, chosen: Logged) -> None:
         store, queue = self.store, self.queues[chosen.topic, chosen.queue_id]
-        record = store.record_at(chosen.physical_offset)
+        record = store.record_at(PhysicalOffset(chosen.physical_offset))
         assert record is not None
         message = decode_message(record)
         assert message.body == chosen.body

@@ -23,6 +23,7 @@ from broker.groups.delivery.dead_letters import dead_letter_topic
 from tests.support.engine import NOW_MS, SMALL, append, read_queue, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -378,7 +379,7 @@ class EngineScript:
         for topic in ("later", "deals", dead_letter_topic(WORKERS.name)):
             for queue_id in range(QUEUES):
                 queue = self.store.consume_queues.get(topic, queue_id)
-                below = 0 if queue is None else queue.lower_bound(end) - queue.min_offset
+                below = 0 if queue is None else queue.lower_bound(PhysicalOffset(end)) - queue.min_offset
                 for message in read_queue(self.store, topic, queue_id)[:below]:
                     self.ledger.status[message.body] = self.ledger.on_disk[message.body] = "expired"
 

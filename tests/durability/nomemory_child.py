@@ -26,6 +26,7 @@ from broker.groups.timers import rocketmq_files
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import BORN_HOST, NOW_MS, SMALL, append, flush, record
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -106,7 +107,9 @@ class Engine:
         operations: dict[str, Callable[[], object]] = {
             "projections": lambda: store.flush_projections(index=True),
             "query": lambda: query_page(store, KeyQuery("orders", "all", KeyType.KEY)),
-            "pull": lambda: [store.record_at(int(u["physical_offset"])) for u in self.units()],
+            "pull": lambda: [
+                store.record_at(PhysicalOffset(int(u["physical_offset"]))) for u in self.units()
+            ],
             "timers": lambda: model.timers.deliver_due(LATER_MS),
             "commit": lambda: model.transactions.end("deal", "deals", True, LATER_MS),
             "receive": lambda: model.delivery.receive(

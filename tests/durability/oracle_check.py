@@ -11,6 +11,7 @@ from broker.groups.consumer_state import ConsumerState
 from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_pages
 from tests.durability.oracle import READERS, SHARED_KEYS, TOPIC, History, Ledger, Sent, content
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_store.engine.message_store import MessageStore
 
@@ -130,7 +131,7 @@ class StoreCheck:
         return {half.transaction_id for half in halves}
 
     def _read(self, physical_offset: int) -> Message:
-        record = self._store.record_at(physical_offset)
+        record = self._store.record_at(PhysicalOffset(physical_offset))
         assert record is not None, f"no record at {physical_offset}"
         return decode_message(record)
 

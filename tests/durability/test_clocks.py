@@ -25,6 +25,7 @@ from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, SMALL, append, flush, read_queue, record
 from tests.support.trials import Trials
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
@@ -325,23 +326,27 @@ def check_ages(run: Run) -> None:
     policy = RetentionPolicy(hours=frozenset(range(24)))
     closed = closed_segments(run.store.files, run.store.closed_segments())
     hour, disk = 4, DiskUse(1_000, 900)
-    assert decide(closed, policy, disk, min_offset=0, hour=hour, now_ms=run.now_ms).count == 0
+    assert decide(closed, policy, disk, min_offset=LOG_ORIGIN, hour=hour, now_ms=run.now_ms).count == 0
 
 
 def test_a_clock_ten_years_ahead_lets_retention_remove_what_is_old_by_it() -> None:
     """As RocketMQ's: age is what the clock says, so everything closed is old. What is pending is carried
     first, the last segment stays, and no more than deleteFileBatchMax segments go in one run (10 s)."""
     policy = RetentionPolicy(hours=frozenset(range(24)))
-    closed = [ClosedSegment(at * 100, at * 100 + 100, NOW_MS) for at in range(50)]
+    closed = [
+        ClosedSegment(PhysicalOffset(at * 100), PhysicalOffset(at * 100 + 100), NOW_MS) for at in range(50)
+    ]
     disk = DiskUse(1_000, 900)
-    decision = decide(closed, policy, disk, min_offset=0, hour=4, now_ms=NOW_MS + 3_653 * DAY_MS)
+    decision = decide(closed, policy, disk, min_offset=LOG_ORIGIN, hour=4, now_ms=NOW_MS + 3_653 * DAY_MS)
     assert decision.count == policy.files_max
-    assert decide(closed, policy, disk, min_offset=0, hour=4, now_ms=NOW_MS).count == 0
+    assert decide(closed, policy, disk, min_offset=LOG_ORIGIN, hour=4, now_ms=NOW_MS).count == 0
 
 
 @pytest.mark.parametrize("now_ms", [0, -DAY_MS, NOW_MS - 3_653 * DAY_MS])
 def test_a_clock_that_is_behind_lets_nothing_go_by_age(now_ms: int) -> None:
     policy = RetentionPolicy(hours=frozenset(range(24)))
-    closed = [ClosedSegment(at * 100, at * 100 + 100, NOW_MS) for at in range(50)]
-    decision = decide(closed, policy, DiskUse(1_000, 900), min_offset=0, hour=4, now_ms=now_ms)
+    closed = [
+        ClosedSegment(PhysicalOffset(at * 100), PhysicalOffset(at * 100 + 100), NOW_MS) for at in range(50)
+    ]
+    decision = decide(closed, policy, DiskUse(1_000, 900), min_offset=LOG_ORIGIN, hour=4, now_ms=now_ms)
     assert decision.count == 0

@@ -86,7 +86,7 @@ async def send_until_told(
 
 
 async def stored(broker: BrokerProcess) -> list[tuple[str, Place]]:
-    found = []
+    found: list[tuple[str, Place]] = []
     async with trovemq.connect(broker.address, wait_ms=20_000) as client:
         for queue_id in range(QUEUES):
             async for message in client.pull("orders", queue_id=queue_id):

@@ -33,6 +33,7 @@ from tests.support.engine import open_store, record, send
 from tests.support.trials import Trials
 from trovemq._verify.ledger import LedgerReader
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import check_record, decode_message, parse_properties, scan_run, validate_batch
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.backup.manifest import FileEntry, Manifest, load_manifest
@@ -176,7 +177,7 @@ def batch_of_a_client(data: bytes) -> None:
 
 def units_of_a_queue(data: bytes) -> None:
     size = TINY.consume_queue_file_size
-    for trusted in (None, 300):
+    for trusted in (None, PhysicalOffset(300)):
         files = Files.of({f"consumequeue/orders/0/{0:020d}": data[:size].ljust(size, b"\0")})
         queues = ConsumeQueues(files, TINY)
         queues.load(trusted)
@@ -184,17 +185,20 @@ def units_of_a_queue(data: bytes) -> None:
         assert queue is None or 0 <= queue.min_offset <= queue.max_offset <= size // 20
         if queue is not None and queue.has_units:
             queue.units(queue.min_offset, 1_000)
-            queue.find(len(data))
+            queue.find(PhysicalOffset(len(data)))
 
 
 def index_file(data: bytes) -> None:
     path = next(path for path in contents() if path.startswith("index/"))
     size = len(contents()[path])
-    for trusted in (None, 1_000):
+    for trusted in (None, PhysicalOffset(1_000)):
         index = KeyIndex(Files.of({path: data[:size].ljust(size, b"\0")}), TINY, lambda: "20260101000000000")
         index.load(trusted)
         for key_hash in (0, 5, 2**31 - 1):
-            assert len(list(index.candidates(key_hash, 0, 1 << 62))) <= TINY.index_item_count
+            assert (
+                len(list(index.candidates(key_hash, LOG_ORIGIN, PhysicalOffset(1 << 62))))
+                <= TINY.index_item_count
+            )
 
 
 def loaded(path: str, load: Callable[[Files], object]) -> Decoder:
@@ -331,8 +335,8 @@ DECODERS: Final[dict[str, Case]] = {
     ),
     "cursor": (
         lambda: [
-            Cursor(77).encode(QUERY).encode(),
-            Cursor(77, ("20260101000000000", 5)).encode(QUERY).encode(),
+            Cursor(PhysicalOffset(77)).encode(QUERY).encode(),
+            Cursor(PhysicalOffset(77), ("20260101000000000", 5)).encode(QUERY).encode(),
         ],
         text(lambda value: Cursor.decode(value, QUERY)),
         (TroveError,),

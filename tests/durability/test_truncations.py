@@ -19,6 +19,7 @@ from tests.support.answers import SAME, Answers, Known
 from tests.support.damage import TINY, Files, contents_of, killed, reported_in_log, scrub, try_open
 from tests.support.engine import NOW_MS, append, flush, record
 from tests.support.trials import Trials, strata
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
 
@@ -140,7 +141,7 @@ def check_goes_on(
     assert kept.ask(again, spoilt).same
     assert again.record_at(result.physical_offset) is not None
     for message in damaged:
-        found = store.log.read(message.physical_offset, len(message.record))
+        found = store.log.read(PhysicalOffset(message.physical_offset), len(message.record))
         assert clean or found[-RECORD_CRC_SIZE:] != message.record[-RECORD_CRC_SIZE:], f"{message} is back"
 
 
@@ -190,8 +191,8 @@ def check_not_back(
     again = try_open(killed(files), store.settings)
     assert isinstance(again, MessageStore)
     assert again.end_offset == second, "a record that was cut is back"
-    assert again.record_at(first) is not None
-    assert again.record_at(second) is None
+    assert again.record_at(PhysicalOffset(first)) is not None
+    assert again.record_at(PhysicalOffset(second)) is None
 
 
 def usual_file_cuts(cuts: list[tuple[str, int]]) -> list[int]:

@@ -13,6 +13,7 @@ from tests.durability.tree_script import ONCE, PAIRS, TreeScript
 from tests.support.engine import read_queue
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message
 from trovemq_store.engine.message_store import MessageStore
 
@@ -41,7 +42,7 @@ def pair_messages(store: MessageStore) -> Iterator[Message]:
             yield from read_queue(store, topic, queue_id)
 
 
-def once_places(store: MessageStore) -> dict[str, int]:
+def once_places(store: MessageStore) -> dict[str, PhysicalOffset]:
     """Unique key -> place of the messages of ONCE, of which no two are the same."""
     messages = [message for queue_id in range(QUEUES) for message in read_queue(store, ONCE, queue_id)]
     found = {message.body.decode(): message.physical_offset for message in messages}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.golden import CLEAN_NAMES, GOLDEN_NAMES, load_manifest, settings_of, unpack
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records import RecordBatch, decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.opening import LOCK_PATH
@@ -47,7 +48,7 @@ def answers(store: MessageStore) -> dict[str, object]:
         "end": store.end_offset,
         "records": [
             bytes(records.record(i))
-            for _, records, _ in store.scan(0, store.end_offset)
+            for _, records, _ in store.scan(LOG_ORIGIN, store.end_offset)
             for i in range(len(records))
         ],
         "units": {

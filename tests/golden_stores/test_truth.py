@@ -20,6 +20,7 @@ from broker.query.query_by_key import query_page, query_pages
 from broker.query.search_offset import search_offset
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import decode_message, decode_offset_msg_id
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.real import RealFileSystem
@@ -43,7 +44,7 @@ class Golden:
         return messages
 
     def message_at(self, physical_offset: int) -> dict[str, object] | None:
-        record = self.store.record_at(physical_offset)
+        record = self.store.record_at(PhysicalOffset(physical_offset))
         return None if record is None else decode_message(record).to_manifest()
 
 
@@ -99,7 +100,7 @@ def test_the_queues_are_the_same_units(golden: Golden) -> None:
         units = queue.units(queue.min_offset, queue.max_offset - queue.min_offset)
         assert units["physical_offset"].tolist() == expected["cqPhysicalOffsets"]
         assert units["tags_code"].tolist() == expected["cqTagsCodes"]
-        earliest = golden.store.store_timestamp_at(int(units["physical_offset"][0]))
+        earliest = golden.store.store_timestamp_at(PhysicalOffset(int(units["physical_offset"][0])))
         assert earliest == expected["earliestMsgStoreTime"]
 
 
@@ -167,7 +168,7 @@ def test_the_key_index_leads_to_every_message_that_a_scan_finds(golden: Golden, 
     for query in golden.manifest[member]:
         found: set[int] = set()
         for key_hash in key_query(query).hashes_in(query["topic"]):
-            candidates = list(key_index.candidates(key_hash, 0, golden.store.end_offset))
+            candidates = list(key_index.candidates(key_hash, LOG_ORIGIN, golden.store.end_offset))
             assert candidates == sorted(candidates, reverse=True), "newest first"
             found.update(candidates)
         assert set(scan_for(golden, query)) <= found, query

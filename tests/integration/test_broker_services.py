@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.support.broker_process import BrokerProcess, Stubs, refused, running_broker
 from tests.support.services_here import NATIVE
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
@@ -64,7 +65,7 @@ async def query(stubs: Stubs, key: str, **fields: Any) -> tuple[list[bytes], que
 @pytest.mark.asyncio
 async def test_a_message_by_any_identifier(stubs: Stubs) -> None:
     reply = await send(stubs, b"one")
-    offset_msg_id = encode_offset_msg_id(reply.store_host, reply.physical_offset)
+    offset_msg_id = encode_offset_msg_id(reply.store_host, PhysicalOffset(reply.physical_offset))
     found = await stubs.queries.GetMessage(query_pb2.GetMessageRequest(id=offset_msg_id))
     assert found.kind == query_pb2.OFFSET_MSG_ID
     message = decode_message(found.records)
@@ -74,7 +75,7 @@ async def test_a_message_by_any_identifier(stubs: Stubs) -> None:
     location = query_pb2.QueueLocation(topic="orders", queue_id=0, queue_offset=0)
     found = await stubs.queries.GetMessage(query_pb2.GetMessageRequest(location=location))
     assert (found.kind, found.records) == (query_pb2.QUEUE_LOCATION, message.record)
-    inside = encode_offset_msg_id(reply.store_host, reply.physical_offset + 1)
+    inside = encode_offset_msg_id(reply.store_host, PhysicalOffset(reply.physical_offset + 1))
     for request, symbol in (
         (query_pb2.GetMessageRequest(id=inside), "MESSAGE_NOT_FOUND"),
         (query_pb2.GetMessageRequest(id=""), "MESSAGE_ID_ILLEGAL"),
@@ -142,7 +143,7 @@ async def test_without_an_index_keys_are_refused_and_the_rest_works(tmp_path: Pa
             reply = await send(stubs, b"one", key="k")
             call = stubs.queries.QueryByKey(query_pb2.QueryByKeyRequest(topic="orders", key="k"))
             assert (await refused(call.read())).symbol == "INDEX_DISABLED"
-            offset_msg_id = encode_offset_msg_id(reply.store_host, reply.physical_offset)
+            offset_msg_id = encode_offset_msg_id(reply.store_host, PhysicalOffset(reply.physical_offset))
             found = await stubs.queries.GetMessage(query_pb2.GetMessageRequest(id=offset_msg_id))
             assert decode_message(found.records).body == b"one"
             request = query_pb2.SearchOffsetRequest(topic="orders", timestamp=reply.store_timestamp)
@@ -191,7 +192,9 @@ async def test_a_topic_made_again_begins_at_zero_and_its_old_messages_are_gone(s
     await stubs.admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic="orders"))
     await stubs.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic="orders", queue_count=2))
     assert (await query(stubs, "k"))[0] == []
-    gone = query_pb2.GetMessageRequest(id=encode_offset_msg_id(old.store_host, old.physical_offset))
+    gone = query_pb2.GetMessageRequest(
+        id=encode_offset_msg_id(old.store_host, PhysicalOffset(old.physical_offset))
+    )
     assert (await refused(stubs.queries.GetMessage(gone))).symbol == "MESSAGE_NOT_FOUND"
     assert (await send(stubs, b"new", key="k")).first_queue_offset == 0
     assert (await query(stubs, "k"))[0] == [b"new"]

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from tests.support.broker_process import BrokerProcess, Stubs, error_of, refused, running_broker
 from tests.support.engine import sent_record
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message, decode_message, encode_offset_msg_id
 from trovemq_proto.v1 import admin_pb2, common_pb2, message_pb2
 
@@ -94,7 +95,7 @@ async def test_pipelined_frames_are_appended_in_order_and_acknowledged_each(
     assert {reply.durability for reply in replies} == {common_pb2.DISK if sync else common_pb2.MEMORY}
     found = await read_queue(stubs)
     assert [message.body for message in found[::2]] == [b"%d" % i for i in range(300)]
-    ids = [encode_offset_msg_id(reply.store_host, reply.physical_offset) for reply in replies]
+    ids = [encode_offset_msg_id(reply.store_host, PhysicalOffset(reply.physical_offset)) for reply in replies]
     assert [message.offset_msg_id for message in found[::2]] == ids
     assert found[0].store_host == broker.address
     assert found[0].born_host.startswith("127.0.0.1:")

@@ -60,7 +60,7 @@ def sync(store: MessageStore) -> None:
 
 def all_messages(store: MessageStore) -> dict[int, dict[str, Any]]:
     """Every message of every queue as the manifests and the probe describe them, by physical offset."""
-    found = {}
+    found: dict[int, dict[str, Any]] = {}
     for topic in store.consume_queues.topics():
         for queue in store.consume_queues.queues(topic):
             for message in read_queue(store, topic, queue.queue_id):

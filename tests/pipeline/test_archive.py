@@ -33,6 +33,7 @@ from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.small_disks import mounted_disk
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import encode_record
 from trovemq_spark.archive.bloom import FileFilters
 from trovemq_spark.archive.entry import Selection
@@ -325,7 +326,7 @@ def test_a_body_that_does_not_inflate_by_mode(tmp_path: Path) -> None:
 def test_deleted_topics_are_left_out(log: GrowingLog, tmp_path: Path) -> None:
     log.grow(100)
     below = log.end
-    TopicDeletions.load(RealFileSystem(log.store)).add("orders", below)
+    TopicDeletions.load(RealFileSystem(log.store)).add("orders", PhysicalOffset(below))
     log.grow(100)
     report = archive(log.store, tmp_path / "archive")
     rows = log_rows(log.store)

@@ -15,6 +15,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_message, encode_offset_msg_id
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -118,7 +119,7 @@ def _known(store: MessageStore) -> Iterator[Known]:
             message = decode_message(raw)
             queue = store.consume_queues.get(message.topic, message.queue_id)
             where = physical_offset + at
-            if queue is None or queue.find(where) is None:
+            if queue is None or queue.find(PhysicalOffset(where)) is None:
                 continue
             yield Known(
                 message.topic,
@@ -128,7 +129,7 @@ def _known(store: MessageStore) -> Iterator[Known]:
                 raw,
                 message.properties.get("UNIQ_KEY", ""),
                 tuple(message.properties.get("KEYS", "").split()),
-                encode_offset_msg_id(store._store_host, where),
+                encode_offset_msg_id(store._store_host, PhysicalOffset(where)),
             )
 
 

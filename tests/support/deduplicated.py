@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.support.engine import NOW_MS, SMALL_SYNC, flush, open_store, sent_record
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.validate import validate_batch
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deduplication import Deduplication
@@ -108,7 +109,7 @@ def stored(store: MessageStore, topic: str = TOPIC) -> list[tuple[str, Place]]:
         for index, message in enumerate(records.messages()):
             if message.topic == topic and (alive is None or alive[index]):
                 place = Place(
-                    begin + int(records.positions[index]),
+                    PhysicalOffset(begin + int(records.positions[index])),
                     message.queue_id,
                     message.queue_offset,
                     message.store_timestamp,
@@ -125,7 +126,9 @@ def places_of(result: AppendResult, queue_id: int) -> list[Place]:
         place = result.duplicates.get(index)
         if place is None:
             offset = result.physical_offset + int(result.positions[kept])
-            place = Place(offset, queue_id, result.first_queue_offset + kept, result.store_timestamp)
+            place = Place(
+                PhysicalOffset(offset), queue_id, result.first_queue_offset + kept, result.store_timestamp
+            )
             kept += 1
         assert result.queue_offset(index) == place.queue_offset
         found.append(place)

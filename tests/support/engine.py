@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
@@ -149,7 +150,7 @@ def read_queue(store: MessageStore, topic: str = "orders", queue_id: int = 0) ->
         return []
     messages = []
     for unit in queue.units(queue.min_offset, queue.max_offset - queue.min_offset):
-        found = store.record_at(int(unit["physical_offset"]))
+        found = store.record_at(PhysicalOffset(int(unit["physical_offset"])))
         assert found is not None, "a unit points to a record"
         assert len(found) == int(unit["size"])
         messages.append(decode_message(found))

@@ -9,6 +9,7 @@ from typing import Any, Final
 from broker.server.native.frames import AppendFrame
 from tests.support.services_here import Outcome
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
@@ -99,7 +100,7 @@ class Acknowledged:
         for topic, first, bodies in self._placed:
             position = first
             for body in bodies:
-                record = store.record_at(position)
+                record = store.record_at(PhysicalOffset(position))
                 assert record is not None, f"an acknowledged message at {position} of {topic!r} is lost"
                 assert parts_of(record) == (topic, body), f"another message lies at {position} of {topic!r}"
                 position += len(record)

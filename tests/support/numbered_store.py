@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tests.support import deduplicated
 from tests.support.deduplicated import SETTINGS, TOPIC, append_records
 from tests.support.engine import NOW_MS, flush, sent_record
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
@@ -67,7 +68,7 @@ def in_log(store: MessageStore) -> list[Stored]:
             if message.topic == TOPIC:
                 own = message.properties
                 place = Place(
-                    begin + int(records.positions[index]),
+                    PhysicalOffset(begin + int(records.positions[index])),
                     message.queue_id,
                     message.queue_offset,
                     message.store_timestamp,

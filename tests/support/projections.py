@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.engine import record
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch, RecordState, patch_batch, scan_run
 from trovemq_proto.records.columns import Buffer
 from trovemq_store.files.files import FileSystem
@@ -26,7 +27,7 @@ def stored(
         data,
         RecordBatch.split(data),
         first_queue_offset=queue_offset,
-        physical_offset=physical_offset,
+        physical_offset=PhysicalOffset(physical_offset),
         store_timestamp=store_timestamp,
         store_host=STORE_HOST,
         born_host=None,
@@ -38,7 +39,12 @@ def stored(
 def batch_of(data: Buffer, physical_offset: int, alive: list[bool] | None = None) -> DispatchBatch:
     """The records that fill `data`, the first at physical_offset."""
     mask = None if alive is None else np.array(alive)
-    return DispatchBatch(RecordBatch.split(data), physical_offset, physical_offset + len(data), mask)
+    return DispatchBatch(
+        RecordBatch.split(data),
+        PhysicalOffset(physical_offset),
+        PhysicalOffset(physical_offset + len(data)),
+        mask,
+    )
 
 
 def golden_log(root: Path, end: int, batch_bytes: int) -> Iterator[DispatchBatch]:
@@ -51,7 +57,7 @@ def golden_log(root: Path, end: int, batch_bytes: int) -> Iterator[DispatchBatch
             records, position, state = scan_run(
                 data, position, limit, physical_offset_of_data=start, check_crc=True, bytes_max=batch_bytes
             )
-            yield DispatchBatch(records, start, start + position)
+            yield DispatchBatch(records, PhysicalOffset(start), PhysicalOffset(start + position))
 
 
 def tree(files: FileSystem, directory: str) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.query.search.conditions import Condition, Has, SearchQuery
 from broker.query.search.search import SearchPage, search_page
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_MASK, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_store.engine.message_store import MessageStore
@@ -24,7 +25,7 @@ def expected(store: MessageStore, query: SearchQuery) -> list[int]:
 
 def _is_sound(store: MessageStore, physical_offset: int) -> bool:
     try:
-        return store.record_at(physical_offset) is not None
+        return store.record_at(PhysicalOffset(physical_offset)) is not None
     except TroveError:
         return False
 

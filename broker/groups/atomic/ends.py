@@ -28,6 +28,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_TX_BEGIN, PROPERTY_TX_ID
 from trovemq_proto.records.message import decode_stored
@@ -50,7 +51,7 @@ class StoredMessage:
     topic: str
     queue_id: int
     queue_offset: int
-    physical_offset: int
+    physical_offset: PhysicalOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,15 @@ class Committed:
     acknowledged_count: int
     store_timestamp: int
     store_host: bytes
-    end: int
+    end: PhysicalOffset
     repeated: bool = False
     """It had been committed before this was asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    begin: int
-    end: int  # of the whole run
+    begin: PhysicalOffset
+    end: PhysicalOffset  # of the whole run
     message_count: int
     acknowledged_count: int
     committed_ms: int
@@ -88,7 +89,7 @@ def committed_run(run: TransactionRun, result: RunResult, acknowledged_count: in
     for queue, first in result.first_queue_offsets.items():
         part = run.part(queue)
         for order, index in enumerate(run.indexes(queue)):
-            at = result.physical_offset + int(part.positions[order])
+            at = PhysicalOffset(result.physical_offset + int(part.positions[order]))
             messages[index] = StoredMessage(*queue, first + order, at)
     return Committed(
         run.transaction_id,
@@ -117,7 +118,7 @@ class TransactionEnds:
     def __contains__(self, transaction_id: str) -> bool:
         return transaction_id in self._ends
 
-    def add(self, committed: Committed, begin: int) -> None:
+    def add(self, committed: Committed, begin: PhysicalOffset) -> None:
         count, committed_ms = len(committed.messages), committed.store_timestamp
         end = _End(begin, committed.end, count, committed.acknowledged_count, committed_ms)
         self._remember(committed.transaction_id, end)
@@ -139,8 +140,10 @@ class TransactionEnds:
             form, message_count, acknowledged_count, _ = _END.unpack(message.body)
             if form == FORMAT:
                 counts, committed_ms = (message_count, acknowledged_count), message.store_timestamp
-                end = message.physical_offset + message.store_size
-                self._remember(transaction_id, _End(int(run_begin), end, *counts, committed_ms))
+                end = PhysicalOffset(message.physical_offset + message.store_size)
+                self._remember(
+                    transaction_id, _End(PhysicalOffset(int(run_begin)), end, *counts, committed_ms)
+                )
                 if message.queue_offset and len(self._ends) == 1:
                     self.forgotten_ms = committed_ms  # of those before it
 

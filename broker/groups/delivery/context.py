@@ -10,6 +10,7 @@ from broker.groups.delivery.priority_order import PriorityOrder, PriorityQueues
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import RecordReader
 from broker.groups.delivery.renewals import Renewals
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.engine.record_writer import RecordWriter
@@ -80,7 +81,7 @@ class Context:
         """Whether the message's record was appended again, and the copy cannot be read yet."""
         return state.moved.get(offset, -1) >= self.store.visible_offset
 
-    def physical_offset_of(self, state: QueueState, offset: int) -> int | None:
+    def physical_offset_of(self, state: QueueState, offset: int) -> PhysicalOffset | None:
         """Where the record of a message that is open or held lies; None where the queue does not say."""
         moved = state.moved.get(offset)
         if moved is not None:
@@ -88,7 +89,7 @@ class Context:
         place = self._place_of(state, offset)
         return None if place is None else place[0]
 
-    def _place_of(self, state: QueueState, offset: int) -> tuple[int, int] | None:
+    def _place_of(self, state: QueueState, offset: int) -> tuple[PhysicalOffset, int] | None:
         """(physical offset, size) of the record, as the consume queue says it; None where it does not."""
         queue = self.store.consume_queues.get(state.topic, state.queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:

@@ -41,6 +41,7 @@ from broker.groups.delivery.request import ANY_QUEUE, Delivered, QueueProgress, 
 from broker.groups.delivery.snapshotting import DeliveryState
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.record_writer import RecordWriter
@@ -577,16 +578,16 @@ class Delivery:
         """At a clean stop: leaves the store as RocketMQ expects it. Blocks. Raises as appends do."""
         rocketmq_export.export_to_rocketmq(self.context, self.group_topics, files, now_ms)
 
-    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
         """Appends again each unconsumed message below; returns how many. Raises as appends do."""
         table = self.group_topics
         return reappending.reappend_live_records_before(self.context, table, physical_offset, now_ms)
 
-    def live_records_before(self, physical_offset: int) -> Iterator[int]:
+    def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
         """The physical offsets of the unconsumed messages below."""
         return reappending.live_records_before(self.context, self.group_topics, physical_offset)
 
-    def lowest_live_record(self) -> int | None:
+    def lowest_live_record(self) -> PhysicalOffset | None:
         """The lowest physical offset of a record that is in flight or held."""
         return reappending.lowest_live_record(self.context, self.group_topics)
 

@@ -16,6 +16,7 @@ from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_writer import Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.layout import PROPERTY_SHARDING_KEY
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 
@@ -116,7 +117,7 @@ class OrderlyReceiver:
             batch.unfinished = True  # the filter took nothing of the window: it may slide at once
         return end
 
-    def _look_at(self, offset: int, physical_offset: int, size: int) -> bool:
+    def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
         """One new message: delivered, held, or consumed. False where it is left for another member."""
         if size == BLANK_UNIT_SIZE:
             return True

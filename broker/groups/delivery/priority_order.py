@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from broker.groups.delivery.records import RecordReader, properties_of
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.priorities import PRIORITY_COUNT, PRIORITY_DEFAULT, priorities_of, priority_of
 from trovemq_store.engine.message_store import MessageStore
@@ -70,7 +71,7 @@ class PriorityOrder(Protocol):
         ...
 
 
-_Range = tuple[ConsumeQueue, tuple[int, int], tuple[int, int]]
+_Range = tuple[ConsumeQueue, tuple[PhysicalOffset, PhysicalOffset], tuple[int, int]]
 """A queue, the part of the log of which the tree has it, and the queue offsets of that part."""
 
 
@@ -227,7 +228,8 @@ class PriorityQueues:
 
     def _side_by_side(self, physical_offsets: Int64s, sizes: Int64s) -> Priorities | None:
         """None where they lie in two segments or far from each other, or one of them cannot be read."""
-        first, end = int(physical_offsets[0]), int(physical_offsets[-1] + sizes[-1])
+        first = PhysicalOffset(int(physical_offsets[0]))
+        end = int(physical_offsets[-1] + sizes[-1])
         if first < 0 or end - first > _SPAN_MAX or end - first > _SPARSE * int(sizes.sum()):
             return None
         try:
@@ -236,6 +238,6 @@ class PriorityQueues:
         except (StorageError, TroveError):
             return None
 
-    def _one(self, physical_offset: int, size: int) -> int:
+    def _one(self, physical_offset: PhysicalOffset, size: int) -> int:
         record = self._records.read(physical_offset, size)
         return PRIORITY_DEFAULT if record is None else priority_of(properties_of(record))

@@ -20,6 +20,7 @@ from broker.groups.delivery.group_topic import GroupTopic
 from broker.groups.delivery.lease_writer import Batch, LeaseWriter
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.records import properties_of, reconsume_times_of
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, readable_units
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY
@@ -174,12 +175,12 @@ class QueueReceiver:
             offset += len(units)
         return offset
 
-    def _is_left(self, physical_offset: int, size: int) -> bool:
+    def _is_left(self, physical_offset: PhysicalOffset, size: int) -> bool:
         return size != BLANK_UNIT_SIZE and self._batch.is_left(
             self._context.records.read(physical_offset, size)
         )
 
-    def _look_at(self, offset: int, physical_offset: int, size: int) -> bool:
+    def _look_at(self, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
         """One new message. False where the queue cannot be read on."""
         context, batch, state = self._context, self._batch, self._state
         batch.reads_left -= 1

@@ -35,6 +35,7 @@ from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.open_messages import OpenMessages
 from broker.groups.delivery.packed_leases import BLOCK_BITS, BLOCK_SIZE
 from broker.groups.delivery.sequence_set import SequenceSet
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.events.receipt_handle import SourceKind
 
 
@@ -72,7 +73,7 @@ class QueueState:
         self.open: OpenMessages[QueueState] = OpenMessages(self)
         self.held = SequenceSet()
         self.ready: list[int] = []
-        self.moved: dict[int, int] = {}
+        self.moved: dict[int, PhysicalOffset] = {}
         """The present place of an offset's record, where it differs from the consume queue's unit."""
         self.keys: dict[int, str] = {}
         """The key that separates messages: their message group, or the original topic of a classic retry."""

@@ -16,6 +16,7 @@ from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.queue_state import QueueState
 from broker.groups.delivery.retry_reappending import carried_copy, carry_unread, lowest_unread, unread_before
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.files.fault_points import fault_point
 
@@ -25,7 +26,7 @@ _BATCH: Final = 64
 
 
 def reappend_live_records_before(
-    context: Context, pairs: GroupTopicTable, physical_offset: int, now_ms: int
+    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: int
 ) -> int:
     """Appends again every pending record below physical_offset; returns how many. Raises as appends do;
     records that were carried by then stay carried."""
@@ -37,21 +38,23 @@ def reappend_live_records_before(
     return count + carry_unread(context, pairs, physical_offset, now_ms)
 
 
-def live_records_before(context: Context, pairs: GroupTopicTable, physical_offset: int) -> Iterator[int]:
+def live_records_before(
+    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset
+) -> Iterator[PhysicalOffset]:
     """Where the pending records below physical_offset lie."""
     for state in list(pairs.states()):
         yield from (at for _, at in _outstanding_records(context, state, physical_offset))
     yield from unread_before(context, pairs, physical_offset)
 
 
-def lowest_live_record(context: Context, pairs: GroupTopicTable) -> int | None:
+def lowest_live_record(context: Context, pairs: GroupTopicTable) -> PhysicalOffset | None:
     """The lowest physical offset of a record that is open or held, or an unread retry."""
     lowest = [low for state in pairs.states() if (low := _lowest_of(context, state)) is not None]
     unread = lowest_unread(context, pairs)
     return min(lowest if unread is None else [*lowest, unread], default=None)
 
 
-def _lowest_of(context: Context, state: QueueState) -> int | None:
+def _lowest_of(context: Context, state: QueueState) -> PhysicalOffset | None:
     """Records lie in the order of their offsets, but for those that were moved."""
     moved = [state.moved[offset] for offset in state.moved]
     for offset in state.each_outstanding():
@@ -63,7 +66,9 @@ def _lowest_of(context: Context, state: QueueState) -> int | None:
     return min(moved, default=None)
 
 
-def _outstanding_records(context: Context, state: QueueState, physical_offset: int) -> list[tuple[int, int]]:
+def _outstanding_records(
+    context: Context, state: QueueState, physical_offset: PhysicalOffset
+) -> list[tuple[int, PhysicalOffset]]:
     """(offset, physical offset) of those whose record lies below. Records lie in the order of their offsets,
     but for those that were moved: so not all that is pending is looked at."""
     queue = context.store.consume_queues.get(state.topic, state.queue_id)

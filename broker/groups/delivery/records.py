@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Final
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -36,7 +37,7 @@ class RecordReader:
         self._checked_from = store.end_offset
         self._file_size = store.settings.commit_log_file_size
 
-    def read_run(self, physical_offsets: list[int], sizes: list[int]) -> list[memoryview] | None:
+    def read_run(self, physical_offsets: list[PhysicalOffset], sizes: list[int]) -> list[memoryview] | None:
         """The records that neighbouring consume-queue units name, in their order (which is the log's).
 
         None where one of them cannot be read, or they must be read one by one.
@@ -63,7 +64,7 @@ class RecordReader:
             add(data[begin : begin + size])
         return records
 
-    def read(self, physical_offset: int, size: int) -> memoryview | None:
+    def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
         """The record of one unit; a blank unit has none."""
         if size == BLANK_UNIT_SIZE or size < RECORD_SIZE_MIN:
             return None
@@ -75,7 +76,7 @@ class RecordReader:
             return None
         return record
 
-    def read_at(self, physical_offset: int) -> memoryview | None:
+    def read_at(self, physical_offset: PhysicalOffset) -> memoryview | None:
         """The record that begins there, checked whole."""
         try:
             return self._store.record_at(physical_offset)

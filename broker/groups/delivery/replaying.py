@@ -11,6 +11,7 @@ from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import kind_of
@@ -49,7 +50,7 @@ def apply(pairs: GroupTopicTable, event: Event) -> None:
     elif event.kind is EventKind.RESET:
         state.reset_to(event.offset)
     elif event.kind is EventKind.MOVED and (event.offset in state.open or event.offset in state.held):
-        state.moved[event.offset] = event.physical_offset
+        state.moved[event.offset] = PhysicalOffset(event.physical_offset)
 
 
 def _lease_of(event: Event, received_ms: int) -> Lease:

@@ -13,6 +13,7 @@ from typing import Final
 from broker.groups.delivery.context import Context
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.message import decode_stored
 from trovemq_store.engine.queues import messages_from
 from trovemq_store.engine.record_writer import NewRecord
@@ -23,7 +24,9 @@ from trovemq_store.topics.names import RETRY_PREFIX
 _BATCH: Final = 64
 
 
-def carry_unread(context: Context, pairs: GroupTopicTable, physical_offset: int, now_ms: int) -> int:
+def carry_unread(
+    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset, now_ms: int
+) -> int:
     """Appends again the unread retries below; how many. Raises as appends do; records that were carried by
     then stay carried."""
     count = 0
@@ -50,7 +53,9 @@ def carried_copy(context: Context, record: bytes | memoryview, topic: str, queue
     return context.writer.copy_failures.copied("retention", record, made)
 
 
-def unread_before(context: Context, pairs: GroupTopicTable, physical_offset: int) -> Iterator[int]:
+def unread_before(
+    context: Context, pairs: GroupTopicTable, physical_offset: PhysicalOffset
+) -> Iterator[PhysicalOffset]:
     """Where the unread retries below lie."""
     for queue, _, begin in list(_unread(context, pairs)):
         for offset in range(begin, queue.lower_bound(physical_offset)):
@@ -59,7 +64,7 @@ def unread_before(context: Context, pairs: GroupTopicTable, physical_offset: int
                 yield at
 
 
-def lowest_unread(context: Context, pairs: GroupTopicTable) -> int | None:
+def lowest_unread(context: Context, pairs: GroupTopicTable) -> PhysicalOffset | None:
     """Where the lowest unread retry lies."""
     return min((queue.physical_before(begin) for queue, _, begin in _unread(context, pairs)), default=None)
 

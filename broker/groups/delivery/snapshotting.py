@@ -10,6 +10,7 @@ from broker.groups.delivery.by_priority import ByPriority
 from broker.groups.delivery.group_topics import GroupTopicTable
 from broker.groups.delivery.leases import Lease
 from broker.groups.delivery.queue_state import QueueState
+from trovemq_proto.positions import PhysicalOffset
 
 
 class LeaseSnapshot(msgspec.Struct, array_like=True):
@@ -36,7 +37,7 @@ class QueueSnapshot(msgspec.Struct, array_like=True):
     ended_lease: int
     leases: list[LeaseSnapshot]
     held: list[tuple[int, int]]
-    moved: dict[int, int]
+    moved: dict[int, PhysicalOffset]
     packed_clients: list[str] = []
     packed: list[bytes] = []
     """See packed_leases.py; of format 2 on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.groups.timers.wheel_records import DEQUEUE_MS, ENQUEUE_MS, NOT_COPIED_FLAGS, PROPERTIES_ROOM_MAX
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.encode import encode_record
 from trovemq_proto.records.fields import read_fields
@@ -40,7 +41,7 @@ class Target(NamedTuple):
 
 
 def delivered_copy(
-    record: memoryview, physical_offset: int, target: Target, now_ms: int, *, told: bool
+    record: memoryview, physical_offset: PhysicalOffset, target: Target, now_ms: int, *, told: bool
 ) -> tuple[int, bytes] | None:
     """(queue id, the copy's bytes) of the record that lies there; None where it is damaged.
 

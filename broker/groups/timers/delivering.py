@@ -20,6 +20,7 @@ from broker.groups.timers.calendar import Rows
 from broker.groups.timers.copies import Target, delivered_copy
 from broker.groups.timers.sources import WHEEL_SOURCE, Sources
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.engine.copy_failures import OF_THE_RECORD
 from trovemq_store.engine.message_store import MessageStore
@@ -146,13 +147,12 @@ def _target(store: MessageStore, writer: RecordWriter, topic: str) -> Target | N
     return Target.of(topic, queue_count, writer.store_host, store.settings.append_property_crc)
 
 
-def _places(sources: Sources, rows: Rows) -> Iterator[tuple[int, int, int, int]]:
+def _places(sources: Sources, rows: Rows) -> Iterator[tuple[int, int, PhysicalOffset, int]]:
     """(number of the topic, source, physical offset, size) of each row."""
     physical = np.zeros(len(rows), np.int64)
     sizes = np.zeros(len(rows), np.int64)
     for source in set(rows["source"].tolist()):
         chosen = rows["source"] == source
         physical[chosen], sizes[chosen] = sources.places(source, rows["offset"][chosen])
-    return zip(
-        rows["topic"].tolist(), rows["source"].tolist(), physical.tolist(), sizes.tolist(), strict=True
-    )
+    places = map(PhysicalOffset, physical.tolist())
+    return zip(rows["topic"].tolist(), rows["source"].tolist(), places, sizes.tolist(), strict=True)

@@ -43,6 +43,7 @@ from broker.groups.timers.rocketmq_files import (
     unit_positions,
 )
 from broker.groups.timers.sources import WHEEL_SOURCE, Sources, queue_of, source_of
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.hashes import java_hash
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
@@ -100,7 +101,7 @@ def _offsets_of(queue: ConsumeQueue, physical_offsets: Int64s) -> Int64s:
     """The queue offset of the record at each place; -1 where the queue has none there."""
     if not len(physical_offsets):
         return physical_offsets
-    first = max(queue.lower_bound(int(physical_offsets.min())), queue.min_offset)
+    first = max(queue.lower_bound(PhysicalOffset(int(physical_offsets.min()))), queue.min_offset)
     places = _units(queue, first, queue.max_offset)
     kept = np.flatnonzero(places["size"] != BLANK_UNIT_SIZE)
     known = places["physical_offset"][kept].astype(np.int64)

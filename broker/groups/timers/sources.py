@@ -17,6 +17,7 @@ from broker.groups.timers.wheel_records import (
     read_waiting,
 )
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import BLANK_UNIT_SIZE, UNITS_STEP, readable_units
@@ -61,7 +62,7 @@ class Sources:
     def queue(self, source: int) -> ConsumeQueue | None:
         return self._store.consume_queues.get(*queue_of(source))
 
-    def unit(self, source: int, offset: int) -> tuple[int, int, int] | None:
+    def unit(self, source: int, offset: int) -> tuple[PhysicalOffset, int, int] | None:
         """(physical offset, size, tags code) of a message that is still in its queue, and can be read."""
         queue = self.queue(source)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
@@ -105,7 +106,7 @@ class Sources:
             return None
         return read_record(record, None if source == WHEEL_SOURCE else unit[2])
 
-    def waiting_at(self, source: int, physical_offset: int, tags_code: int) -> Waiting | None:
+    def waiting_at(self, source: int, physical_offset: PhysicalOffset, tags_code: int) -> Waiting | None:
         """The waiting message in the record there; None also where it is not one."""
         try:
             record = self._store.record_at(physical_offset, check=False)

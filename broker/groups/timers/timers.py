@@ -41,6 +41,7 @@ from broker.groups.timers.wheel_records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.layout import PROPERTY_TIMER_DELIVER_MS, SCHEDULE_TOPIC
 from trovemq_store.engine.deduplication import withdraw
@@ -168,7 +169,7 @@ class Timers:
         self.recalled_count += 1
         return result
 
-    def due_ms_at(self, physical_offset: int) -> int | None:
+    def due_ms_at(self, physical_offset: PhysicalOffset) -> int | None:
         """When the message is to be delivered that waits (or has waited) in the record there, which may not
         be synced yet; None where no such record is. StorageError."""
         size = int.from_bytes(self._store.read(physical_offset, 4))
@@ -250,7 +251,7 @@ class Timers:
         return count
 
     # --- pending messages of old records ------------------------------------------------------------------
-    def lowest_live_record(self) -> int | None:
+    def lowest_live_record(self) -> PhysicalOffset | None:
         """The lowest physical offset of a record that waits."""
         lowest: dict[int, int] = {}
         for block in self._table.calendar.blocks():
@@ -261,7 +262,7 @@ class Timers:
         units = [self._table.sources.unit(source, offset) for source, offset in lowest.items()]
         return min((unit[0] for unit in units if unit is not None), default=None)
 
-    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
         """Appends every waiting message whose record lies below once more to the wheel topic, as RocketMQ
         rolls its timers; how many. TroveError as an append: those before it are carried."""
         bounds = self._bounds(physical_offset)
@@ -272,7 +273,7 @@ class Timers:
                 count += 1
         return count
 
-    def live_records_before(self, physical_offset: int) -> Iterator[int]:
+    def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
         """The physical offsets of the waiting messages below."""
         bounds = self._bounds(physical_offset)
         for block in self._table.calendar.blocks():
@@ -282,7 +283,7 @@ class Timers:
                 if unit is not None:
                     yield unit[0]
 
-    def _bounds(self, physical_offset: int) -> dict[int, int]:
+    def _bounds(self, physical_offset: PhysicalOffset) -> dict[int, int]:
         """For each source the first offset whose record lies at or after physical_offset."""
         bounds: dict[int, int] = {}
         for source in self._table.sources.numbers():

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from broker.groups.transactions.records import GIVEN_UP_TOPIC, TRANSACTION_QUEUE_ID, HalfMessage
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.records.layout import (
     PROPERTY_REAL_TOPIC,
@@ -48,7 +49,7 @@ def _found(store: MessageStore, half: HalfMessage, topic: str) -> Iterator[Messa
         queue_ids(store, topic)
     except TroveError:
         return  # the topic does not exist, or not any more
-    begin = 0 if half.is_copy else half.physical_offset
+    begin = LOG_ORIGIN if half.is_copy else half.physical_offset
     yield from map(decode_stored, records_with_unique_key(store, topic, half.transaction_id, begin))
 
 
@@ -81,7 +82,7 @@ def _written_since(
 ) -> Iterator[Message]:
     """The queue's messages that lie after the oldest of the halves; all of them where one was moved."""
     queue = store.consume_queues.get(topic, queue_id)
-    begin = min((0 if half.is_copy else half.physical_offset for half in halves), default=None)
+    begin = min((LOG_ORIGIN if half.is_copy else half.physical_offset for half in halves), default=None)
     if queue is None or begin is None:
         return
     for _, message in messages_from(store, topic, queue_id, queue.lower_bound(begin)):

@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, Message
 from trovemq_proto.records.layout import (
     PROPERTY_CRC,
@@ -74,7 +75,7 @@ class HalfMessage(msgspec.Struct, array_like=True):
     """
 
     offset: int
-    physical_offset: int
+    physical_offset: PhysicalOffset
     size: int
     topic: str
     queue_id: int

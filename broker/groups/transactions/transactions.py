@@ -42,6 +42,7 @@ from broker.groups.transactions.records import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, Message, decode_stored
 from trovemq_store.engine.deduplication import withdraw
 from trovemq_store.engine.message_store import AppendResult, MessageStore
@@ -81,7 +82,7 @@ class _Op:
     """An op record that was read: its place, and the queue offsets of the halves that it names."""
 
     offset: int
-    physical_offset: int
+    physical_offset: PhysicalOffset
     halves: list[int]
 
 
@@ -98,7 +99,8 @@ class Transactions:
         self._open = OpenHalves(settings)
         self._unnamed: list[HalfMessage] = []  # ended, and no op record names them yet
         self._withdrawn: set[int] = set()  # those of them whose message will never be delivered
-        self._unsynced: deque[tuple[int, list[HalfMessage]]] = deque()  # (end of the op record, its halves)
+        self._unsynced: deque[tuple[PhysicalOffset, list[HalfMessage]]] = deque()
+        """(end of the op record, its halves)"""
         self._checks: dict[int, tuple[int, int]] = {}  # replayed before their halves were read
         self._half_next = self._stored_position(HALF_TOPIC)
         self._op_next = self._stored_position(OP_TOPIC)
@@ -127,7 +129,7 @@ class Transactions:
         """The topic was deleted: its figures go. Its open transactions can only be rolled back."""
         del self.committed[topic], self.rolled_back[topic]
 
-    def lowest_live_record(self) -> int | None:
+    def lowest_live_record(self) -> PhysicalOffset | None:
         """The lowest physical offset of an open half message."""
         lowest = self._open.lowest()
         return None if lowest is None else lowest.physical_offset
@@ -427,11 +429,11 @@ class Transactions:
         return self._store.offsets.get(TRANSACTION_GROUP, topic, TRANSACTION_QUEUE_ID) or 0
 
     # --- retention ----------------------------------------------------------------------------------
-    def live_records_before(self, physical_offset: int) -> Iterator[int]:
+    def live_records_before(self, physical_offset: PhysicalOffset) -> Iterator[PhysicalOffset]:
         """The physical offsets of the open halves below."""
         return (half.physical_offset for half in self._open.all() if half.physical_offset < physical_offset)
 
-    def reappend_live_records_before(self, physical_offset: int, now_ms: int) -> int:
+    def reappend_live_records_before(self, physical_offset: PhysicalOffset, now_ms: int) -> int:
         """Appends open halves that lie below again, at the end of their topic. Returns how many.
 
         TroveError as MessageStore.append; those carried before it are carried.

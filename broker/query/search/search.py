@@ -41,6 +41,7 @@ from broker.query.search.time_bounds import within_time
 from broker.query.search.walks import END, Range, Ranks
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.files.files import StorageError
@@ -54,8 +55,8 @@ class SearchPart:
     `at_least` so many; of a scan 0, and the part's bytes are read."""
 
     index: str
-    begin: int
-    end: int
+    begin: PhysicalOffset
+    end: PhysicalOffset
     entries: int = 0
     at_least: bool = False
 
@@ -122,9 +123,9 @@ class _PageSearch:
     store: MessageStore
     query: SearchQuery
     found: Found
-    start: int | None
-    low: int = 0
-    high: int = 0
+    start: PhysicalOffset | None
+    low: PhysicalOffset = LOG_ORIGIN
+    high: PhysicalOffset = LOG_ORIGIN
     done: int = 0
     """The rank (see walks.py) up to which everything is answered."""
     misses: int = 0
@@ -160,7 +161,7 @@ class _PageSearch:
             queue_offsets=self.found.queue_offsets,
             physical_offsets=self.found.physical_offsets,
             complete=complete,
-            cursor="" if complete or explain else Cursor(max(0, at)).encode(self.query),
+            cursor="" if complete or explain else Cursor(PhysicalOffset(max(0, at))).encode(self.query),
             parts=tuple(self.parts),
             entries=self.entries,
             scanned_bytes=self.scanned_bytes,
@@ -169,13 +170,13 @@ class _PageSearch:
             work=self.found.work.done,
         )
 
-    def _indexed_to(self, low: int, high: int) -> int:
+    def _indexed_to(self, low: PhysicalOffset, high: PhysicalOffset) -> PhysicalOffset:
         """How far the trees are, within [low, high]."""
         trees = self.store.trees
-        return min(high, max(low, trees.search.position if trees is not None else 0))
+        return min(high, max(low, trees.search.position if trees is not None else LOG_ORIGIN))
 
     # --- the part that the trees have -----------------------------------------------------------------
-    def _indexed(self, begin: int, end: int, explain: bool) -> None:
+    def _indexed(self, begin: PhysicalOffset, end: PhysicalOffset, explain: bool) -> None:
         trees = self.store.trees
         assert trees is not None, "without trees nothing is indexed"
         try:
@@ -184,12 +185,14 @@ class _PageSearch:
         except StorageError as error:
             self.found.note(f"the log was searched: {error}")
             if self.query.newest_first:
-                end = min(end, -self.done)
+                end = min(end, PhysicalOffset(-self.done))
             else:
-                begin = max(begin, self.done + 1)
+                begin = max(begin, PhysicalOffset(self.done + 1))
             self._scan(begin, end, explain)
 
-    def _in_trees(self, reader: TreeReader, begin: int, end: int, explain: bool) -> None:
+    def _in_trees(
+        self, reader: TreeReader, begin: PhysicalOffset, end: PhysicalOffset, explain: bool
+    ) -> None:
         begin, end = within_time(self.store, self.query, reader, begin, end)
         topic = self._topic(reader)
         if topic is None or begin >= end:
@@ -213,12 +216,12 @@ class _PageSearch:
         entry = TopicEntry(*TOPIC_VALUE.unpack(value))
         return entry if entry.since >= self.store.deletions.deleted_below(self.query.topic) else None
 
-    def _declared_from(self, reader: TreeReader, topic: TopicEntry) -> dict[str, int]:
+    def _declared_from(self, reader: TreeReader, topic: TopicEntry) -> dict[str, PhysicalOffset]:
         """From where on the records have terms of each property that the search names."""
         found = {}
         for name in self.query.properties():
             value = reader.get(META, property_key(topic.number, name))
-            found[name] = OFFSET.unpack(value)[0] if value else END
+            found[name] = PhysicalOffset(OFFSET.unpack(value)[0] if value else END)
         return found
 
     def _walk(self, plan: Plan, span: Range, explain: bool) -> None:
@@ -266,12 +269,12 @@ class _PageSearch:
             return may_answer(self.store, self.query, -ranks[::-1])[::-1]
         return may_answer(self.store, self.query, ranks)
 
-    def _pass(self, begin: int, end: int) -> None:
+    def _pass(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """Everything in [begin, end) is answered."""
         self.done = max(self.done, -begin if self.query.newest_first else end - 1)
 
     # --- the part that they do not have yet -----------------------------------------------------------
-    def _scan(self, begin: int, end: int, explain: bool) -> None:
+    def _scan(self, begin: PhysicalOffset, end: PhysicalOffset, explain: bool) -> None:
         self.parts.append(SearchPart("log: scanned", begin, end))
         if explain or self.stopped:
             return
@@ -280,26 +283,28 @@ class _PageSearch:
         else:
             self._scan_up(begin, end)
 
-    def _scan_down(self, begin: int, end: int) -> None:
+    def _scan_down(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         for low, high in windows(self.store.consume_queues, begin, end):
             offsets, count = matches(self.store, low, high, partial(answering, self.query))
             if not self._scanned([-offset for offset in offsets], low, high, count):
                 return
 
-    def _scan_up(self, begin: int, end: int) -> None:
+    def _scan_up(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         at = begin
         for physical_offset, records, alive in self.store.scan(begin, end, WINDOW_BYTES):
             chosen = answering(self.query, records)
             if alive is not None:
                 chosen &= alive
-            behind = physical_offset + int(records.positions[-1] + records.sizes[-1])
+            behind = PhysicalOffset(physical_offset + int(records.positions[-1] + records.sizes[-1]))
             ranks = (physical_offset + records.positions[chosen]).tolist()
             if not self._scanned(ranks, at, behind, len(records)):
                 return
             at = behind
         self._pass(begin, end)
 
-    def _scanned(self, ranks: list[int], begin: int, end: int, record_count: int) -> bool:
+    def _scanned(
+        self, ranks: list[int], begin: PhysicalOffset, end: PhysicalOffset, record_count: int
+    ) -> bool:
         """Whether the page continues after a part of the log with these candidates. The scan of it is charged
         after them: it may cost more than a page's share, and yet the page has to get on."""
         self.scanned_bytes += end - begin
@@ -318,7 +323,7 @@ class _PageSearch:
             if rank <= self.done:
                 continue
             before = len(self.found.records)
-            goes_on = self.found.work.left > 0 and self.found.look_at(abs(rank))
+            goes_on = self.found.work.left > 0 and self.found.look_at(PhysicalOffset(abs(rank)))
             if not goes_on:
                 self.stopped = True
                 if not self.query.newest_first:

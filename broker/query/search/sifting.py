@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from broker.query.search.conditions import SearchQuery
 from broker.query.search.matching import Mask, answering
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.geometry import sliding
 from trovemq_proto.records.layout import RECORD_SIZE_MIN
@@ -31,7 +32,7 @@ def may_answer(store: MessageStore, query: SearchQuery, offsets: NDArray[np.int6
     """Which of the records at these physical offsets (ascending) have to be looked at. True wherever the
     record may match: the caller reads damaged and unreadable ones."""
     unknown = np.ones(len(offsets), np.bool_)
-    begin, last = int(offsets[0]), int(offsets[-1])
+    begin, last = PhysicalOffset(int(offsets[0])), PhysicalOffset(int(offsets[-1]))
     if last - begin > _BYTES_A_RECORD_MAX * len(offsets):
         return unknown
     try:

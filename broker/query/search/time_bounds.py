@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from broker.query.search.conditions import SearchQuery
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.fields import read_fields, store_timestamp
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
@@ -21,14 +22,14 @@ _FINE: int = 1 << 16
 
 
 def within_time(
-    store: MessageStore, query: SearchQuery, reader: TreeReader, low: int, high: int
-) -> tuple[int, int]:
+    store: MessageStore, query: SearchQuery, reader: TreeReader, low: PhysicalOffset, high: PhysicalOffset
+) -> tuple[PhysicalOffset, PhysicalOffset]:
     """[low, high) without records before or after the query's times; both are indexed."""
     if query.begin > 0:
         low = max(low, min(high, store.lowest_offset_at(query.begin)))
         below, above = low, high
         while above - below > _FINE:
-            middle = (below + above) // 2
+            middle = PhysicalOffset((below + above) // 2)
             at, time = _first_at(store, reader, middle, high)
             if time is not None and time < query.begin - CLOCK_STEP_MAX_MS:
                 below = low = max(at, middle)
@@ -37,7 +38,7 @@ def within_time(
     if query.end + CLOCK_STEP_MAX_MS < store.last_store_timestamp:
         below, above = low, high
         while above - below > _FINE:
-            middle = (below + above) // 2
+            middle = PhysicalOffset((below + above) // 2)
             at, time = _first_at(store, reader, middle, high)
             if time is not None and time > query.end + CLOCK_STEP_MAX_MS:
                 above, high = middle, min(high, at)
@@ -46,7 +47,9 @@ def within_time(
     return low, high
 
 
-def _first_at(store: MessageStore, reader: TreeReader, begin: int, end: int) -> tuple[int, int | None]:
+def _first_at(
+    store: MessageStore, reader: TreeReader, begin: PhysicalOffset, end: PhysicalOffset
+) -> tuple[PhysicalOffset, int | None]:
     """The place of a record at or after `begin`, and its store time; None where there is none."""
     found = next(reader.items(LOCATION, OFFSET.pack(begin), OFFSET.pack(end)), None)
     if found is None:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.trees import TreeReader, key_after
 from trovemq_store.index.trees.layout import LOCATION, LOCATION_ENTRY, OFFSET, TERM
 
@@ -51,8 +52,8 @@ class Range:
     """Physical offsets [low, high) of one snapshot, in one order; counts the entries that were looked at."""
 
     reader: TreeReader
-    low: int
-    high: int
+    low: PhysicalOffset
+    high: PhysicalOffset
     newest_first: bool
     touched: int = field(default=0)
 

@@ -15,6 +15,7 @@ from broker.server.monitoring.traffic import Traffic
 from broker.server.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids, queue_range, topic_not_found
@@ -144,7 +145,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         queue = self._store.consume_queues.get(topic, queue_id)
         if queue is None or high <= low:
             return 0
-        last = int(queue.units(high - 1, 1)["physical_offset"][0])
+        last = PhysicalOffset(int(queue.units(high - 1, 1)["physical_offset"][0]))
         return self._store.store_timestamp_at(last) or 0
 
     # --- consumer offsets ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from broker.server.native.frames import AppendFrame
 from broker.server.native.reply_stream import ReplyStream
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.v1 import message_pb2
 
 
@@ -68,7 +69,9 @@ class AppendStream(ReplyStream):
                 await self.reply(reply.SerializeToString())
                 parts.traffic.answered("Append", "OK", started)
 
-    def _reply_when_durable(self, reply: message_pb2.AppendReply, end: int, started: float) -> None:
+    def _reply_when_durable(
+        self, reply: message_pb2.AppendReply, end: PhysicalOffset, started: float
+    ) -> None:
         def resolve(error: TroveError | None) -> None:
             self._parts.traffic.answered("Append", error.symbol if error else "OK", started)
             if error is not None:

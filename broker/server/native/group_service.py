@@ -36,6 +36,7 @@ from broker.server.turns import Turns
 from broker.track.delayed import delayed_messages
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message, decode_stored
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.v1 import group_pb2, group_pb2_grpc
@@ -63,7 +64,7 @@ class GroupServiceParts:
     offsets: OffsetKeeper
     registry: ClientRegistry
     commands: ClientCommands
-    durable: Callable[[int], Awaitable[None]]
+    durable: Callable[[PhysicalOffset], Awaitable[None]]
     turns: Turns
     clock_ms: Callable[[], int]
 

@@ -21,6 +21,7 @@ from broker.track.message_tracker import MessageTrack, MessageTracker
 from broker.track.timeline import TrackEvent
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.v1 import biography_pb2, biography_pb2_grpc
 from trovemq_store.engine.message_store import MessageStore
 
@@ -37,7 +38,7 @@ class TrackParts:
     store: MessageStore
     model: ConsumerState
     registry: ClientRegistry
-    durable: Callable[[int], Awaitable[None]]
+    durable: Callable[[PhysicalOffset], Awaitable[None]]
     one_more: Callable[[], AbstractContextManager[None]]
     turns: Turns
     clock_ms: Callable[[], int]

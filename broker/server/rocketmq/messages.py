@@ -22,6 +22,7 @@ from broker.produce.outgoing import OutgoingMessage
 from broker.server.native.convert import born_host_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import (
     PROPERTY_DELAY,
     PROPERTY_KEYS,
@@ -187,7 +188,7 @@ def _fill_others(message: v2.Message, properties: dict[str, str], reconsume_time
         system.dead_letter_queue.message_id = get(PROPERTY_DEAD_ID, "")
 
 
-def _other_id(properties: dict[str, str], store_host: bytes, physical_offset: int) -> str:
+def _other_id(properties: dict[str, str], store_host: bytes, physical_offset: PhysicalOffset) -> str:
     """The id of a message whose sender gave it none."""
     return properties.get(PROPERTY_ORIGIN_ID) or encode_offset_msg_id(store_host, physical_offset)
 

@@ -29,6 +29,7 @@ from trovemq.received import ReceivedMessage
 from trovemq.send_arguments import Keys, MessageArguments
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import encode_offset_msg_id, encode_record
 from trovemq_proto.records.hashes import group_queue
 
@@ -357,7 +358,7 @@ class AtomicTransaction:
                 queue_id=places[index].queue_id,
                 queue_offset=queue_offset,
                 physical_offset=physical_offset,
-                offset_msg_id=encode_offset_msg_id(reply.store_host, physical_offset),
+                offset_msg_id=encode_offset_msg_id(reply.store_host, PhysicalOffset(physical_offset)),
                 unique_key=self._messages[index].unique_key,
                 durability=reply.durability,
                 store_timestamp=reply.store_timestamp,

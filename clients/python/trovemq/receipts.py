@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import encode_offset_msg_id
 
 NO_GAP: Final = range(0)
@@ -179,7 +180,7 @@ class FrameReceipt:
             queue_id=self.queue_id,
             queue_offset=outcome.first_queue_offset + index,
             physical_offset=physical_offset,
-            offset_msg_id=encode_offset_msg_id(outcome.store_host, physical_offset),
+            offset_msg_id=encode_offset_msg_id(outcome.store_host, PhysicalOffset(physical_offset)),
             unique_key=self.unique_key(index),
             durability=outcome.durability,
             store_timestamp=outcome.store_timestamp,
@@ -199,7 +200,7 @@ class FrameReceipt:
             if original is None
             else original.queue_offset,
             physical_offset=physical_offset,
-            offset_msg_id=encode_offset_msg_id(outcome.store_host, physical_offset),
+            offset_msg_id=encode_offset_msg_id(outcome.store_host, PhysicalOffset(physical_offset)),
             unique_key=self.unique_key(index),
             durability=outcome.durability,
             store_timestamp=outcome.store_timestamp if original is None else original.store_timestamp,

@@ -6,6 +6,7 @@ applied to one segment at a time: of each index file the items that name an offs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,7 +123,7 @@ class ItemCheck:
         lost = np.count_nonzero(missing & (offsets < complete_below))
         self._counts.tagless += max(int(np.count_nonzero(without < complete_below)) - int(lost), 0)
 
-    def finish(self, end: int, damages: list[tuple[int, int]], *, is_last: bool) -> ItemCounts:
+    def finish(self, end: int, damages: Sequence[tuple[int, int]], *, is_last: bool) -> ItemCounts:
         """`end`: where the segment's records end."""
         for item in np.flatnonzero(~self._matched).tolist():
             physical = int(self._items.physical[item])

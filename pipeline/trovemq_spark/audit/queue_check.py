@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.segment_check import RUN_DTYPE
 from trovemq_spark.audit.store import AuditedStore, QueueFacts, QueueKey, QueueReader
@@ -72,7 +73,8 @@ class _QueueCheck:
         holes = np.flatnonzero(ordered["first"][1:] > furthest[:-1]) + 1
         named = 0
         for i in holes.tolist():
-            before, after = int(ordered["last"][i - 1]), int(ordered["physical"][i])
+            before = PhysicalOffset(int(ordered["last"][i - 1]))
+            after = PhysicalOffset(int(ordered["physical"][i]))
             if self._log.unknown.any_in(min(before, after), max(before, after)) or named == EACH_MAX:
                 continue
             named += 1
@@ -115,13 +117,13 @@ class _QueueCheck:
         for chunk in range(begin, end, _UNITS_AT_ONCE):
             offsets = np.arange(chunk, min(chunk + _UNITS_AT_ONCE, end))
             units = reader.at(offsets)
-            surplus = surplus_units(units, floor, self._log.unknown) & (units["size"] > 0)
+            surplus = surplus_units(units, PhysicalOffset(floor), self._log.unknown) & (units["size"] > 0)
             report_surplus(
                 self._found.of("unitExtra"),
                 reader,
                 offsets[surplus],
                 units[surplus],
-                self._log.end,
+                PhysicalOffset(self._log.end),
                 clean=self._store.clean,
             )
 

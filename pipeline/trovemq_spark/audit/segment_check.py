@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.item_check import ItemCheck, ItemCounts
 from trovemq_spark.audit.store import AuditedStore, QueueKey, QueueReader
@@ -40,7 +41,7 @@ class SegmentResult:
     dead_records: int = 0
     units: int = 0
     last_store_timestamp: int = 0
-    damages: list[tuple[int, int]] = field(default_factory=list)
+    damages: list[tuple[PhysicalOffset, PhysicalOffset]] = field(default_factory=list)
     runs: dict[QueueKey, NDArray[np.void]] = field(default_factory=dict)
     bytes_behind: int = 0
     """Bytes after the last segment's records that are not zero."""
@@ -73,7 +74,9 @@ class _SegmentCheck:
             if isinstance(step, Damage):
                 self._damage(step)
             else:
-                self._run(DispatchBatch(step.records, step.segment_start, step.end))
+                self._run(
+                    DispatchBatch(step.records, PhysicalOffset(step.segment_start), PhysicalOffset(step.end))
+                )
         if is_last:
             result.bytes_behind = written_bytes(segment.file, max(result.end - segment.start, 0))
         if self._items is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message, RecordBatch
 from trovemq_proto.records.layout import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.message import decode_stored
@@ -44,7 +45,7 @@ def keys_of_segment(store: AuditedStore, file: SegmentFile) -> Iterator[tuple[in
     parts: list[NDArray[np.void]] = []
     for step in scan_segment(segment, bounds, check_crc=False):
         if not isinstance(step, Damage):
-            alive = store.deletions.alive_mask(step.records, step.segment_start)
+            alive = store.deletions.alive_mask(step.records, PhysicalOffset(step.segment_start))
             parts.append(_keys_of(step.records, step.segment_start, alive))
     if not parts:
         return

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_spark.audit.config_check import check_small_files
 from trovemq_spark.audit.found import Counted, FoundList
 from trovemq_spark.audit.groups import known_groups, unacknowledged
@@ -64,7 +65,7 @@ class Audit:
         store = self._look(store, found)
         results = self._check_segments(store)
         end = max((result.end for result in results), default=store.log.begin)
-        gaps = [(gap.begin, gap.end) for gap in store.log.gaps]
+        gaps = [(PhysicalOffset(gap.begin), PhysicalOffset(gap.end)) for gap in store.log.gaps]
         if "log" in self._checks:
             self._check_log(store, results, end, found)
         if "queues" in self._checks:

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import PROPERTY_DEAD_TOPIC
 from trovemq_spark.audit.delivery_events import EVENT_DTYPE, events_of_segment
@@ -80,7 +81,7 @@ def _pairs(
     traced: TracedLog, records: RecordBatch, segment_start: int
 ) -> Iterator[tuple[Key, NDArray[np.void]]]:
     deletions = traced.deletions
-    alive = None if deletions is None else deletions.alive_mask(records, segment_start)
+    alive = None if deletions is None else deletions.alive_mask(records, PhysicalOffset(segment_start))
     for topic, all_indexes in records.topic_groups():
         indexes = all_indexes if alive is None else all_indexes[alive[all_indexes]]
         is_retry = topic.startswith(RETRY_PREFIX)

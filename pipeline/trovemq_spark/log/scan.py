@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch, RecordState, scan_run
 from trovemq_proto.records.run_mark import RunMark, read_mark
 from trovemq_spark.log.segments import LogDirectory
@@ -77,10 +78,10 @@ def scan_segment(
             continue  # records after the bounds are not read
         if state is RecordState.BLANK or _is_end(segment, position, state, bounds):
             return
-        found = find_record(segment, search_from(segment, position, state))
+        found = find_record(segment, search_from(segment, PhysicalOffset(position), state))
         if bounds.is_last and position >= bounds.known_end and _is_written_by_now(segment, position):
             continue
-        yield Damage(position, min(found, segment.end), state)
+        yield Damage(PhysicalOffset(position), min(found, segment.end), state)
         position = found
 
 
@@ -112,7 +113,7 @@ class _Transactions:
         return mark.begin if self._unfinished[mark.begin] else None
 
     def _mark(self, records: RecordBatch, index: int) -> RunMark | None:
-        return read_mark(records, index, self._segment.start + int(records.positions[index]))
+        return read_mark(records, index, self._segment.offset_at(int(records.positions[index])))
 
     def _is_unfinished(self, transaction: RunMark) -> bool:
         """From its first record on there are others of this transaction, not the last one, and no more."""
@@ -131,7 +132,7 @@ class _Transactions:
                 if mark is None or mark != transaction._replace(number=mark.number) or mark.number <= number:
                     return False
                 number = mark.number
-            position = segment.start + end
+            position = segment.offset_at(end)
             if number == transaction.record_count - 1 or state is RecordState.BLANK:
                 return False
             if state is not RecordState.RECORD:
@@ -147,7 +148,7 @@ def unfinished_notes(log: LogDirectory, end: int) -> list[str]:
     """The note for a reading that ended here because of a transaction; nothing where it did not."""
     for file in log.covering(end, end + 1):
         records = record_at(log.open_segment(file), end)
-        mark = read_mark(records, 0, end) if len(records) else None
+        mark = read_mark(records, 0, PhysicalOffset(end)) if len(records) else None
         if mark is not None:
             return [
                 f"transaction {mark.transaction_id} of {mark.record_count} records begins at {end} and "
@@ -183,4 +184,7 @@ def _is_end(segment: Segment, position: int, state: RecordState, bounds: ScanBou
     if bounds.is_last and state is RecordState.ZEROS:
         return True
     # Torn bytes at the end of an open segment are an append that continues; before a good record, damage.
-    return find_record(segment, search_from(segment, position, state)) >= segment.end and bounds.is_last
+    return (
+        find_record(segment, search_from(segment, PhysicalOffset(position), state)) >= segment.end
+        and bounds.is_last
+    )

@@ -21,6 +21,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import BLANK_SIZE
 from trovemq_spark.storage import Place
 from trovemq_store.files.files import StorageError
@@ -122,7 +123,7 @@ class LogDirectory:
                 "Read a backup or an archive, or start at a later offset",
                 segment=file.name,
             ) from None
-        return Segment(file.start, ReadOnlyFile(f"{DIRECTORY}/{file.name}", data))
+        return Segment(PhysicalOffset(file.start), ReadOnlyFile(f"{DIRECTORY}/{file.name}", data))
 
 
 def open_deletions(text: str) -> TopicDeletions | None:

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_spark.log.parts import LogPart
 from trovemq_spark.log.scan import Run, scan_segment
@@ -103,7 +104,7 @@ def extract_runs(task: SegmentTask) -> SegmentRuns:
 
 
 def _alive(run: Run, deletions: TopicDeletions | None) -> Alive:
-    return None if deletions is None else deletions.alive_mask(run.records, run.segment_start)
+    return None if deletions is None else deletions.alive_mask(run.records, PhysicalOffset(run.segment_start))
 
 
 def _entries(run: Run, alive: Alive, tags: bool) -> Entries:
@@ -133,7 +134,7 @@ class _QueueColumns:
 
     def add(self, run: Run, alive: Alive) -> None:
         records = run.records
-        batch = DispatchBatch(records, run.segment_start, run.end, alive)
+        batch = DispatchBatch(records, PhysicalOffset(run.segment_start), PhysicalOffset(run.end), alive)
         columns = (units_of(batch), self._numbered_topics(records), records.queue_ids, records.queue_offsets)
         chosen = unit_indexes(batch)
         kept = columns if len(chosen) == len(records) else tuple(column[chosen] for column in columns)

@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_spark.log.parts import first_record_at, first_stored_at, log_end, plan_parts, walk
 from trovemq_spark.log.scan import Run
 from trovemq_spark.log.segments import LogDirectory, open_deletions
@@ -218,7 +219,9 @@ class _Budget:
     def _cut(self, run: Run, reading: LogReading, deletions: TopicDeletions | None) -> int | None:
         """Counts the run's rows; where the first begins that is too much, None where none is."""
         records = run.records
-        alive = None if deletions is None else deletions.alive_mask(records, run.segment_start)
+        alive = (
+            None if deletions is None else deletions.alive_mask(records, PhysicalOffset(run.segment_start))
+        )
         records = reading.request.row_filter.chosen(records if alive is None else records.where(alive))
         rows = self.rows + np.arange(1, len(records) + 1)
         sizes = self._bytes + np.cumsum(records.sizes)

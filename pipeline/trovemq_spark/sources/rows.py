@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch, RecordState
 from trovemq_spark.log.scan import Run
 from trovemq_spark.option_kinds import nearest, option_error
@@ -122,7 +123,7 @@ class RowMaker:
             records = item.records
             self.counts.scanned += len(records)
             if deletions is not None:
-                alive = deletions.alive_mask(records, item.segment_start)
+                alive = deletions.alive_mask(records, PhysicalOffset(item.segment_start))
                 records = records if alive is None else records.where(alive)
             records = self._request.row_filter.chosen(records)
             if len(records):

@@ -15,19 +15,20 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.layout import HOST_SIZE_IPV4, HOST_SIZE_IPV6
 
 _HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _OFFSET_MSG_ID_SIZES: Final = (2 * (HOST_SIZE_IPV4 + 8), 2 * (HOST_SIZE_IPV6 + 8))
 
 
-def encode_offset_msg_id(store_host: bytes, physical_offset: int) -> str:
+def encode_offset_msg_id(store_host: bytes, physical_offset: PhysicalOffset) -> str:
     """32 (IPv4) or 56 (IPv6) upper-case hex digits. store_host: 8 or 20 bytes."""
     assert len(store_host) in (HOST_SIZE_IPV4, HOST_SIZE_IPV6), f"host of {len(store_host)} bytes"
     return (store_host + physical_offset.to_bytes(8, signed=True)).hex().upper()
 
 
-def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
+def decode_offset_msg_id(text: str) -> tuple[bytes, PhysicalOffset]:
     """(store host, physical offset). Raises TroveError MESSAGE_ID_ILLEGAL."""
     if not looks_like_offset_msg_id(text):
         raise TroveError(
@@ -36,7 +37,7 @@ def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
             id=text[:80],
         )
     raw = bytes.fromhex(text)
-    return raw[:-8], int.from_bytes(raw[-8:], signed=True)
+    return raw[:-8], PhysicalOffset(int.from_bytes(raw[-8:], signed=True))
 
 
 def looks_like_offset_msg_id(text: str) -> bool:

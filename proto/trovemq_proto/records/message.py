@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import crc_matches
 from trovemq_proto.records.compression import inflate_body
 from trovemq_proto.records.fields import RecordFields, read_fields
@@ -44,7 +45,7 @@ class Message:
     topic: str
     queue_id: int
     queue_offset: int
-    physical_offset: int
+    physical_offset: PhysicalOffset
     store_size: int
     flag: int
     sys_flag: int

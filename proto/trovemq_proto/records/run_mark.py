@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import RecordFields
 from trovemq_proto.records.geometry import sliding
@@ -74,7 +75,7 @@ class RunMark(NamedTuple):
     transaction_id: str
     number: int
     record_count: int
-    begin: int
+    begin: PhysicalOffset
 
 
 def check_transaction_id(transaction_id: str) -> str:
@@ -117,7 +118,7 @@ def with_mark(data: memoryview, row: RecordFields, block: bytes) -> tuple[bytes,
     return marked, size - crc_size
 
 
-def seal_marks(view: memoryview, mark_ends: NDArray[np.int64], count: int, begin: int) -> None:
+def seal_marks(view: memoryview, mark_ends: NDArray[np.int64], count: int, begin: PhysicalOffset) -> None:
     """Fills in the number of records and where the first one lies; mark_ends: where each block ends."""
     assert 0 < count <= RECORDS_MAX
     data = np.frombuffer(view, np.uint8)
@@ -139,12 +140,14 @@ def marked_records(batch: RecordBatch) -> list[int]:
     return np.flatnonzero(found).tolist()
 
 
-def seal_of(begin: int) -> int:
+def seal_of(begin: PhysicalOffset) -> int:
     """The seal of a transaction whose first record lies at `begin`."""
     return -1 - begin
 
 
-def read_mark(batch: RecordBatch, index: int, physical_offset: int, *, sealed: bool = True) -> RunMark | None:
+def read_mark(
+    batch: RecordBatch, index: int, physical_offset: PhysicalOffset, *, sealed: bool = True
+) -> RunMark | None:
     """The mark of the record that lies at physical_offset; None where it has none that counts there. sealed:
     only a seal makes it count."""
     row = batch.row(index)
@@ -154,7 +157,7 @@ def read_mark(batch: RecordBatch, index: int, physical_offset: int, *, sealed: b
     found = _MARK.search(bytes(batch.data[start:end]))
     if found is None:
         return None
-    number, count, begin = int(found[2]), int(found[3]), int(found[4])
+    number, count, begin = int(found[2]), int(found[3]), PhysicalOffset(int(found[4]))
     if number >= count or (number == 0) != (begin == physical_offset) or begin > physical_offset:
         return None
     if sealed and _prepared_offset(batch.data, row) != seal_of(begin):

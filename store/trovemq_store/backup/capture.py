@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.index.consume_queue import ROOT_DIRECTORY, UNIT_SIZE
 from trovemq_store.log import state
@@ -40,8 +41,8 @@ class QueueFiles:
 class Capture:
     """log_begin, log_end: physical offsets. linked, copied: paths of segments, those with bytes written."""
 
-    log_begin: int
-    log_end: int
+    log_begin: PhysicalOffset
+    log_end: PhysicalOffset
     linked: list[str]
     copied: list[tuple[str, int]]
     state: StoreState

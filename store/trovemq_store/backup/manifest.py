@@ -26,6 +26,7 @@ import msgspec
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 
 MANIFEST_NAME: Final = "manifest.json"
 STORE_NAME: Final = "store"
@@ -57,8 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     created_ms: int
     cluster: str
     broker: str
-    log_begin: int
-    log_end: int
+    log_begin: PhysicalOffset
+    log_end: PhysicalOffset
     files: list[FileEntry]
 
     def encode(self) -> bytes:

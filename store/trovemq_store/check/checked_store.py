@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.check.layouts import IndexView, Records
 from trovemq_store.log.projection import DispatchBatch
@@ -57,17 +58,19 @@ class CheckedStore(Protocol):
     """Nothing may be missing; else recovery completes it, and that something is missing is a note."""
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> PhysicalOffset:
         """The log begins here."""
         ...
 
-    def deleted_below(self, topic: str) -> int:
+    def deleted_below(self, topic: str) -> PhysicalOffset:
         """The topic's records below this physical offset are dead."""
         ...
 
-    def alive_mask(self, records: RecordBatch, physical_offset: int) -> NDArray[np.bool_] | None: ...
+    def alive_mask(
+        self, records: RecordBatch, physical_offset: PhysicalOffset
+    ) -> NDArray[np.bool_] | None: ...
 
-    def log_place(self, physical_offset: int) -> tuple[str, int]:
+    def log_place(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
         """(path, byte offset in the file) of a place in the log."""
         ...
 
@@ -87,7 +90,7 @@ class OpenIndex:
     """
 
     files: list[IndexView]
-    complete_below: int
+    complete_below: PhysicalOffset
     kept: bool = True
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import CheckedStore, OpenIndex
 from trovemq_store.check.findings import EACH_MAX, Findings
@@ -47,7 +48,7 @@ class IndexCheck:
         self._files = [file for file in index.files if file.item_count > 1]
         self._file = 0
         self._item = 1
-        self._position = 0
+        self._position = LOG_ORIGIN
         self._unindexed_count = self._double_count = self._tagless_count = self._damaged_count = 0
         self._unindexed_from = -1
         self._begins: dict[str, int] = {}
@@ -75,8 +76,7 @@ class IndexCheck:
     def run(self, run: DispatchBatch) -> None:
         if not self._kept or not len(run.records):
             return
-        begin = run.physical_offset + int(run.records.positions[0])
-        self._pass(max(begin, self._position))  # of records that went meanwhile, or are damaged
+        self._pass(max(run.offset_of(0), self._position))  # of records that went meanwhile, or are damaged
         items = key_items(run, tags=True)
         found = [(_numbers(file, first, stop), file, first) for file, first, stop in self._take(run.end)]
         self._position = run.end
@@ -98,14 +98,14 @@ class IndexCheck:
         missing_at_all = items.physical_offsets[items.alive & ~np.isin(items.numbers, there)]
         self._tagless_count += self._count_passed(missing_at_all) - self._count_passed(offsets[missing])
 
-    def damage(self, begin: int, end: int) -> None:
+    def damage(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """Nothing is known of the records of [begin, end): they may have items."""
         if self._kept:
             self._pass(max(begin, self._position))
             self._damaged_count += sum(stop - first for _, first, stop in self._take(end))
             self._position = max(self._position, end)
 
-    def _pass(self, begin: int) -> None:
+    def _pass(self, begin: PhysicalOffset) -> None:
         """The cursor moves to the items of records at or after `begin`: there is no record in between."""
         for file, first, stop in self._take(begin):
             physical = file.items["physical_offset"][first:stop]
@@ -116,7 +116,7 @@ class IndexCheck:
                 self._add_wrong(file, item)
         self._position = max(self._position, begin)
 
-    def _take(self, end: int) -> Iterator[tuple[IndexView, int, int]]:
+    def _take(self, end: PhysicalOffset) -> Iterator[tuple[IndexView, int, int]]:
         """(file, first item, item after the last) from the cursor on, of records below `end`."""
         while self._file < len(self._files):
             file, first = self._files[self._file], self._item
@@ -134,7 +134,7 @@ class IndexCheck:
                 self._file, self._item = self._file + 1, 1
 
     @staticmethod
-    def _stop(file: IndexView, first: int, end: int) -> int:
+    def _stop(file: IndexView, first: int, end: PhysicalOffset) -> int:
         """The first item from `first` on whose record is at or after `end`."""
         for begin in range(first, file.item_count, _ITEMS_AT_ONCE):
             stop = min(begin + _ITEMS_AT_ONCE, file.item_count)
@@ -144,7 +144,7 @@ class IndexCheck:
         return file.item_count
 
     @staticmethod
-    def _is_stray(file: IndexView, item: int, end: int) -> bool:
+    def _is_stray(file: IndexView, item: int, end: PhysicalOffset) -> bool:
         """Whether the items after it are of records below `end`, so that it cannot be right."""
         return item + 1 < file.item_count and int(file.items["physical_offset"][item + 1]) < end
 
@@ -188,7 +188,7 @@ class IndexCheck:
             self._unindexed_from = int(behind[0])
         self._unindexed_count += len(behind)
 
-    def finish(self, end: int) -> None:
+    def finish(self, end: PhysicalOffset) -> None:
         """After the last run; `end` is the log's end. Items after the end of a live store's checked part
         are of records that were appended meanwhile."""
         if not self._kept:
@@ -212,10 +212,10 @@ class IndexCheck:
         self._findings.add(layouts.INDEX_DIRECTORY, 0, what, note=True)
 
 
-def complete_below(files: list[IndexView]) -> int:
+def complete_below(files: list[IndexView]) -> PhysicalOffset:
     """A stopped store's index has every key of the records below: before its last item nothing is missing."""
-    return max((int(file.items["physical_offset"][1 : file.item_count].max()) for file in files
-                if file.item_count > 1), default=-1)  # fmt: skip
+    return PhysicalOffset(max((int(file.items["physical_offset"][1 : file.item_count].max()) for file in files
+                if file.item_count > 1), default=-1))  # fmt: skip
 
 
 def _numbers(file: IndexView, first: int, stop: int) -> Numbers:

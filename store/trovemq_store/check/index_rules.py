@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check import layouts
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.layouts import IndexView
@@ -82,7 +83,7 @@ def check_header_times(
         findings.add(file.path, at, f"{name} is {found}, its record says {known}", note=note)
 
 
-def wrong_item(item: int, key_hash: int, physical_offset: int) -> str:
+def wrong_item(item: int, key_hash: int, physical_offset: PhysicalOffset) -> str:
     return f"item {item} (hash {key_hash}, record {physical_offset}) is not a key of that record"
 
 

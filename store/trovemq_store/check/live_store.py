@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import OpenIndex
@@ -73,16 +74,16 @@ class LiveStore:
         self._store = store
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> PhysicalOffset:
         return self._store.min_offset
 
-    def deleted_below(self, topic: str) -> int:
+    def deleted_below(self, topic: str) -> PhysicalOffset:
         return self._store.deletions.deleted_below(topic)
 
-    def alive_mask(self, records: RecordBatch, physical_offset: int) -> NDArray[np.bool_] | None:
+    def alive_mask(self, records: RecordBatch, physical_offset: PhysicalOffset) -> NDArray[np.bool_] | None:
         return self._store.deletions.alive_mask(records, physical_offset)
 
-    def log_place(self, physical_offset: int) -> tuple[str, int]:
+    def log_place(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
         return log_place(self._store.settings.commit_log_file_size, physical_offset)
 
     def queue(self, topic: str, queue_id: int) -> LiveQueue | None:
@@ -94,7 +95,7 @@ class LiveStore:
         return ((topic, queue.queue_id) for topic in queues.topics() for queue in queues.queues(topic))
 
 
-def log_place(file_size: int, physical_offset: int) -> tuple[str, int]:
+def log_place(file_size: int, physical_offset: PhysicalOffset) -> tuple[str, int]:
     """(path, byte offset in the file) of a place in the log."""
     within = physical_offset % file_size
     return f"commitlog/{physical_offset - within:020d}", within
@@ -120,14 +121,14 @@ class IndexMappings:
                 file.close()  # the view outlives it; the descriptor would never be returned
         self._views = views
 
-    def now(self, end: int) -> OpenIndex | None:
+    def now(self, end: PhysicalOffset) -> OpenIndex | None:
         """The index at this moment, for records below `end`; None where it has other files by now.
 
         ValueError where a file is too small.
         """
         index, settings = self._store.key_index, self._store.settings
         if index is None:
-            return OpenIndex([], 0, kept=False)
+            return OpenIndex([], LOG_ORIGIN, kept=False)
         if list(index.file_names) != self._names:
             return None
         files = [

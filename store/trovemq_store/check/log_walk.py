@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordState, scan_run
 from trovemq_store.check.checked_store import LogStep, ReadAhead
 from trovemq_store.log.commit_log import CommitLog
@@ -28,11 +29,11 @@ LogSteps = Generator[LogStep, OSError | None, None]
 class LogWalk:
     """Steps over [position, limit) of a log in which everything below `limit` was written."""
 
-    def __init__(self, log: CommitLog, limit: int, run_bytes_max: int) -> None:
+    def __init__(self, log: CommitLog, limit: PhysicalOffset, run_bytes_max: int) -> None:
         self._log = log
         self._limit = limit
         self._run_bytes_max = run_bytes_max
-        self._read_to = 0
+        self._read_to = LOG_ORIGIN
         self.position = log.min_offset
 
     def steps(self) -> LogSteps:
@@ -49,12 +50,13 @@ class LogWalk:
                 continue  # the log may begin later now
             yield from self._run(segment, limit)
 
-    def _read_ahead(self, segment: Segment, limit: int) -> LogStep:
-        begin, end = self.position, min(self.position + READ_AHEAD_BYTES, limit)
+    def _read_ahead(self, segment: Segment, limit: PhysicalOffset) -> LogStep:
+        begin = self.position
+        end = min(PhysicalOffset(begin + READ_AHEAD_BYTES), limit)
         self._read_to = end
         return LogStep(read_ahead=ReadAhead(segment.file.path, begin - segment.start, end - segment.start))
 
-    def _unreadable(self, limit: int) -> LogStep:
+    def _unreadable(self, limit: PhysicalOffset) -> LogStep:
         """The disk cannot read these bytes; a record that begins in them is lost."""
         begin = self.position
         self.position = min(self._read_to, limit)
@@ -67,10 +69,10 @@ class LogWalk:
         at = (readable // PAGE_SIZE + 1) * PAGE_SIZE
         while at < end and readable_end(segment.file, at, min(at + PAGE_SIZE, stop)) <= at:
             at += PAGE_SIZE
-        self.position = segment.start + min(at, stop)
+        self.position = segment.offset_at(min(at, stop))
         return LogStep(damage=Damage(begin, self.position, RecordState.UNREADABLE))
 
-    def _run(self, segment: Segment, limit: int) -> LogSteps:
+    def _run(self, segment: Segment, limit: PhysicalOffset) -> LogSteps:
         file, begin, stop = segment.file, self.position - segment.start, limit - segment.start
         readable = run_end(file, begin, stop, self._run_bytes_max)
         if readable <= begin or not can_read_record(file, begin, stop):
@@ -84,7 +86,7 @@ class LogWalk:
             check_crc=True,
             bytes_max=self._run_bytes_max,
         )
-        self.position = segment.start + end
+        self.position = segment.offset_at(end)
         if len(records):
             yield LogStep(run=DispatchBatch(records, segment.start, self.position))
         if self._is_gone(segment):
@@ -100,13 +102,13 @@ class LogWalk:
         """Retention took the segment since the last step: its file may be closed."""
         return self._log.min_offset > segment.start
 
-    def _pass_damage(self, segment: Segment, limit: int, state: RecordState) -> LogSteps:
+    def _pass_damage(self, segment: Segment, limit: PhysicalOffset, state: RecordState) -> LogSteps:
         begin = self.position
         at, end = search_from(segment, begin, state) - segment.start, limit - segment.start
         found = None
         while found is None and at < end:
             window_end = min(at + SEARCH_BYTES, end)
-            place = find_record(segment, segment.start + at, segment.start + window_end) - segment.start
+            place = find_record(segment, segment.offset_at(at), segment.offset_at(window_end)) - segment.start
             found = place if place < window_end else None
             at += SEARCH_BYTES
             if found is None and at < end:
@@ -116,5 +118,5 @@ class LogWalk:
                     at += SEARCH_BYTES
                 if self._is_gone(segment):
                     return
-        self.position = segment.start + (end if found is None else found)
+        self.position = segment.offset_at(end if found is None else found)
         yield LogStep(damage=Damage(begin, self.position, state))

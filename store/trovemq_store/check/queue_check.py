@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.check.checked_store import CheckedStore, QueueUnits
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.layouts import Records
@@ -49,7 +50,9 @@ class QueueCheck:
     begun_at: where a live store's log ended when the check began; topics deleted after it were deleted since.
     """
 
-    def __init__(self, store: CheckedStore, findings: Findings, begun_at: int = 0) -> None:
+    def __init__(
+        self, store: CheckedStore, findings: Findings, begun_at: PhysicalOffset = LOG_ORIGIN
+    ) -> None:
         self._store = store
         self._begun_at = begun_at
         self._findings = findings
@@ -57,7 +60,7 @@ class QueueCheck:
         self._unknown = UnknownPlaces()
         self.unit_count = 0
 
-    def damage(self, begin: int, end: int) -> None:
+    def damage(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """Nothing is known of the records of [begin, end): they may have units."""
         if len(self._unknown) < DAMAGES_MAX:
             self._unknown.add(begin, end)
@@ -69,7 +72,7 @@ class QueueCheck:
             if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
                 yield
 
-    def _floor(self, topic: str) -> int:
+    def _floor(self, topic: str) -> PhysicalOffset:
         """Units of records below may be there, and need not."""
         return max(self._store.min_offset, self._store.deleted_below(topic))
 
@@ -108,7 +111,7 @@ class QueueCheck:
         seen.next = int(ends[-1])
 
     # --- the end ------------------------------------------------------------------------------------
-    def finish(self, end: int) -> Iterator[None]:
+    def finish(self, end: PhysicalOffset) -> Iterator[None]:
         """After the last run; `end` is where the checked part of the log ends."""
         for key, seen in list(self._seen.items()):
             self._check_missing(key, seen)
@@ -134,7 +137,7 @@ class QueueCheck:
     def _deleted_since(self, topic: str) -> bool:
         return self._store.deleted_below(topic) > self._begun_at
 
-    def _check_surplus(self, queue: QueueUnits, seen: _Seen | None, end: int) -> Iterator[None]:
+    def _check_surplus(self, queue: QueueUnits, seen: _Seen | None, end: PhysicalOffset) -> Iterator[None]:
         """Units without a record in the present log: before the first and after the last one."""
         if self._store.live and self._deleted_since(queue.topic):
             return
@@ -149,7 +152,9 @@ class QueueCheck:
                 if self._store.live and len(units) and int(units["physical_offset"][0]) >= end:
                     break  # they were added meanwhile
 
-    def _check_outside(self, queue: QueueUnits, first: int, units: Records, end: int | None) -> None:
+    def _check_outside(
+        self, queue: QueueUnits, first: int, units: Records, end: PhysicalOffset | None
+    ) -> None:
         """Blanks, units of a trimmed log, of damaged records and of deleted topics may be there; others may
         not, except after `end` in a live store."""
         surplus = surplus_units(units, self._floor(queue.topic), self._unknown)

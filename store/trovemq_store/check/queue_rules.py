@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.findings import EACH_MAX, Findings
 from trovemq_store.check.layouts import Records
 from trovemq_store.index.consume_queue import BLANK_SIZE, UNIT_DTYPE
@@ -31,7 +32,7 @@ class UnitPlaces(Protocol):
 class UnknownPlaces:
     """Places [begin, end) of the log of whose records nothing is known: they may have units. In log order."""
 
-    def __init__(self, places: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, places: Iterable[tuple[PhysicalOffset, PhysicalOffset]] = ()) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
         for begin, end in places:
@@ -40,7 +41,7 @@ class UnknownPlaces:
     def __len__(self) -> int:
         return len(self._begins)
 
-    def add(self, begin: int, end: int) -> None:
+    def add(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         self._begins.append(begin)
         self._ends.append(end)
 
@@ -51,7 +52,7 @@ class UnknownPlaces:
         at = np.searchsorted(np.array(self._begins, np.int64), physical, "right") - 1
         return (at >= 0) & (physical < np.array(self._ends, np.int64)[at])
 
-    def any_in(self, begin: int, end: int) -> bool:
+    def any_in(self, begin: PhysicalOffset, end: PhysicalOffset) -> bool:
         """Whether something between these offsets is not known."""
         begins, ends = np.array(self._begins, np.int64), np.array(self._ends, np.int64)
         return bool(np.any((begins < end) & (ends > begin)))
@@ -84,7 +85,7 @@ def by_queue(run: DispatchBatch) -> Iterator[tuple[tuple[str, int], Int64s]]:
             yield (topic, queue_id), mine[queue_ids == queue_id]
 
 
-def surplus_units(units: Records, floor: int, unknown: UnknownPlaces) -> Bools:
+def surplus_units(units: Records, floor: PhysicalOffset, unknown: UnknownPlaces) -> Bools:
     """The indexes of units that no record asked for and that must not be there. Blanks may, and units of
     records below `floor` (trimmed, or of a deleted topic) or in unknown places."""
     physical = units["physical_offset"].astype(np.int64)
@@ -97,7 +98,7 @@ def report_surplus(
     queue: UnitPlaces,
     offsets: Int64s,
     units: Records,
-    log_end: int | None,
+    log_end: PhysicalOffset | None,
     *,
     clean: bool,
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.layouts import QueueView
 from trovemq_store.check.queue_rules import unit_indexes
 from trovemq_store.check.store_view import StoreView
@@ -50,7 +51,7 @@ class Repaired:
     units: int = 0
     index_files: int = 0
     damages: list[Damage] = field(default_factory=list)
-    misplaced: list[tuple[int, int]] = field(default_factory=list)
+    misplaced: list[tuple[PhysicalOffset, PhysicalOffset]] = field(default_factory=list)
     gaps: list[QueueGap] = field(default_factory=list)
     shortened: list[tuple[str, int, int, int]] = field(default_factory=list)
     """(topic, queue id, end before, end now): the log's last records of these queues are lost."""
@@ -185,7 +186,7 @@ class _Repair:
         for name in files.list(TREES_DIRECTORY):  # they are rebuilt at the next start
             files.remove(f"{TREES_DIRECTORY}/{name}")
 
-    def _rebuild(self, queues: ConsumeQueues, index: KeyIndex | None) -> int:
+    def _rebuild(self, queues: ConsumeQueues, index: KeyIndex | None) -> PhysicalOffset:
         view, done = self._view, self._done
         fault_point("repair.before_rebuild")
         queues.load(None)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from numpy import bool_
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import LogStep, OpenIndex
@@ -31,16 +32,16 @@ class StoppedStore:
         self.clean = view.clean
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> PhysicalOffset:
         return self._view.log.min_offset
 
-    def deleted_below(self, topic: str) -> int:
+    def deleted_below(self, topic: str) -> PhysicalOffset:
         return self._view.deletions.deleted_below(topic)
 
-    def alive_mask(self, records: RecordBatch, physical_offset: int) -> NDArray[bool_] | None:
+    def alive_mask(self, records: RecordBatch, physical_offset: PhysicalOffset) -> NDArray[bool_] | None:
         return self._view.deletions.alive_mask(records, physical_offset)
 
-    def log_place(self, physical_offset: int) -> tuple[str, int]:
+    def log_place(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
         return self._view.log_place(physical_offset)
 
     def queue(self, topic: str, queue_id: int) -> QueueView | None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from zlib_ng.zlib_ng import crc32
 
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.check.store_view import LogScan, StoreView
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory_trees import MemoryTrees, TreeContent
@@ -73,7 +74,7 @@ def search_mark(trees: Trees) -> Mark:
     """How far the search trees are. StorageError."""
     with trees.read() as reader:
         value = reader.get(META, mark_key(SEARCH))
-    return Mark(*MARK.unpack(value)) if value else Mark(0)
+    return Mark(*MARK.unpack(value)) if value else Mark(LOG_ORIGIN)
 
 
 def lacking(view: StoreView, trees: Trees) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.check import layouts
 from trovemq_store.check.checked_store import CheckedStore, LogStep, OpenIndex, ReadAhead
 from trovemq_store.check.findings import Findings
@@ -25,7 +26,7 @@ Steps = Generator[ReadAhead | None, OSError | None, None]
 class Progress:
     """How far a check is; complete when it has ended. `position` is a physical offset."""
 
-    position: int = 0
+    position: PhysicalOffset = LOG_ORIGIN
     records: int = 0
     dead_records: int = 0
     damaged_bytes: int = 0
@@ -35,7 +36,12 @@ class StoreCheck:
     """One check of one store; steps() once, to its end. begun_at: see QueueCheck."""
 
     def __init__(
-        self, store: CheckedStore, index: OpenIndex, findings: Findings, *, begun_at: int = 0
+        self,
+        store: CheckedStore,
+        index: OpenIndex,
+        findings: Findings,
+        *,
+        begun_at: PhysicalOffset = LOG_ORIGIN,
     ) -> None:
         self._store = store
         self._findings = findings
@@ -111,7 +117,7 @@ class StoreCheck:
         self.progress.position = run.end
         yield None
 
-    def finish(self, end: int) -> Steps:
+    def finish(self, end: PhysicalOffset) -> Steps:
         """After steps(); `end` is where the checked part of the log ends."""
         try:
             for _ in self._queues.finish(end):

@@ -17,6 +17,7 @@ import numpy as np
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RECORD_SIZE_MIN, Message, RecordState, check_record, scan_run
 from trovemq_store.check import layouts
 from trovemq_store.check.layouts import QueueView
@@ -43,12 +44,12 @@ SIZES: Final = ("commit_log_file_size", "consume_queue_file_size", "index_slot_c
 class LogScan:
     """The result of reading the whole log; complete once runs() is exhausted."""
 
-    end: int = 0
+    end: PhysicalOffset = LOG_ORIGIN
     record_count: int = 0
     dead_count: int = 0
     last_store_timestamp: int = 0
     damages: list[Damage] = field(default_factory=list)
-    unreadable: list[tuple[int, str]] = field(default_factory=list)
+    unreadable: list[tuple[PhysicalOffset, str]] = field(default_factory=list)
     """Physical offsets of well-formed records whose body cannot be had, and why."""
 
 
@@ -82,23 +83,26 @@ class StoreView:
         return self.files.is_locked(LOCK_PATH)
 
     @property
-    def known_end(self) -> int:
+    def known_end(self) -> PhysicalOffset:
         """The log is known to reach to here: below it, bytes that are not a record are damage, not the
         end."""
         if self.state is not None:
             known = self.state.log_end
         else:
-            known = max((self._unit_end(queue) for queue in self.queues), default=0) if self.clean else 0
+            ends = (self._unit_end(queue) for queue in self.queues)
+            known = max(ends, default=LOG_ORIGIN) if self.clean else LOG_ORIGIN
         return min(known, self.log.segments.capacity_end)
 
     @staticmethod
-    def _unit_end(queue: QueueView) -> int:
+    def _unit_end(queue: QueueView) -> PhysicalOffset:
         last = queue.units(queue.end - 1, queue.end)
         if not len(last) or int(last["size"][0]) == BLANK_SIZE:
-            return 0
-        return int(last["physical_offset"][0]) + int(last["size"][0])
+            return LOG_ORIGIN
+        return PhysicalOffset(int(last["physical_offset"][0]) + int(last["size"][0]))
 
-    def runs(self, scan: LogScan, begin: int = 0, *, check_crc: bool = True) -> Iterator[DispatchBatch]:
+    def runs(
+        self, scan: LogScan, begin: PhysicalOffset = LOG_ORIGIN, *, check_crc: bool = True
+    ) -> Iterator[DispatchBatch]:
         """The log's records from `begin` on (a record's start), with `alive` filled in; fills `scan`."""
         position = max(begin, self.log.min_offset)
         reader = WholeRuns(
@@ -116,7 +120,7 @@ class StoreView:
         scan.end = max(reader.position, self.log.min_offset)
         scan.damages.extend(reader.damages)
 
-    def log_place(self, physical_offset: int) -> tuple[str, int]:
+    def log_place(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
         """(path, byte offset in the file) of a place in the log."""
         segment = self.log.segments.at(physical_offset)
         if segment is None:
@@ -128,10 +132,10 @@ class StoreView:
         try:
             return run.records.message(index)
         except TroveError as error:
-            scan.unreadable.append((run.physical_offset + int(run.records.positions[index]), str(error)))
+            scan.unreadable.append((run.offset_of(index), str(error)))
             return None
 
-    def bytes_behind(self, end: int) -> int:
+    def bytes_behind(self, end: PhysicalOffset) -> int:
         """Bytes at or after `end` that are not zero: recovery would cut them."""
         count = 0
         for segment in self.log.segments.covering(end, self.log.segments.capacity_end):
@@ -216,7 +220,7 @@ def _slots_by_first_item(files: ReadOnlyFileSystem, path: str, rest: int) -> int
     usual = rest // (layouts.SLOT_SIZE + 4 * layouts.ITEM_SIZE)
     view = files.open(path).view()
     header = np.frombuffer(view, layouts.HEADER_DTYPE, count=1)[0]
-    physical_offset = int(header["begin_physical_offset"])
+    physical_offset = PhysicalOffset(int(header["begin_physical_offset"]))
     if int(header["item_count"]) <= 1:
         return usual
     items_from = layouts.HEADER_SIZE + layouts.ITEM_SIZE  # where item 1 would be, were there no slots
@@ -236,7 +240,7 @@ def _find(view: memoryview, wanted: bytes, begin: int) -> int:
     return content.find(wanted, begin)
 
 
-def _key_hashes_at(files: ReadOnlyFileSystem, physical_offset: int) -> list[int]:
+def _key_hashes_at(files: ReadOnlyFileSystem, physical_offset: PhysicalOffset) -> list[int]:
     """The key hashes of the record there; none where there is no such record."""
     for name in files.list(COMMIT_LOG_DIRECTORY):
         path = f"{COMMIT_LOG_DIRECTORY}/{name}"

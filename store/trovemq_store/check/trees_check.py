@@ -14,6 +14,7 @@ import numpy as np
 from lmdb.verify import VerifyError
 from lmdb.verify import verify as verify_pages
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.stopped_trees import contradicting, open_stopped, search_mark
 from trovemq_store.check.store_view import LogScan, StoreView
@@ -86,7 +87,7 @@ class _Entries:
         self._expected = {LOCATION: 0, TERM: 0}
         self._missing = 0
 
-    def check(self, position: int) -> None:
+    def check(self, position: PhysicalOffset) -> None:
         builder = SearchEntries(self._declared_by)
         scan = LogScan()
         for run in self._view.runs(scan, check_crc=False):
@@ -151,7 +152,7 @@ class _Entries:
             found.update(postings(key, value))
         return found
 
-    def _miss(self, physical_offset: int, tree: str) -> None:
+    def _miss(self, physical_offset: PhysicalOffset, tree: str) -> None:
         self._missing += 1
         if self._missing <= _FINDINGS_MAX:
             self._findings.add(PATH, 0, f"{tree} lacks an entry of the record at {physical_offset}")
@@ -160,7 +161,7 @@ class _Entries:
         entries = (self._numbers.find(topic) for topic in self._numbers.names())
         return {entry.number for entry in entries if entry is not None}
 
-    def _count_locations(self, position: int) -> int:
+    def _count_locations(self, position: PhysicalOffset) -> int:
         alive = np.array(sorted(self._alive()), np.int64)
         count = 0
         for key, value in self._reader.items(LOCATION, b""):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.findings import Findings
 from trovemq_store.check.log_rules import check_checkpoint, report_tail
 from trovemq_store.check.stopped_store import StoppedStore, log_steps, open_index
@@ -25,8 +26,8 @@ class Summary:
     """The findings of a recovery of the store."""
 
     clean: bool
-    log_begin: int
-    log_end: int
+    log_begin: PhysicalOffset
+    log_end: PhysicalOffset
     records: int
     records_of_deleted_topics: int
     bytes_cut: int

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.ids import encode_offset_msg_id
 from trovemq_store.index.trees.producers import Gap
 from trovemq_store.index.trees.unique_ids import Place
@@ -34,7 +35,7 @@ class AppendResult:
     """
 
     status: AppendStatus
-    physical_offset: int
+    physical_offset: PhysicalOffset
     bytes_written: int
     store_timestamp: int
     first_queue_offset: int
@@ -42,13 +43,13 @@ class AppendResult:
     store_host: bytes
     positions: NDArray[np.int64]
     duplicates: Mapping[int, Place] = field(default_factory=lambda: _NO_PLACES)
-    synced_at: int = 0
+    synced_at: PhysicalOffset = LOG_ORIGIN
     gaps: Mapping[int, Gap] = field(default_factory=lambda: _NO_GAPS)
 
     @property
-    def end(self) -> int:
+    def end(self) -> PhysicalOffset:
         """The log must be synced up to here for the batch to be durable."""
-        return (
+        return PhysicalOffset(
             max(self.physical_offset + self.bytes_written, self.synced_at)
             if self.record_count
             else self.synced_at
@@ -96,20 +97,20 @@ class AppendResult:
         end = int(self.positions[behind]) if behind < self.record_count else self.bytes_written
         return replace(
             self,
-            physical_offset=self.physical_offset + start,
+            physical_offset=PhysicalOffset(self.physical_offset + start),
             bytes_written=end - start,
             first_queue_offset=self.first_queue_offset + begin,
             record_count=kept,
             positions=self.positions[begin:behind] - start,
             duplicates=known,
-            synced_at=self.synced_at if known else 0,
+            synced_at=self.synced_at if known else LOG_ORIGIN,
             gaps=gaps,
         )
 
     def offset_msg_ids(self) -> list[str]:
         """One offsetMsgId a record."""
         return [
-            encode_offset_msg_id(self.store_host, self.physical_offset + int(position))
+            encode_offset_msg_id(self.store_host, PhysicalOffset(self.physical_offset + int(position)))
             for position in self.positions
         ]
 
@@ -122,7 +123,9 @@ def _shares(rows: Mapping[int, _Row], ends: Sequence[int]) -> Iterator[dict[int,
         yield {index - first: rows[index] for index in own}
 
 
-def only_duplicates(duplicates: Mapping[int, Place], synced_at: int, store_host: bytes) -> AppendResult:
+def only_duplicates(
+    duplicates: Mapping[int, Place], synced_at: PhysicalOffset, store_host: bytes
+) -> AppendResult:
     """Nothing was appended: message 0, 1, … of the batch had been stored before."""
     first = duplicates[0]
     return AppendResult(

@@ -23,6 +23,7 @@ import numpy as np
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_store.engine.append_result import AppendResult, only_duplicates
@@ -133,7 +134,9 @@ class Deduplication:
         window_ms = self._store.topics.options(topic).deduplicate_ms
         return self._known(self._judge(topic, len(ids)), topic, window_ms, ids, now_ms) if window_ms else {}
 
-    def remember(self, topic: str, ids: list[bytes], physical_offsets: list[int], end: int) -> None:
+    def remember(
+        self, topic: str, ids: list[bytes], physical_offsets: list[PhysicalOffset], end: PhysicalOffset
+    ) -> None:
         """Remembers messages that were appended after known(), in the same step."""
         if self._store.trees is not None and self._store.topics.options(topic).deduplicate_ms:
             self._store.trees.unique_ids.remember(topic, ids, physical_offsets, end)
@@ -178,7 +181,7 @@ class Deduplication:
                 f"the ids of topic {topic} are being read from the log",
                 topic=topic,
             )
-        self._current_from = 0  # since the opening; later messages are remembered
+        self._current_from = LOG_ORIGIN  # since the opening; later messages are remembered
         trees.unique_ids.check_room(count)
         return trees
 
@@ -219,7 +222,7 @@ class Deduplication:
         trees: StoreTrees,
         topic: str,
         numbered: list[SequencedRecord],
-        offsets: Mapping[int, int],
+        offsets: Mapping[int, PhysicalOffset],
         result: AppendResult,
     ) -> None:
         stored = [(each, offsets[each.record]) for each in numbered if each.record in offsets]
@@ -250,7 +253,7 @@ class Deduplication:
             else:
                 continue
             self.refused(topic, unique_id)
-        synced_at = max((found.end for found in dedup.known.values()), default=0)
+        synced_at = max((found.end for found in dedup.known.values()), default=LOG_ORIGIN)
         if stored is None:
             return only_duplicates(duplicates, synced_at, self._store_host)
         result = stored[0]

@@ -18,6 +18,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.hosts import pack_host
 from trovemq_proto.records.patch import patch_batch
@@ -223,7 +224,7 @@ class MessageStore(StoreReading):
         self,
         data: Buffer,
         patched: RecordBatch,
-        physical_offset: int,
+        physical_offset: PhysicalOffset,
         timestamp: int,
         next_offsets: Mapping[tuple[str, int], int],
     ) -> None:
@@ -250,7 +251,7 @@ class MessageStore(StoreReading):
                 f"the limit is {self.settings.undispatched_bytes_max}",
             )
 
-    def _place(self, size: int, internal: bool) -> int:
+    def _place(self, size: int, internal: bool) -> PhysicalOffset:
         if not internal:
             self.reserve.check()
         status, physical_offset = self._log.place(size, internal=internal)
@@ -278,12 +279,12 @@ class MessageStore(StoreReading):
 
     # --- positions (physical offsets) ---------------------------------------------------------------
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> PhysicalOffset:
         """One past the last appended record."""
         return self._log.end
 
     @property
-    def flushed_offset(self) -> int:
+    def flushed_offset(self) -> PhysicalOffset:
         """Everything below is on disk."""
         return self._log.flushed_offset
 
@@ -384,15 +385,15 @@ class MessageStore(StoreReading):
         self._checkpoint.flush(log_end, timestamp, self._queue_ends(log_end) if few else {}, index=index)
 
     @property
-    def marked_offset(self) -> int:
+    def marked_offset(self) -> PhysicalOffset:
         """A restart scans the log from here, or from further on."""
         return self._checkpoint.position
 
-    def _window_begin(self, window_ms: int) -> int:
+    def _window_begin(self, window_ms: int) -> PhysicalOffset:
         return self.lowest_offset_at(self.last_store_timestamp - window_ms)
 
     # --- topics -------------------------------------------------------------------------------------
-    def delete_topic(self, topic: str, now_ms: int) -> int:
+    def delete_topic(self, topic: str, now_ms: int) -> PhysicalOffset:
         """Forgets the topic's records up to now; durable before it returns.
 
         Returns the physical offset of the deletion. TroveError TOPIC_NOT_FOUND, TOPIC_ILLEGAL, DISK_FULL.
@@ -453,7 +454,7 @@ class MessageStore(StoreReading):
         end = min(self.marked_offset, self.flushed_offset, self.visible_offset)
         return [segment for segment in list(self._log.segments)[:-1] if segment.end <= end]
 
-    def trim(self, physical_offset: int) -> StoreTrim:
+    def trim(self, physical_offset: PhysicalOffset) -> StoreTrim:
         """Lets the log begin at physical_offset, the end of one of closed_segments(): see StoreTrim."""
         assert any(segment.end == physical_offset for segment in self.closed_segments())
         return StoreTrim(self.files, self._log, self.consume_queues, self.key_index, physical_offset)
@@ -490,7 +491,7 @@ class MessageStore(StoreReading):
         fault_point("close.after_abort_removed")
         self.files.sync_directory("")
 
-    def _queue_ends(self, log_end: int) -> QueueEnds:
+    def _queue_ends(self, log_end: PhysicalOffset) -> QueueEnds:
         """How far the queues reach below log_end."""
         queues, all_of_them = self.consume_queues, self.visible_offset <= log_end
         return {

@@ -27,6 +27,7 @@ import msgspec
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import (
@@ -73,8 +74,8 @@ class RecoveryReport:
     """The findings of an opening; for the log line, `broker.tools verify` and tests."""
 
     clean: bool
-    scan_begin: int
-    end: int
+    scan_begin: PhysicalOffset
+    end: PhysicalOffset
     records_scanned: int
     bytes_cut: int
     damages: tuple[Damage, ...]
@@ -158,7 +159,7 @@ class _Opening:
         self._saved_queue_ends = {} if self._saved is None else self._saved.queue_ends
         self._clean = not files.exists(ABORT_PATH)
         self._marked_open = False
-        self._known_end = 0
+        self._known_end = LOG_ORIGIN
         self._marks = checkpoint.load(files)
         reserved = {settings.cluster, settings.broker, f"{settings.cluster}_REPLY_TOPIC"}
         self._topics = TopicTable.load(files, reserved=reserved)
@@ -253,15 +254,15 @@ class _Opening:
                 "lost)",
             )
 
-    def _written_up_to(self, trusted: int) -> int:
+    def _written_up_to(self, trusted: PhysicalOffset) -> PhysicalOffset:
         """The log was certainly written up to here: below it, bytes that are not a record are damage, not the
         end."""
         if self._saved is not None:
             return self._saved.log_end
-        return trusted if self._clean else 0
+        return trusted if self._clean else LOG_ORIGIN
 
     # --- the projections, each up to the position that can be trusted -------------------------------
-    def _load_projections(self) -> int:
+    def _load_projections(self) -> PhysicalOffset:
         """The position up to which the consume queues are whole."""
         if self._clean:
             self._load_clean()
@@ -310,7 +311,7 @@ class _Opening:
             synced = synced_end(self._files, self._marks.index_msg_timestamp)
             self._load_index(key_index, min(scan_start, synced))
 
-    def _load_index(self, key_index: KeyIndex, position: int) -> None:
+    def _load_index(self, key_index: KeyIndex, position: PhysicalOffset) -> None:
         """Everything below `position` was synced."""
         log = self._log
         key_index.load(position, store_timestamp_at=log.store_timestamp_at, log_begin=log.min_offset)
@@ -320,7 +321,7 @@ class _Opening:
         self._load_index(key_index, position)
         if last_indexed_offset(key_index) < last_offset < position:
             self._save_state(key_index_position=0, key_index_last_offset=-1)
-            key_index.truncate_to(0)  # files of it are gone: all of it is rebuilt
+            key_index.truncate_to(LOG_ORIGIN)  # files of it are gone: all of it is rebuilt
 
     def _queues_are_whole(self, saved: StoreState) -> bool:
         """After a clean stop: whether every queue begins and ends where it did, unless the log begins later
@@ -362,7 +363,7 @@ class _Opening:
             self._marked_open = True
 
     # --- the log's end ------------------------------------------------------------------------------
-    def _scan(self, dispatcher: Dispatcher) -> tuple[int, RecoveredLog]:
+    def _scan(self, dispatcher: Dispatcher) -> tuple[PhysicalOffset, RecoveredLog]:
         """Brings the projections up to the log's end; returns where the scan began, and its findings.
 
         Only damage of the log explains that a queue lacks messages; otherwise its files are not whole, and
@@ -410,7 +411,7 @@ class _Opening:
         """No queue offset is given twice, also where the last records of a queue are damaged."""
         for topic, queue_id, end in list(self._short_queues()):
             queue = self._consume_queues.get(topic, queue_id)
-            behind = 0 if queue is None else queue.last_physical_end
+            behind = LOG_ORIGIN if queue is None else queue.last_physical_end
             for damage in reversed(damages):
                 size = damage.end - damage.physical_offset
                 if damage.physical_offset >= behind and size >= RECORD_SIZE_MIN:
@@ -440,7 +441,7 @@ class _Opening:
             self._mark_open()
             self._consume_queues.place_lost(topic, queue_id, offset + 1, damage.physical_offset, fields.size)
 
-    def _cut(self, end: int) -> int:
+    def _cut(self, end: PhysicalOffset) -> int:
         """Cuts the log at `end`. Returns how many bytes there were not zero."""
         if not self._clean:
             self._log.segments.drop_from(end)
@@ -452,7 +453,7 @@ class _Opening:
         return zero_behind(self._files, self._log, end)
 
 
-def last_indexed_offset(key_index: KeyIndex | None) -> int:
+def last_indexed_offset(key_index: KeyIndex | None) -> PhysicalOffset:
     """Physical offset of the record that was indexed last, NOTHING_INDEXED, or NO_INDEX."""
     if key_index is None:
         return state.NO_INDEX
@@ -460,7 +461,7 @@ def last_indexed_offset(key_index: KeyIndex | None) -> int:
     return physical_offset if timestamp or physical_offset else state.NOTHING_INDEXED
 
 
-def _move(projection: Projection, position: int) -> None:
+def _move(projection: Projection, position: PhysicalOffset) -> None:
     """The saved state may be ahead of the last entry: the records between them have none."""
     if position > projection.position:
         projection.apply(DispatchBatch(NO_RECORDS, position, position))
@@ -468,7 +469,7 @@ def _move(projection: Projection, position: int) -> None:
 
 def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
     """STORETIMESTAMP of the last record that has a unit; 0 where there is none."""
-    last = 0
+    last = LOG_ORIGIN
     for topic in consume_queues.topics():
         for queue in consume_queues.queues(topic):
             if queue.max_offset == queue.min_offset:
@@ -480,14 +481,14 @@ def _last_store_timestamp(log: CommitLog, consume_queues: ConsumeQueues) -> int:
 def log_runs(log: CommitLog) -> LogRuns:
     """Runs of the log without looking at CRCs; damage is skipped."""
 
-    def runs(begin: int, end: int, run_bytes_max: int) -> LogReader:
+    def runs(begin: PhysicalOffset, end: PhysicalOffset, run_bytes_max: int) -> LogReader:
         begin = max(begin, log.min_offset)
         return LogReader(log, begin, end, limit=end, check_crc=False, run_bytes_max=run_bytes_max)
 
     return runs
 
 
-def _settle(files: FileSystem, log: CommitLog, scanned_from: int, end: int) -> None:
+def _settle(files: FileSystem, log: CommitLog, scanned_from: PhysicalOffset, end: PhysicalOffset) -> None:
     """Everything that the scan found is on disk before anyone relies on it: a killed broker's last
     records may have been in the page cache only."""
     if len(log.segments):

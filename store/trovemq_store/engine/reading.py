@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.layout import RECORD_SIZE_MIN
@@ -39,15 +40,15 @@ class StoreReading:
         self.damage = damage
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> PhysicalOffset:
         return self._log.min_offset
 
     @property
-    def visible_offset(self) -> int:
+    def visible_offset(self) -> PhysicalOffset:
         """Everything below may be read: it is dispatched, and in sync mode on disk."""
         return self._dispatcher.position
 
-    def record_at(self, physical_offset: int, *, check: bool = True) -> memoryview | None:
+    def record_at(self, physical_offset: PhysicalOffset, *, check: bool = True) -> memoryview | None:
         """The whole visible, undamaged record that begins exactly there.
 
         None where there is none: inside a record, beyond the visible end, below the minimum, of a deleted
@@ -72,18 +73,18 @@ class StoreReading:
         record = view[position : position + size]
         return None if self._is_deleted(record, physical_offset) else record
 
-    def _is_deleted(self, record: memoryview, physical_offset: int) -> bool:
+    def _is_deleted(self, record: memoryview, physical_offset: PhysicalOffset) -> bool:
         if not self._deletions.any:
             return False
         one = RecordBatch(record, np.zeros(1, np.int64), np.array([len(record)], np.int64))
         return self._deletions.alive_mask(one, physical_offset) is not None
 
-    def read(self, physical_offset: int, size: int, *, check_readable: bool = True) -> memoryview:
+    def read(self, physical_offset: PhysicalOffset, size: int, *, check_readable: bool = True) -> memoryview:
         """Raw log bytes within one segment, unchecked; empty where they are not all there. StorageError where
         the disk does not give them; with check_readable=False the caller asks, by can_read()."""
         return self._log.read(physical_offset, size, check_readable=check_readable)
 
-    def read_given(self, physical_offset: int, size: int) -> memoryview:
+    def read_given(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
         """read(); a record that the disk does not return is empty too, and counted as damage."""
         try:
             return self._log.read(physical_offset, size)
@@ -91,7 +92,7 @@ class StoreReading:
             self.damage.met(physical_offset, size, RecordState.UNREADABLE.value)
             return memoryview(b"")
 
-    def can_read(self, physical_offset: int, size: int) -> bool:
+    def can_read(self, physical_offset: PhysicalOffset, size: int) -> bool:
         """Whether the disk gives these bytes of one segment."""
         try:
             self._log.read(physical_offset, size)
@@ -99,15 +100,15 @@ class StoreReading:
             return False
         return True
 
-    def store_timestamp_at(self, physical_offset: int) -> int | None:
+    def store_timestamp_at(self, physical_offset: PhysicalOffset) -> int | None:
         """STORETIMESTAMP of the record there without checking the rest; None where it cannot be one."""
         if not self.min_offset <= physical_offset < self._log.end:
             return None
         return self._log.store_timestamp_at(physical_offset)
 
     def scan(
-        self, begin: int, end: int, bytes_max: int = 1 << 20
-    ) -> Iterator[tuple[int, RecordBatch, NDArray[np.bool_] | None]]:
+        self, begin: PhysicalOffset, end: PhysicalOffset, bytes_max: int = 1 << 20
+    ) -> Iterator[tuple[PhysicalOffset, RecordBatch, NDArray[np.bool_] | None]]:
         """Visible records of [begin, end) in log order: (physical offset of position 0, records, alive).
 
         Bytes that are not a record are skipped; bodies are not compared with their CRCs.
@@ -125,7 +126,7 @@ class StoreReading:
             alive = self._deletions.alive_mask(run.records, run.physical_offset)
             yield run.physical_offset, run.records, alive
 
-    def lowest_offset_at(self, timestamp: int) -> int:
+    def lowest_offset_at(self, timestamp: int) -> PhysicalOffset:
         """A safe lower bound: no record below this physical offset has STORETIMESTAMP >= timestamp."""
         lowest = self.min_offset
         for segment in self._log.segments:

@@ -17,6 +17,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import (
     Message,
     RecordBatch,
@@ -217,7 +218,7 @@ def _one(result: AppendResult, batch: RecordBatch, index: int) -> AppendResult:
     position = int(batch.positions[index])
     return replace(
         result,
-        physical_offset=result.physical_offset + position,
+        physical_offset=PhysicalOffset(result.physical_offset + position),
         bytes_written=int(batch.sizes[index]),
         first_queue_offset=result.first_queue_offset + index,
         record_count=1,

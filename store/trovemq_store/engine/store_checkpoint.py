@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.opening import last_indexed_offset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
@@ -43,13 +44,13 @@ class StoreCheckpoint:
         self._queues = queues
         self._key_index = key_index
         self._checkpoint = loaded
-        self._index_position = saved.key_index_position if saved else 0
+        self._index_position = saved.key_index_position if saved else LOG_ORIGIN
         self._last_indexed = saved.key_index_last_offset if saved else state.NO_INDEX
         self._flushes = 0
-        self.position = 0
+        self.position = LOG_ORIGIN
         """Physical offset: a restart scans the log from here, or from further on."""
 
-    def flush(self, log_end: int, timestamp: int, queue_ends: QueueEnds, *, index: bool) -> None:
+    def flush(self, log_end: PhysicalOffset, timestamp: int, queue_ends: QueueEnds, *, index: bool) -> None:
         """Consume queues, now and then the index (always where `index`), and then the marks.
 
         log_end, timestamp: the log is on disk up to here, and its last record was stored then; queue_ends: of
@@ -68,7 +69,9 @@ class StoreCheckpoint:
         few = sum(map(len, queue_ends.values())) <= state.QUEUE_ENDS_MAX
         self.save(log_end, timestamp, queue_ends if few else {})
 
-    def save(self, log_end: int, timestamp: int, queue_ends: QueueEnds, *, stopped: bool = False) -> None:
+    def save(
+        self, log_end: PhysicalOffset, timestamp: int, queue_ends: QueueEnds, *, stopped: bool = False
+    ) -> None:
         """Writes both files. stopped: the store is closed, and its index files count as they are."""
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
         self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.patch import patch_batch
 from trovemq_proto.records.run_mark import (
@@ -46,8 +47,8 @@ def run_size_max(commit_log_file_size: int) -> int:
 class RunResult:
     """The place of a transaction: [physical_offset, end); the log must be synced up to `end`."""
 
-    physical_offset: int
-    end: int
+    physical_offset: PhysicalOffset
+    end: PhysicalOffset
     store_timestamp: int
     store_host: bytes
     first_queue_offsets: Mapping[QueueKey, int]
@@ -127,7 +128,7 @@ class TransactionRun:
 
     def patch(
         self,
-        physical_offset: int,
+        physical_offset: PhysicalOffset,
         first_queue_offsets: Mapping[QueueKey, int],
         *,
         store_timestamp: int,

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.paths import parent_directory
@@ -38,7 +39,7 @@ class StoreTrim:
         log: CommitLog,
         consume_queues: ConsumeQueues,
         key_index: KeyIndex | None,
-        physical_offset: int,
+        physical_offset: PhysicalOffset,
     ) -> None:
         self._files = files
         self._log = log

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY, index_hash, parse_properties
 from trovemq_proto.records.fields import read_fields
 from trovemq_store.engine.message_store import MessageStore
@@ -18,7 +19,7 @@ from trovemq_store.files.files import StorageError
 
 
 def records_with_unique_key(
-    store: MessageStore, topic: str, unique_key: str, begin: int
+    store: MessageStore, topic: str, unique_key: str, begin: PhysicalOffset
 ) -> Iterator[memoryview]:
     """Visible, undamaged records from the physical offset `begin` on, in log order. Needs a key index."""
     key_hash = index_hash(topic, unique_key)
@@ -31,7 +32,7 @@ def records_with_unique_key(
             yield record
 
 
-def _candidates(store: MessageStore, key_hash: int, begin: int) -> list[int]:
+def _candidates(store: MessageStore, key_hash: int, begin: PhysicalOffset) -> list[PhysicalOffset]:
     """Physical offsets of records that may have a key of that hash, each once."""
     assert store.key_index is not None, "without a key index the queues are read"
     indexed_end = max(begin, store.key_index.position)

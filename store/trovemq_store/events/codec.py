@@ -109,6 +109,7 @@ class Event:
     client_id: str = ""
     renewed: bool = False
     physical_offset: int = 0
+    """Or messages that wait, by kind."""
 
 
 def encode_events(events: Iterable[Event]) -> bytes:

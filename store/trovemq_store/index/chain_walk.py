@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.index.index_file import IndexFile
 
 
@@ -19,8 +20,8 @@ class ChainWalk:
         self,
         files: Sequence[IndexFile],
         key_hash: int,
-        begin_physical: int,
-        end_physical: int,
+        begin_physical: PhysicalOffset,
+        end_physical: PhysicalOffset,
         place: tuple[str, int] | None = None,
     ) -> None:
         """files: newest first."""
@@ -57,7 +58,7 @@ class ChainWalk:
             self._at, self._number = at, self._files[at].newest_item(self._hash)
             at += 1
 
-    def take(self, steps: int) -> list[int]:
+    def take(self, steps: int) -> list[PhysicalOffset]:
         """The offsets found in the next `steps` items."""
         found = []
         while steps > 0 and self._number:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import File, FileSystem
 from trovemq_store.index.dirty_files import DirtyFiles
@@ -49,7 +50,7 @@ ROOT_DIRECTORY: Final = "consumequeue"
 _UNIT: Final = Struct(">qiq")
 _CHECKED_UNITS: Final = 1024
 _SCANNED_UNITS: Final = 4096
-_OFFSET_MAX: Final = (1 << 63) - 1
+_OFFSET_MAX: Final = PhysicalOffset((1 << 63) - 1)
 
 
 class ConsumeQueue:
@@ -75,9 +76,9 @@ class ConsumeQueue:
         self._end = 0
         self._first_unit = 0  # after the blanks; == _end while there is no unit
         self._min = 0
-        self._first_physical = -1  # of the first unit, where it is known without reading
+        self._first_physical = PhysicalOffset(-1)  # of the first unit, where it is known without reading
         self._known_offset = -1  # of a unit that is known without reading
-        self._known_unit = (0, 0, 0)
+        self._known_unit = (LOG_ORIGIN, 0, 0)
 
     @property
     def min_offset(self) -> int:
@@ -94,12 +95,12 @@ class ConsumeQueue:
         return self._first_unit < self._end
 
     @property
-    def last_physical_end(self) -> int:
+    def last_physical_end(self) -> PhysicalOffset:
         """phy + size of the last unit; -1 where there is none."""
         if not self.has_units:
-            return -1
+            return PhysicalOffset(-1)
         physical_offset, size, _ = self.unit(self._end - 1)
-        return physical_offset + size
+        return PhysicalOffset(physical_offset + size)
 
     @property
     def file_offsets(self) -> list[int]:
@@ -107,15 +108,15 @@ class ConsumeQueue:
         return [base // UNIT_SIZE for base in self._bases]
 
     # --- reading ------------------------------------------------------------------------------------
-    def unit(self, offset: int) -> tuple[int, int, int]:
+    def unit(self, offset: int) -> tuple[PhysicalOffset, int, int]:
         """(physical offset, size, tags code) of one written unit; a blank has the physical offset -1."""
         if offset == self._known_offset:
             return self._known_unit
         base, position = self._place(offset)
         file = self._open_files.get(self._path(base))
         file.check_readable(position, position + UNIT_SIZE)
-        fields: tuple[int, int, int] = _UNIT.unpack_from(file.view(), position)
-        return (-1, *fields[1:]) if fields[1] == BLANK_SIZE else fields
+        fields: tuple[PhysicalOffset, int, int] = _UNIT.unpack_from(file.view(), position)
+        return (PhysicalOffset(-1), *fields[1:]) if fields[1] == BLANK_SIZE else fields
 
     def written_before(self, offset: int) -> int:
         """The last offset at or below `offset` that is not a blank; the first unit's where there is none."""
@@ -148,7 +149,7 @@ class ConsumeQueue:
             offset += len(piece)
         return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
 
-    def find(self, physical_offset: int, expected: int = -1) -> int | None:
+    def find(self, physical_offset: PhysicalOffset, expected: int = -1) -> int | None:
         """The offset of the message whose record begins there; `expected` is tried first."""
         if self._first_unit <= expected < self._end and self.unit(expected)[0] == physical_offset:
             return expected
@@ -157,12 +158,12 @@ class ConsumeQueue:
             return offset
         return None
 
-    def lower_bound(self, physical_offset: int) -> int:
+    def lower_bound(self, physical_offset: PhysicalOffset) -> int:
         """The first offset whose record begins at or after physical_offset; max_offset where none does."""
         written = range(self._first_unit, self._end)
         return self._first_unit + bisect_left(written, physical_offset, key=self.physical_before)
 
-    def physical_before(self, offset: int) -> int:
+    def physical_before(self, offset: int) -> PhysicalOffset:
         """Where the record of a unit begins; of a blank: that of the last unit before it."""
         physical_offset = self.unit(offset)[0]
         return physical_offset if physical_offset >= 0 else self.unit(self.written_before(offset))[0]
@@ -192,7 +193,7 @@ class ConsumeQueue:
             self._min = offset  # nothing before it is there any more: a gap before it has expired
         self._end = offset + count
 
-    def truncate_to(self, physical_offset: int) -> None:
+    def truncate_to(self, physical_offset: PhysicalOffset) -> None:
         """Cuts the units of records at or after physical_offset, and all that does not follow the units left.
 
         Files are checked unit by unit, as after a crash: the bytes after the cut may be anything.
@@ -212,14 +213,14 @@ class ConsumeQueue:
         self._find_first_unit()
         self._min = min(max(self._min, self._first_unit), self._end)
 
-    def trim(self, physical_offset: int) -> None:
+    def trim(self, physical_offset: PhysicalOffset) -> None:
         """The log begins at physical_offset: whole files below go, never the last; min_offset follows."""
         for path in self.measure_trim(physical_offset):
             # One after the other, also on disk: a gap between them would lose the later ones.
             self._open_files.remove(path)
             self._files.sync_directory(self._directory)
 
-    def measure_trim(self, physical_offset: int) -> list[str]:
+    def measure_trim(self, physical_offset: PhysicalOffset) -> list[str]:
         """trim() without the removal: the paths of the files that are no longer part of the queue."""
         if self._first_physical >= physical_offset:
             return []
@@ -272,7 +273,11 @@ class ConsumeQueue:
 
     # --- opening ------------------------------------------------------------------------------------
     def load(
-        self, trusted_position: int | None, deleted_below: int = 0, *, drop_behind_gap: bool = False
+        self,
+        trusted_position: PhysicalOffset | None,
+        deleted_below: PhysicalOffset = LOG_ORIGIN,
+        *,
+        drop_behind_gap: bool = False,
     ) -> None:
         """Finds the queue's files and its end; see ConsumeQueues.load.
 
@@ -288,7 +293,7 @@ class ConsumeQueue:
             self._find_first_unit()
         self._min = self._first_unit
 
-    def _load_short(self, trusted_position: int | None, deleted_below: int) -> bool:
+    def _load_short(self, trusted_position: PhysicalOffset | None, deleted_below: PhysicalOffset) -> bool:
         """Whether one page said it all: then the queue is as the rest of load() would find it."""
         short = read_short_queue(
             self._files, self._directory, self._file_size, trusted_position, deleted_below
@@ -302,7 +307,7 @@ class ConsumeQueue:
         return True
 
     def _forget_known(self) -> None:
-        self._first_physical = self._known_offset = -1
+        self._first_physical, self._known_offset = PhysicalOffset(-1), -1
 
     @property
     def names_are_synced(self) -> bool:
@@ -310,7 +315,7 @@ class ConsumeQueue:
         for the last one has a unit of that time."""
         return self.has_units and self._end * UNIT_SIZE > self._bases[-1]
 
-    def _listed_files(self, deleted_below: int, *, drop_behind_gap: bool) -> list[int]:
+    def _listed_files(self, deleted_below: PhysicalOffset, *, drop_behind_gap: bool) -> list[int]:
         names = [
             n
             for n in self._files.list(self._directory)
@@ -334,7 +339,7 @@ class ConsumeQueue:
                 bases.append(base)
         return bases
 
-    def _begins_below(self, base: int, deleted_below: int) -> bool:
+    def _begins_below(self, base: int, deleted_below: PhysicalOffset) -> bool:
         """Whether the file is of the topic's life before it was deleted: not removed yet, or back after a
         power cut, perhaps beside files of the new life."""
         if deleted_below == 0:
@@ -385,7 +390,7 @@ class ConsumeQueue:
             first += len(units)
         self._first_unit = first
 
-    def _valid_count(self, base: int, physical_offset: int) -> int:
+    def _valid_count(self, base: int, physical_offset: PhysicalOffset) -> int:
         """How many units of a file, from its start, are those of records below physical_offset."""
         units = self._units_before_hole(base)
         start, lowest = 0, 0
@@ -484,7 +489,7 @@ class ConsumeQueue:
         self._dirty.mark_directory(self._directory)
 
 
-def _valid_prefix(units: NDArray[np.void], physical_offset: int, lowest: int) -> tuple[int, int]:
+def _valid_prefix(units: NDArray[np.void], physical_offset: PhysicalOffset, lowest: int) -> tuple[int, int]:
     """How many units, from the first, are written, below physical_offset and each after the one before (the
     first at or after `lowest`); and where the last record of all these units ends."""
     physical = units["physical_offset"].astype(np.int64)

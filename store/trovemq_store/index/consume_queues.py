@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.layout import (
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
@@ -83,26 +84,25 @@ class ConsumeQueues:
         self._gap_units_max = 0
         self._rebuilding = False
         self.gaps: list[QueueGap] = []
-        self.misplaced: list[tuple[int, int]] = []
+        self.misplaced: list[tuple[PhysicalOffset, PhysicalOffset]] = []
         """(physical offset, end) of records left out because their queue offset cannot be right."""
-        self.log_begin = 0
+        self.log_begin = LOG_ORIGIN
         """Physical offset of the last trim."""
-        self._position = 0
-        self._synced_position = 0
+        self._position = self._synced_position = LOG_ORIGIN
 
     @property
-    def position(self) -> int:
+    def position(self) -> PhysicalOffset:
         return self._position
 
     @property
-    def synced_position(self) -> int:
+    def synced_position(self) -> PhysicalOffset:
         return self._synced_position
 
     def load(
         self,
-        trusted_position: int | None,
+        trusted_position: PhysicalOffset | None,
         *,
-        deleted_below: Mapping[str, int] = MappingProxyType({}),
+        deleted_below: Mapping[str, PhysicalOffset] = MappingProxyType({}),
         ends_known: bool = False,
         names_synced: bool = False,
     ) -> None:
@@ -117,7 +117,7 @@ class ConsumeQueues:
         Raises TroveError STORE_SETTINGS_MISMATCH, StorageError.
         """
         for topic, queue_id in self._listed_queues():
-            below = deleted_below.get(topic, 0)
+            below = deleted_below.get(topic, LOG_ORIGIN)
             queue = self._queue(topic, queue_id)
             # Units after a missing file are of no use: the queue ends there, and is replayed.
             queue.load(trusted_position, below, drop_behind_gap=ends_known or trusted_position is not None)
@@ -129,8 +129,8 @@ class ConsumeQueues:
                 self._dirty.mark_directory(f"{ROOT_DIRECTORY}/{topic}/{queue_id}")
         position = trusted_position
         if position is None:
-            position = max((queue.last_physical_end for queue in self._all()), default=0)
-        self._position = self._synced_position = max(0, position)
+            position = max((queue.last_physical_end for queue in self._all()), default=LOG_ORIGIN)
+        self._position = self._synced_position = max(LOG_ORIGIN, position)
 
     def _listed_queues(self) -> Iterator[tuple[str, int]]:
         for topic in self._files.list(ROOT_DIRECTORY):
@@ -205,7 +205,9 @@ class ConsumeQueues:
             begin = queue.max_offset
             self.gaps.append(QueueGap(queue.topic, queue.queue_id, begin, offset - begin))
 
-    def place_lost(self, topic: str, queue_id: int, end: int, physical_offset: int, size: int) -> None:
+    def place_lost(
+        self, topic: str, queue_id: int, end: int, physical_offset: PhysicalOffset, size: int
+    ) -> None:
         """The queue had messages up to offset `end`, and the records of the last ones are lost: a unit that
         points to the damaged place (`size` bytes) keeps their offsets from being given again."""
         queue = self._queue(topic, queue_id)
@@ -221,19 +223,19 @@ class ConsumeQueues:
         fault_point("queues.after_sync")
         self._synced_position = position
 
-    def truncate_to(self, physical_offset: int) -> None:
+    def truncate_to(self, physical_offset: PhysicalOffset) -> None:
         for queue in self._all():
             if queue.last_physical_end > physical_offset:
                 queue.truncate_to(physical_offset)
         self._position = min(self._position, physical_offset)
         self._synced_position = min(self._synced_position, physical_offset)
 
-    def forget_from(self, physical_offset: int) -> None:
+    def forget_from(self, physical_offset: PhysicalOffset) -> None:
         """Takes all units of records from there on back, to be rebuilt from the log."""
         self.truncate_to(physical_offset)
         self._position = self._synced_position = physical_offset
 
-    def trim_before(self, physical_offset: int) -> None:
+    def trim_before(self, physical_offset: PhysicalOffset) -> None:
         for queue in self._all():
             queue.trim(physical_offset)
         self.log_begin = physical_offset
@@ -312,7 +314,7 @@ class ConsumeQueues:
         if transaction.any():
             committed = (transaction == 0) | (transaction == SYS_FLAG_TRANSACTION_COMMIT)
             chosen = committed if chosen is None else chosen & committed
-        if batch.physical_offset + int(records.positions[0]) < self._position:
+        if batch.offset_of(0) < self._position:
             new = batch.physical_offset + records.positions >= self._position
             chosen = new if chosen is None else chosen & new
         return chosen
@@ -364,8 +366,8 @@ class ConsumeQueues:
 
     def _note_misplaced(self, unit: np.void) -> None:
         if len(self.misplaced) < _NOTED_MAX:
-            begin = int(unit["physical_offset"])
-            self.misplaced.append((begin, begin + int(unit["size"])))
+            begin = PhysicalOffset(int(unit["physical_offset"]))
+            self.misplaced.append((begin, PhysicalOffset(begin + int(unit["size"]))))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         queues = self._queues.setdefault(topic, {})

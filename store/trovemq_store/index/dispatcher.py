@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.files import StorageError
 from trovemq_store.log.projection import DispatchBatch, Projection
@@ -28,7 +29,7 @@ from trovemq_store.topics.deletions import TopicDeletions
 NO_RECORDS: Final = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
 OnVisible = Callable[[DispatchBatch], None]
-LogRuns = Callable[[int, int, int], Iterable[DispatchBatch]]
+LogRuns = Callable[[PhysicalOffset, PhysicalOffset, int], Iterable[DispatchBatch]]
 """(begin, end, bytes_max of one run) -> the log's runs of [begin, end)."""
 
 
@@ -41,7 +42,7 @@ class Dispatcher:
         optional: list[Projection],
         deletions: TopicDeletions,
         read_log: LogRuns,
-        position: int,
+        position: PhysicalOffset,
     ) -> None:
         self._required: Final = required
         self._optional: Final = optional
@@ -57,11 +58,11 @@ class Dispatcher:
         self._pending.append(batch)
         self.pending_bytes += batch.records.nbytes
 
-    def has_before(self, physical_offset: int) -> bool:
+    def has_before(self, physical_offset: PhysicalOffset) -> bool:
         """Whether a batch that lies below still waits."""
         return bool(self._pending) and self._pending[0].physical_offset < physical_offset
 
-    def dispatch(self, visible_end: int, on_visible: OnVisible | None = None) -> None:
+    def dispatch(self, visible_end: PhysicalOffset, on_visible: OnVisible | None = None) -> None:
         """Applies every pending batch that ends at or before `visible_end`, and says of each.
 
         StorageError where the consume queues could not take one: it stays, and is tried at the next call.

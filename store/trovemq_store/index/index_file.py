@@ -37,6 +37,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError, WritableMap
 
@@ -55,7 +56,7 @@ _PAGE_SIZE: Final = 4096
 _PAGES_AT_ONCE: Final = 24  # reading this many pages in a row takes the time of one alone
 _NO_ITEM: Final = (0, 0, 0, 0)
 
-_Header = tuple[int, int, int, int, int, int]
+_Header = tuple[int, int, PhysicalOffset, PhysicalOffset, int, int]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
@@ -69,7 +70,7 @@ def seconds_since(begins: int | Int64s, timestamps: Int64s) -> Int64s:
     return np.where(np.asarray(begins) <= 0, 0, np.clip((timestamps - begins) // 1000, 0, _SECONDS_MAX))
 
 
-def read_header(files: FileSystem, path: str) -> tuple[int, int, int, int]:
+def read_header(files: FileSystem, path: str) -> tuple[int, int, PhysicalOffset, PhysicalOffset]:
     """(begin, end timestamp, begin, end physical offset) of a file; zeros where it is too short."""
     file = files.open(path)
     try:
@@ -86,8 +87,8 @@ class IndexFile:
 
     begin_timestamp: int
     end_timestamp: int
-    begin_physical: int
-    end_physical: int
+    begin_physical: PhysicalOffset
+    end_physical: PhysicalOffset
     hash_slot_count: int
     count: int
 
@@ -125,7 +126,7 @@ class IndexFile:
         """Makes this empty file the one after a full file (see the quirk above). Raises StorageError."""
         assert self.count == 1, "only an empty file can be begun"
         self.begin_timestamp = self.end_timestamp = max(0, full_file.end_timestamp)
-        self.begin_physical = self.end_physical = max(0, full_file.end_physical)
+        self.begin_physical = self.end_physical = max(LOG_ORIGIN, full_file.end_physical)
         self._write_header()
 
     def put(self, hashes: Int32s, physical: Int64s, timestamps: Int64s) -> int:
@@ -141,8 +142,8 @@ class IndexFile:
         header = (
             self.begin_timestamp if self.count > 1 else int(timestamps[0]),
             int(timestamps[-1]),
-            self.begin_physical if self.count > 1 else int(physical[0]),
-            int(physical[-1]),
+            self.begin_physical if self.count > 1 else PhysicalOffset(int(physical[0])),
+            PhysicalOffset(int(physical[-1])),
         )
         put = self._put_few if taken <= _FEW else self._put_many
         self._slots_doubtful = True
@@ -259,11 +260,11 @@ class IndexFile:
             number = previous if previous < number else 0
         return number if 0 < number < self.count else 0
 
-    def item(self, number: int) -> tuple[int, int, int, int]:
+    def item(self, number: int) -> tuple[int, PhysicalOffset, int, int]:
         """(hash, physical offset, seconds, previous item) of item 1 <= number < count."""
         at = self._items_at + ITEM_SIZE * number
         self._map.check_readable(at, at + ITEM_SIZE)
-        fields: tuple[int, int, int, int] = _ITEM.unpack_from(self._view, at)
+        fields: tuple[int, PhysicalOffset, int, int] = _ITEM.unpack_from(self._view, at)
         return fields
 
     def in_chain_of(self, number: int, key_hash: int) -> bool:
@@ -280,7 +281,7 @@ class IndexFile:
         return self.count - 1 - number
 
     # --- cutting ------------------------------------------------------------------------------------
-    def ends_below(self, physical_offset: int) -> bool:
+    def ends_below(self, physical_offset: PhysicalOffset) -> bool:
         """Whether the very last item of the file is there and below: then nothing was put since."""
         key_hash, physical, _, _ = self.item(self._item_count - 1)
         return physical < physical_offset and (physical > 0 or key_hash > 0)
@@ -299,7 +300,7 @@ class IndexFile:
         """Others were begun after it, or its last item is known to be good: see expect_count()."""
         self.expect_count(self._item_count)
 
-    def truncate_to(self, physical_offset: int, end_timestamp: int | None) -> None:
+    def truncate_to(self, physical_offset: PhysicalOffset, end_timestamp: int | None) -> None:
         """Cuts the items of records at or after physical_offset; slots and header are made new from the rest.
 
         Nothing but the items below physical_offset is believed, and of the header the begin, which
@@ -314,10 +315,11 @@ class IndexFile:
             self.end_timestamp = self.end_timestamp if end_timestamp is None else end_timestamp
             self.begin_physical, self.end_physical = self.item(1)[1], last_physical
         else:
-            self.begin_timestamp = self.end_timestamp = self.begin_physical = self.end_physical = 0
+            self.begin_timestamp = self.end_timestamp = 0
+            self.begin_physical = self.end_physical = LOG_ORIGIN
         self._rebuild(count)
 
-    def valid_count(self, physical_offset: int) -> int:
+    def valid_count(self, physical_offset: PhysicalOffset) -> int:
         """One past the last item of the unbroken row of items below physical_offset."""
         lowest = 0
         for start in range(1, self.count, _SCANNED_ITEMS):

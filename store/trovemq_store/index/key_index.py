@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_store.files.fault_points import fault_point
@@ -59,19 +60,18 @@ class KeyIndex:
         self._dirty = DirtyFiles(files)
         self._index_files: list[IndexFile] = []
         self._full: deque[tuple[str, int]] = deque()
-        self._position = 0
+        self._position = self._synced_position = LOG_ORIGIN
         self._resume = 0
-        self._synced_position = 0
         self._loaded = False
-        self.tags_from = 0
+        self.tags_from = LOG_ORIGIN
         self.create_failures = 0
 
     @property
-    def position(self) -> int:
+    def position(self) -> PhysicalOffset:
         return self._position
 
     @property
-    def synced_position(self) -> int:
+    def synced_position(self) -> PhysicalOffset:
         return self._synced_position
 
     @property
@@ -81,10 +81,10 @@ class KeyIndex:
     # --- opening ------------------------------------------------------------------------------------
     def load(
         self,
-        trusted_position: int | None,
+        trusted_position: PhysicalOffset | None,
         *,
-        store_timestamp_at: Callable[[int], int | None] = lambda _: None,
-        log_begin: int = 0,
+        store_timestamp_at: Callable[[PhysicalOffset], int | None] = lambda _: None,
+        log_begin: PhysicalOffset = LOG_ORIGIN,
     ) -> None:
         """Opens the files on disk. Where a file is gone that had keys of records at or after log_begin, the
         whole index is rebuilt: its files are removed, and position is 0.
@@ -109,8 +109,8 @@ class KeyIndex:
         foreign = known is None or self._place() != (known["file"], known["count"])
         self._resume = 0
         if self._lacks_files(known, log_begin):
-            self._cut(0, store_timestamp_at)
-            self._position = 0
+            self._cut(LOG_ORIGIN, store_timestamp_at)
+            self._position = LOG_ORIGIN
         elif trusted_position is not None:
             self._dirty.mark_directory(DIRECTORY)
             self._cut(trusted_position, store_timestamp_at)
@@ -121,7 +121,7 @@ class KeyIndex:
             self._position, self._resume = known["position"], known["resume"]
         self._synced_position = self._position
         if not self._index_files:
-            self.tags_from = 0
+            self.tags_from = LOG_ORIGIN
         elif known is None or (foreign and trusted_position is None):
             self.tags_from = self._position
         else:
@@ -148,7 +148,7 @@ class KeyIndex:
         return IndexFile(self._files, path, self._slot_count, self._item_count)
 
     def _go_on_behind_last_item(self) -> None:
-        self._position = 0
+        self._position = LOG_ORIGIN
         used = [file for file in self._index_files if file.count > 1]
         if used:
             self._position = used[-1].end_physical
@@ -156,7 +156,7 @@ class KeyIndex:
                 if file.end_physical == self._position:
                     self._resume += file.count_of_last_record()
 
-    def _lacks_files(self, note: dict[str, Any] | None, log_begin: int) -> bool:
+    def _lacks_files(self, note: dict[str, Any] | None, log_begin: PhysicalOffset) -> bool:
         """Whether a file of the note is not there, though its records still are."""
         noted = {} if note is None else note.get("files", {})
         return any(end >= log_begin for name, end in noted.items() if name not in self.file_names)
@@ -216,15 +216,19 @@ class KeyIndex:
         self._files.write_atomic(_NOTE_PATH, seal(json.dumps(note).encode()))
 
     # --- reading ------------------------------------------------------------------------------------
-    def last_update(self) -> tuple[int, int]:
+    def last_update(self) -> tuple[int, PhysicalOffset]:
         """(store timestamp, physical offset) of the record that was indexed last; (0, 0) for none."""
         for file in reversed(self._index_files):
             if file.count > 1:
                 return file.end_timestamp, file.end_physical
-        return 0, 0
+        return 0, LOG_ORIGIN
 
     def walk(
-        self, key_hash: int, begin_physical: int, end_physical: int, place: tuple[str, int] | None = None
+        self,
+        key_hash: int,
+        begin_physical: PhysicalOffset,
+        end_physical: PhysicalOffset,
+        place: tuple[str, int] | None = None,
     ) -> ChainWalk:
         """The items of that hash whose records lie in [begin_physical, end_physical), newest first.
 
@@ -237,14 +241,18 @@ class KeyIndex:
         ]
         return ChainWalk(files, key_hash, begin_physical, end_physical, place)
 
-    def newest_file_begin(self, begin_physical: int, end_physical: int) -> int:
+    def newest_file_begin(
+        self, begin_physical: PhysicalOffset, end_physical: PhysicalOffset
+    ) -> PhysicalOffset:
         """Where the newest file that reaches below end_physical begins, and begin_physical at least."""
         for file in reversed(self._index_files):
             if file.count > 1 and file.begin_physical < end_physical:
                 return max(begin_physical, file.begin_physical)
         return begin_physical
 
-    def candidates(self, key_hash: int, begin_physical: int, end_physical: int) -> Iterator[int]:
+    def candidates(
+        self, key_hash: int, begin_physical: PhysicalOffset, end_physical: PhysicalOffset
+    ) -> Iterator[PhysicalOffset]:
         """Physical offsets of [begin_physical, end_physical) that may have a key of that hash, newest first.
 
         An offset comes twice where a record has two such keys. Nothing may be applied between two items.
@@ -299,7 +307,7 @@ class KeyIndex:
         fault_point("index.after_sync")
         self._synced_position = position
 
-    def truncate_to(self, physical_offset: int) -> None:
+    def truncate_to(self, physical_offset: PhysicalOffset) -> None:
         if physical_offset < self._position or (physical_offset == self._position and self._resume):
             self._cut(physical_offset, lambda _: None)
             self._position = physical_offset
@@ -307,11 +315,11 @@ class KeyIndex:
         self._synced_position = min(self._synced_position, physical_offset)
         self.tags_from = min(self.tags_from, physical_offset)
 
-    def trim_before(self, physical_offset: int) -> None:
+    def trim_before(self, physical_offset: PhysicalOffset) -> None:
         for file in self.take_before(physical_offset):
             self._remove(file)
 
-    def take_before(self, physical_offset: int) -> list[IndexFile]:
+    def take_before(self, physical_offset: PhysicalOffset) -> list[IndexFile]:
         """The oldest files, up to the first that names a record at or after physical_offset, are no longer
         part of the index; never the last one. They are still on disk, and open."""
         count = 0
@@ -365,7 +373,7 @@ class KeyIndex:
         """Only these entries of a batch could be put: the position becomes the last one's record."""
         if not len(put):
             return
-        last = int(put[-1])
+        last = PhysicalOffset(int(put[-1]))
         before = self._resume if last == self._position else 0
         self._resume = before + int(np.count_nonzero(put == last))
         self._position = last
@@ -405,7 +413,9 @@ class KeyIndex:
             return f"{int(self._index_files[-1].name) + 1:017d}"
         return name
 
-    def _cut(self, physical_offset: int, store_timestamp_at: Callable[[int], int | None]) -> None:
+    def _cut(
+        self, physical_offset: PhysicalOffset, store_timestamp_at: Callable[[PhysicalOffset], int | None]
+    ) -> None:
         """Leaves the items of records below physical_offset; a file that was full below it is left alone."""
         files = self._index_files
         while files and not files[-1].ends_below(physical_offset):
@@ -427,10 +437,10 @@ class KeyIndex:
         self._dirty.mark_directory(DIRECTORY)
 
 
-def synced_end(files: FileSystem, checkpoint_timestamp: int) -> int:
+def synced_end(files: FileSystem, checkpoint_timestamp: int) -> PhysicalOffset:
     """Where the index of another broker is certainly on disk: RocketMQ syncs a file when it is full, and then
     notes its end time in the checkpoint's indexMsgTimestamp. Raises StorageError."""
-    end = 0
+    end = LOG_ORIGIN
     for name in sorted(name for name in files.list(DIRECTORY) if name.isascii() and name.isdigit()):
         _, end_timestamp, _, end_physical = read_header(files, f"{DIRECTORY}/{name}")
         if end_timestamp > checkpoint_timestamp:

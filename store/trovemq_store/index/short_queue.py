@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import FileSystem, StorageError
 
 PAGE_SIZE: Final = 4096
@@ -25,12 +26,16 @@ class ShortQueue:
     """Units 0 to count-1, none of them a blank. last: physical offset, size, tags code."""
 
     count: int
-    first_physical: int
-    last: tuple[int, int, int]
+    first_physical: PhysicalOffset
+    last: tuple[PhysicalOffset, int, int]
 
 
 def read_short_queue(
-    files: FileSystem, directory: str, file_size: int, trusted_position: int | None, deleted_below: int
+    files: FileSystem,
+    directory: str,
+    file_size: int,
+    trusted_position: PhysicalOffset | None,
+    deleted_below: PhysicalOffset,
 ) -> ShortQueue | None:
     """None where the queue has to be read in full: it is another one, or something of it is to be changed."""
     if files.list(directory) != [FIRST_FILE]:
@@ -41,7 +46,7 @@ def read_short_queue(
         return None
     if head.size != file_size or not head.is_all:
         return None
-    end, count, last = deleted_below, 0, (0, 0, 0)
+    end, count, last = deleted_below, 0, (LOG_ORIGIN, 0, 0)
     for unit in _UNIT.iter_unpack(head.data[: len(head.data) // _UNIT.size * _UNIT.size]):
         physical_offset, size, _ = unit
         if size <= 0 or size == _BLANK_SIZE or physical_offset < end:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.index.consume_queue import ConsumeQueue
 
 _UNREADABLE = -1
@@ -29,8 +30,8 @@ def search_offset(
     queue: ConsumeQueue,
     timestamp: int,
     upper: bool,
-    store_timestamp_at: Callable[[int], int | None],
-    min_physical_offset: int,
+    store_timestamp_at: Callable[[PhysicalOffset], int | None],
+    min_physical_offset: PhysicalOffset,
 ) -> int:
     """The queue offset for `timestamp` (epoch ms), in [min_offset, max_offset].
 
@@ -49,8 +50,8 @@ class _Search:
         queue: ConsumeQueue,
         timestamp: int,
         upper: bool,
-        store_timestamp_at: Callable[[int], int | None],
-        min_physical_offset: int,
+        store_timestamp_at: Callable[[PhysicalOffset], int | None],
+        min_physical_offset: PhysicalOffset,
     ) -> None:
         self._queue = queue
         self._timestamp = timestamp

@@ -17,6 +17,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import FileSystem
 
 PATH: Final = "checkpoint"
@@ -33,7 +34,7 @@ class Checkpoint:
     logics_msg_timestamp: int = 0
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
-    confirm_physical_offset: int = 0
+    confirm_physical_offset: PhysicalOffset = LOG_ORIGIN
 
     @property
     def min_timestamp(self) -> int:

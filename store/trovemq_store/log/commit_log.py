@@ -22,6 +22,7 @@ from contextlib import suppress
 from enum import Enum
 
 from trovemq_proto import errors
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import BLANK_SIZE, blank_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import STORE_TIMESTAMP_END
@@ -44,7 +45,9 @@ class AppendStatus(Enum):
 class FlushWork:
     """One group commit: the files to sync, captured when it began. Everything below `end` is then on disk."""
 
-    def __init__(self, files: FileSystem, segments: list[Segment], new_names: bool, end: int, timestamp: int):
+    def __init__(
+        self, files: FileSystem, segments: list[Segment], new_names: bool, end: PhysicalOffset, timestamp: int
+    ):
         self._files = files
         self._segments = segments
         self.new_names = new_names
@@ -68,22 +71,21 @@ class CommitLog:
     def __init__(self, files: FileSystem, file_size: int) -> None:
         self._files = files
         self.segments = Segments(files, file_size)
-        self.end = 0
-        self.flushed_offset = 0
-        self._names_synced_below = 0
-        self._dirty_end = 0  # a failed write may have left bytes in [end, here)
+        self.end = self.flushed_offset = LOG_ORIGIN
+        self._names_synced_below = LOG_ORIGIN
+        self._dirty_end = LOG_ORIGIN  # a failed write may have left bytes in [end, here)
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> PhysicalOffset:
         return self.segments.min_offset
 
-    def open_at(self, end: int) -> None:
+    def open_at(self, end: PhysicalOffset) -> None:
         """Begins to append at `end`, which recovery found; everything before it has been synced."""
         self.end = self.flushed_offset = end
         self._names_synced_below = self.segments.capacity_end
 
     # --- append -------------------------------------------------------------------------------------
-    def place(self, size: int, *, internal: bool = False) -> tuple[AppendStatus, int]:
+    def place(self, size: int, *, internal: bool = False) -> tuple[AppendStatus, PhysicalOffset]:
         """Where a run of `size` bytes goes.
 
         (PUT_OK, physical offset); or (END_OF_FILE, its offset) after a blank was written and the next segment
@@ -107,23 +109,23 @@ class CommitLog:
         self.end = current.end
         return AppendStatus.END_OF_FILE, blank_at
 
-    def write(self, physical_offset: int, data: Buffer) -> None:
+    def write(self, physical_offset: PhysicalOffset, data: Buffer) -> None:
         """Writes the run that place() gave this offset. TroveError UNKNOWN_ERROR, DISK_FULL: not appended."""
         assert physical_offset == self.end, "appends go to the end"
         segment = self.segments.at(physical_offset)
         assert segment is not None, "place() opened the segment"
         assert physical_offset + len(data) + BLANK_SIZE <= segment.end, "space for a blank is always left"
         self._write(segment, physical_offset, data)
-        self.end = physical_offset + len(data)
+        self.end = PhysicalOffset(physical_offset + len(data))
 
-    def _write(self, segment: Segment, physical_offset: int, data: Buffer) -> None:
+    def _write(self, segment: Segment, physical_offset: PhysicalOffset, data: Buffer) -> None:
         try:
             self._zero_dirty(segment)
             fault_point("log.before_write")
             segment.file.write(physical_offset - segment.start, data)
             fault_point("log.after_write")
         except StorageError as error:
-            self._dirty_end = max(self._dirty_end, physical_offset + len(data))
+            self._dirty_end = max(self._dirty_end, PhysicalOffset(physical_offset + len(data)))
             with suppress(StorageError):
                 self._zero_dirty(segment)
             raise reported(error, "the append failed", errors.UNKNOWN_ERROR) from error
@@ -146,7 +148,7 @@ class CommitLog:
         assert work.end <= self.end, "what was synced had been appended"
         self.flushed_offset = max(self.flushed_offset, work.end)
         if work.new_names:
-            covering = self.segments.at(work.end - 1)
+            covering = self.segments.at(PhysicalOffset(work.end - 1))
             assert covering is not None
             self._names_synced_below = max(self._names_synced_below, covering.end)
 
@@ -157,7 +159,7 @@ class CommitLog:
         return self.segments.spare_work()
 
     # --- read ---------------------------------------------------------------------------------------
-    def read(self, physical_offset: int, size: int, *, check_readable: bool = True) -> memoryview:
+    def read(self, physical_offset: PhysicalOffset, size: int, *, check_readable: bool = True) -> memoryview:
         """Bytes of one segment, unchecked. Empty where [offset, offset + size) is not within one segment.
 
         StorageError where the disk does not give them; with check_readable=False the caller asks.
@@ -170,7 +172,7 @@ class CommitLog:
             segment.file.check_readable(begin, begin + size)
         return segment.file.view()[begin : begin + size]
 
-    def store_timestamp_at(self, physical_offset: int) -> int | None:
+    def store_timestamp_at(self, physical_offset: PhysicalOffset) -> int | None:
         """STORETIMESTAMP of the record there, unchecked; None where the log has no such place."""
         record = self.read(physical_offset, STORE_TIMESTAMP_END)
         return store_timestamp(record, 0) if len(record) else None

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.log.reader import Damage
 
 PLACES_MAX: Final = 4096
@@ -23,14 +24,14 @@ class DamageCounts:
     def __init__(self, found: Iterable[Damage] = ()) -> None:
         self.ranges: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        self.on_new: Callable[[int, int, str], None] = lambda physical_offset, size, state: None
-        self._places: set[int] = set()
+        self.on_new: Callable[[PhysicalOffset, int, str], None] = lambda physical_offset, size, state: None
+        self._places: set[PhysicalOffset] = set()
         self.on_new_unit: Callable[[str, int, int], None] = lambda topic, queue_id, queue_offset: None
         self._units: set[tuple[str, int, int]] = set()
         for damage in found:
             self._count(damage.physical_offset, damage.end - damage.physical_offset, damage.state.value)
 
-    def met(self, physical_offset: int, size: int, state: str) -> None:
+    def met(self, physical_offset: PhysicalOffset, size: int, state: str) -> None:
         """A reader found no good record of `size` bytes (0: not known) there."""
         if physical_offset not in self._places and len(self._places) < PLACES_MAX:
             self._count(physical_offset, size, state)
@@ -44,7 +45,7 @@ class DamageCounts:
             self.ranges[UNIT_UNREADABLE] += 1
             self.on_new_unit(*unit)
 
-    def _count(self, physical_offset: int, size: int, state: str) -> None:
+    def _count(self, physical_offset: PhysicalOffset, size: int, state: str) -> None:
         if len(self._places) < PLACES_MAX:
             self._places.add(physical_offset)
         self.ranges[state] += 1

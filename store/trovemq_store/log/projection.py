@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 
 
@@ -29,9 +30,13 @@ class DispatchBatch:
     """
 
     records: RecordBatch
-    physical_offset: int
-    end: int
+    physical_offset: PhysicalOffset
+    end: PhysicalOffset
     alive: NDArray[np.bool_] | None = None
+
+    def offset_of(self, index: int) -> PhysicalOffset:
+        """Where record `index` begins."""
+        return PhysicalOffset(self.physical_offset + int(self.records.positions[index]))
 
 
 class Projection(Protocol):
@@ -39,12 +44,12 @@ class Projection(Protocol):
     def name(self) -> str: ...
 
     @property
-    def position(self) -> int:
+    def position(self) -> PhysicalOffset:
         """Everything in the log below it has been applied."""
         ...
 
     @property
-    def synced_position(self) -> int:
+    def synced_position(self) -> PhysicalOffset:
         """Everything in the log below it has been applied and is on disk."""
         ...
 
@@ -58,9 +63,9 @@ class Projection(Protocol):
         called in another thread than apply()."""
         ...
 
-    def truncate_to(self, physical_offset: int) -> None: ...
+    def truncate_to(self, physical_offset: PhysicalOffset) -> None: ...
 
-    def trim_before(self, physical_offset: int) -> None:
+    def trim_before(self, physical_offset: PhysicalOffset) -> None:
         """The log now begins at physical_offset: whole files below it may go."""
         ...
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run
@@ -30,8 +31,8 @@ RUN_BYTES_MAX: Final = 1 << 21
 class Damage:
     """Bytes [physical_offset, end) of the log that are not a good record, below the known end."""
 
-    physical_offset: int
-    end: int
+    physical_offset: PhysicalOffset
+    end: PhysicalOffset
     state: RecordState
 
 
@@ -44,9 +45,9 @@ class LogReader:
     """
 
     log: CommitLog
-    position: int
-    known_end: int
-    limit: int | None = None
+    position: PhysicalOffset
+    known_end: PhysicalOffset
+    limit: PhysicalOffset | None = None
     check_crc: bool = True
     run_bytes_max: int = RUN_BYTES_MAX
     damages: list[Damage] = field(default_factory=list)
@@ -104,7 +105,7 @@ class LogReader:
             return None, state if readable >= limit or can_read_record(segment.file, begin, limit) else None
         if end <= readable < limit and state is not RecordState.BLANK:
             state = RecordState.RECORD  # the bytes there are examined next, as far as they can be read
-        self.position = segment.start + end
+        self.position = segment.offset_at(end)
         return DispatchBatch(records, segment.start, self.position), state
 
     def _pass_unreadable(self, segment: Segment) -> None:
@@ -118,7 +119,7 @@ class LogReader:
         if readable_end(segment.file, begin, begin + HEAD_SIZE) == begin + HEAD_SIZE:
             size = stated_size(segment.file, begin, segment.file.size)
         damaged_from = self.position
-        self.position = find_record(segment, damaged_from + max(1, size))
+        self.position = find_record(segment, PhysicalOffset(damaged_from + max(1, size)))
         self.damages.append(Damage(damaged_from, self.position, RecordState.UNREADABLE))
         self.damaged_bytes += self.position - damaged_from
 

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_store.files.fault_points import fault_point
@@ -40,7 +41,7 @@ _ZERO_CHUNK: Final = 4 << 20
 class RecoveredLog:
     """The result of the scan."""
 
-    end: int
+    end: PhysicalOffset
     records: int
     last_store_timestamp: int
     damages: Sequence[Damage]
@@ -51,8 +52,8 @@ class RecoveredLog:
 
 def scan_log(
     log: CommitLog,
-    begin: int,
-    known_end: int,
+    begin: PhysicalOffset,
+    known_end: PhysicalOffset,
     apply: Callable[[DispatchBatch, int], None],
     *,
     runs_sealed: bool = True,
@@ -68,7 +69,7 @@ def scan_log(
     return RecoveredLog(runs.position, records, timestamp, runs.damages, tuple(runs.unfinished), runs.cut)
 
 
-def zero_behind(files: FileSystem, log: CommitLog, end: int, size_max: int | None = None) -> int:
+def zero_behind(files: FileSystem, log: CommitLog, end: PhysicalOffset, size_max: int | None = None) -> int:
     """Zeroes everything after `end` in its segment, or in the next size_max bytes of it. Returns how many
     bytes were not zero."""
     segment = log.segments.at(end)
@@ -116,7 +117,7 @@ def first_store_timestamp(segment: Segment) -> int | None:
     return store_timestamp(view, 0)
 
 
-def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+def foreign_scan_start(log: CommitLog, checkpoint: Checkpoint) -> PhysicalOffset:
     """Where to scan a store that RocketMQ left unclean: the last segment whose first record was stored at or
     before the checkpoint's time, else the first (docs/store-format.md, "Start of the scan")."""
     for segment in reversed(list(log.segments)):

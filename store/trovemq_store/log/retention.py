@@ -25,6 +25,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
+
 HOUR_MS: Final = 3_600_000
 
 
@@ -67,8 +69,8 @@ class DiskUse:
 class ClosedSegment:
     """A segment that may go; `last_stored_ms` is the store time of its last record."""
 
-    start: int
-    end: int
+    start: PhysicalOffset
+    end: PhysicalOffset
     last_stored_ms: int
 
 
@@ -78,7 +80,7 @@ class Decision:
     segments go for the disk's sake alone, newest_early_ms: the newest store time in these. pressed: the full
     disk forces the removal, even of pending messages."""
 
-    end: int
+    end: PhysicalOffset
     count: int = 0
     forced: int = 0
     pressed: bool = False
@@ -95,11 +97,11 @@ def decide(
     policy: RetentionPolicy,
     disk: DiskUse,
     *,
-    min_offset: int,
+    min_offset: PhysicalOffset,
     hour: int,
     now_ms: int,
-    held_from: int | None = None,
-    free_to: int = 0,
+    held_from: PhysicalOffset | None = None,
+    free_to: PhysicalOffset = LOG_ORIGIN,
 ) -> Decision:
     """closed: the segments that may be removed, oldest first; read no further than needed. hour: 0 to 23,
     local. held_from, free_to: see held_log.py."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.scan import scan_run
 from trovemq_store.files.files import FileSystem
@@ -31,7 +32,7 @@ def last_store_timestamp(segment: Segment) -> int | None:
     """STORETIMESTAMP of the last good record; None where there is none."""
     size, end = _WINDOW_SIZE, segment.end
     while end > segment.start:
-        begin = max(segment.start, end - size)
+        begin = max(segment.start, PhysicalOffset(end - size))
         timestamp = _last_from(segment, begin)
         if timestamp is not None:
             return timestamp
@@ -39,7 +40,7 @@ def last_store_timestamp(segment: Segment) -> int | None:
     return None
 
 
-def _last_from(segment: Segment, begin: int) -> int | None:
+def _last_from(segment: Segment, begin: PhysicalOffset) -> int | None:
     """Of the records that begin at or after `begin`."""
     view = segment.file.view()
     last: int | None = None
@@ -55,9 +56,9 @@ def _last_from(segment: Segment, begin: int) -> int | None:
         )
         assert len(run), "a good record begins here"
         last = int(run.store_timestamps[-1])
-        at = segment.start + position
+        at = segment.offset_at(position)
         if state is RecordState.BLANK:
             break
         if state is not RecordState.RECORD:
-            at = find_record(segment, at + 1)
+            at = find_record(segment, PhysicalOffset(at + 1))
     return last

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import File, FileSystem, StorageError
 
@@ -38,14 +39,18 @@ def file_name(offset: int) -> str:
 class Segment:
     """One open file of the log; `start` is the physical offset of its first byte."""
 
-    start: int
+    start: PhysicalOffset
     file: File
     last_stored_ms: int | None = None
     """STORETIMESTAMP of its last record, once it was read and nothing more is written to it."""
 
     @property
-    def end(self) -> int:
-        return self.start + self.file.size
+    def end(self) -> PhysicalOffset:
+        return self.offset_at(self.file.size)
+
+    def offset_at(self, position: int) -> PhysicalOffset:
+        """Of the byte at `position` in the file."""
+        return PhysicalOffset(self.start + position)
 
 
 class SpareWork:
@@ -107,7 +112,7 @@ class Segments:
         self.refused = False
         """Whether the last message that needed a segment found no space for one."""
 
-    def load(self, known_end: int | None = None) -> None:
+    def load(self, known_end: PhysicalOffset | None = None) -> None:
         """Opens every file of the directory. TroveError STORE_SETTINGS_MISMATCH where one does not fit.
 
         known_end: after a crash, where the log was certainly synced. A power cut may have kept any of the
@@ -143,7 +148,7 @@ class Segments:
     def _open(self, name: str) -> None:
         path = f"{DIRECTORY}/{name}"
         size = self._files.file_size(path)
-        start = int(name)
+        start = PhysicalOffset(int(name))
         if size != self.file_size or start % self.file_size:
             what = f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}"
             if size < self.file_size and start % self.file_size == 0:
@@ -172,22 +177,22 @@ class Segments:
         return self._segments[-1]
 
     @property
-    def min_offset(self) -> int:
-        return self._segments[0].start if self._segments else 0
+    def min_offset(self) -> PhysicalOffset:
+        return self._segments[0].start if self._segments else LOG_ORIGIN
 
     @property
-    def capacity_end(self) -> int:
+    def capacity_end(self) -> PhysicalOffset:
         """One past the last byte that the present files hold."""
-        return self._segments[-1].end if self._segments else 0
+        return self._segments[-1].end if self._segments else LOG_ORIGIN
 
-    def at(self, offset: int) -> Segment | None:
+    def at(self, offset: PhysicalOffset) -> Segment | None:
         """The segment that holds the byte at `offset`."""
         if not self._segments or offset < self._segments[0].start:
             return None
         index = (offset - self._segments[0].start) // self.file_size
         return self._segments[index] if index < len(self._segments) else None
 
-    def covering(self, begin: int, end: int) -> list[Segment]:
+    def covering(self, begin: PhysicalOffset, end: PhysicalOffset) -> list[Segment]:
         """The segments that hold any byte of [begin, end)."""
         return [segment for segment in self._segments if segment.start < end and segment.end > begin]
 
@@ -280,7 +285,7 @@ class Segments:
             _remove_quietly(self._files, path)
             raise
 
-    def drop_from(self, offset: int) -> None:
+    def drop_from(self, offset: PhysicalOffset) -> None:
         """Removes every segment that begins after `offset` (they hold nothing of the log). One that begins
         there stays: it may be the only one, whose name alone says where the log begins."""
         while self._segments and self._segments[-1].start > offset:
@@ -289,7 +294,7 @@ class Segments:
             fault_point("segments.before_drop")
             self._files.remove(segment.file.path)
 
-    def take_before(self, offset: int) -> list[Segment]:
+    def take_before(self, offset: PhysicalOffset) -> list[Segment]:
         """The segments that end at or below `offset` are no longer part of the log; never the last one.
         Their files are still there, and open."""
         count = sum(segment.end <= offset for segment in self._segments[:-1])

@@ -31,14 +31,15 @@ import msgspec
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.sealed_json import check_seal, seal
 from trovemq_store.settings import StoreSettings
 
 PATH: Final = "trovemq/state.json"
 FORMAT: Final = 1
-NOTHING_INDEXED: Final = -1
-NO_INDEX: Final = -2
+NOTHING_INDEXED: Final = PhysicalOffset(-1)
+NO_INDEX: Final = PhysicalOffset(-2)
 QUEUE_ENDS_MAX: Final = 4096
 """So many are saved while the store is open; at a clean stop all are."""
 
@@ -51,14 +52,14 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     consume_queue_file_size: int
     index_slot_count: int
     index_item_count: int
-    log_end: int
-    consume_queue_position: int
-    key_index_position: int
+    log_end: PhysicalOffset
+    consume_queue_position: PhysicalOffset
+    key_index_position: PhysicalOffset
     key_index_last_offset: int = NO_INDEX
     key_index_closed: bool = False
     queue_ends: dict[str, dict[int, int]] = {}
     queue_begins: dict[str, dict[int, int]] = {}
-    log_begin: int = 0
+    log_begin: PhysicalOffset = LOG_ORIGIN
     runs_sealed: bool = False
 
     def __post_init__(self) -> None:
@@ -66,7 +67,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
             raise ValueError("a projection is ahead of the log")
 
     @classmethod
-    def of(cls, settings: StoreSettings, *, log_end: int) -> StoreState:
+    def of(cls, settings: StoreSettings, *, log_end: PhysicalOffset) -> StoreState:
         """Of a store with these sizes, of whose projections nothing is on disk."""
         return cls(
             commit_log_file_size=settings.commit_log_file_size,
@@ -74,8 +75,8 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
             index_slot_count=settings.index_slot_count,
             index_item_count=settings.index_item_count,
             log_end=log_end,
-            consume_queue_position=0,
-            key_index_position=0,
+            consume_queue_position=LOG_ORIGIN,
+            key_index_position=LOG_ORIGIN,
             runs_sealed=True,
         )
 

@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import RecordState, check_record
 from trovemq_proto.records.fields import store_timestamp
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES, MAGIC_V1_BYTES, MAGIC_V2_BYTES
@@ -33,19 +34,23 @@ _CHUNK_MAX: Final = 1 << 20
 _MAGIC_POSITION: Final = 4
 
 
-def search_from(segment: Segment, physical_offset: int, state: RecordState) -> int:
+def search_from(segment: Segment, physical_offset: PhysicalOffset, state: RecordState) -> PhysicalOffset:
     """Where the next record may begin after the bytes at physical_offset, which are not one."""
     if state is not RecordState.DAMAGED:
-        return physical_offset + 1
+        return PhysicalOffset(physical_offset + 1)
     # Its lengths are right: bytes within its body that look like a record are not one.
     view, position = segment.file.view(), physical_offset - segment.start
-    return physical_offset + max(
-        1, check_record(view, position, len(view), physical_offset=physical_offset)[1]
+    return PhysicalOffset(
+        physical_offset + max(1, check_record(view, position, len(view), physical_offset=physical_offset)[1])
     )
 
 
 def goes_on(
-    segment: Segment, physical_offset: int, state: RecordState, following: Segment | None, newest_ms: int
+    segment: Segment,
+    physical_offset: PhysicalOffset,
+    state: RecordState,
+    following: Segment | None,
+    newest_ms: int,
 ) -> bool:
     """Whether the log continues after the bad place at physical_offset, in the state that check_record gave.
 
@@ -64,8 +69,12 @@ def goes_on(
         end = min(position + size, len(data))
         segment.file.check_readable(position, end)  # unreadable bytes may well be a good record
         written = written_until(data, position, end)
-        found = find_record(segment, max(position, begin) + segment.start, written + segment.start)
-        if found < written + segment.start:
+        found = find_record(
+            segment,
+            segment.offset_at(max(position, begin)),
+            segment.offset_at(written),
+        )
+        if found < segment.offset_at(written):
             return store_timestamp(segment.file.view(), found - segment.start) >= newest_ms
         if _has_blank(segment, max(position, begin), written) and _begins_newer(following, newest_ms):
             return True
@@ -75,7 +84,9 @@ def goes_on(
     return False
 
 
-def find_record(segment: Segment, physical_offset: int, end: int | None = None) -> int:
+def find_record(
+    segment: Segment, physical_offset: PhysicalOffset, end: PhysicalOffset | None = None
+) -> PhysicalOffset:
     """The first good record that begins in [physical_offset, end) and names its own position; else `end`,
     which is the segment's where it is not given."""
     view = segment.file.view()
@@ -99,7 +110,7 @@ def find_record(segment: Segment, physical_offset: int, end: int | None = None) 
                 view, position, len(data), physical_offset=segment.start + position, check_crc=True
             )
             if state is RecordState.RECORD:
-                return min(segment.start + position, end)
+                return min(segment.offset_at(position), end)
         chunk = min(chunk + size, readable)
         size = min(2 * size, _CHUNK_MAX)
     return end

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.run_mark import RunMark, marked_records, read_mark
 from trovemq_store.log.projection import DispatchBatch
@@ -31,8 +32,8 @@ class UnfinishedRun:
     """A transaction of which only the records of [physical_offset, end) are there: `seen` of `count`."""
 
     transaction_id: str
-    physical_offset: int
-    end: int
+    physical_offset: PhysicalOffset
+    end: PhysicalOffset
     seen: int
     count: int
 
@@ -46,14 +47,14 @@ class WholeRuns:
         self._sealed = sealed
         self._held: list[DispatchBatch] = []
         self._mark: RunMark | None = None  # of the last record that is held back
-        self._cut: int | None = None
+        self._cut: PhysicalOffset | None = None
         self.unfinished: list[UnfinishedRun] = []
         """Transactions in the middle of the log that lack records."""
         self.cut: UnfinishedRun | None = None
         """The transaction whose beginning the log ended with."""
 
     @property
-    def position(self) -> int:
+    def position(self) -> PhysicalOffset:
         return self._reader.position if self._cut is None else self._cut
 
     @property
@@ -99,8 +100,7 @@ class WholeRuns:
             yield _part(run, begin, count)
 
     def _mark_of(self, run: DispatchBatch, index: int) -> RunMark | None:
-        at = run.physical_offset + int(run.records.positions[index])
-        return read_mark(run.records, index, at, sealed=self._sealed)
+        return read_mark(run.records, index, run.offset_of(index), sealed=self._sealed)
 
     def _continues(self, mark: RunMark | None) -> bool:
         before = self._mark
@@ -129,7 +129,7 @@ class WholeRuns:
     def _described(self) -> UnfinishedRun:
         mark = self._mark
         assert mark is not None, "a transaction is held back"
-        begin = self._held[0].physical_offset + int(self._held[0].records.positions[0])
+        begin = self._held[0].offset_of(0)
         seen = sum(len(part.records) for part in self._held)
         return UnfinishedRun(mark.transaction_id, begin, self._held[-1].end, seen, mark.record_count)
 
@@ -151,7 +151,9 @@ def _part(run: DispatchBatch, begin: int, end: int) -> DispatchBatch:
         return run
     positions, sizes = records.positions[begin:end], records.sizes[begin:end]
     last = end == len(records)
-    behind = run.end if last else run.physical_offset + int(records.positions[end])
+    behind = run.end if last else run.offset_of(end)
     return DispatchBatch(
-        RecordBatch(records.data, positions, sizes, records.topic), run.physical_offset, behind
+        RecordBatch(records.data, positions, sizes, records.topic),
+        run.physical_offset,
+        behind,
     )

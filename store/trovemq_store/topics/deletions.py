@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
@@ -36,10 +37,10 @@ DELETION_COUNT_MAX: Final = 65_536
 class TopicDeletions:
     """topic -> the physical offset below which its records are dead."""
 
-    def __init__(self, file: JsonFile, deleted_below: dict[str, int]) -> None:
+    def __init__(self, file: JsonFile, deleted_below: dict[str, PhysicalOffset]) -> None:
         self._file = file
         self._deleted_below = deleted_below
-        self._highest = max(deleted_below.values(), default=0)
+        self._highest = max(deleted_below.values(), default=LOG_ORIGIN)
         self.version = 0
         """Another one after each change."""
 
@@ -72,14 +73,14 @@ class TopicDeletions:
         """A copy, for another thread to read while topics are deleted."""
         return TopicDeletions(self._file, self._deleted_below)
 
-    def deleted_below(self, topic: str) -> int:
+    def deleted_below(self, topic: str) -> PhysicalOffset:
         """The topic's records below this physical offset are dead; 0 where none is."""
-        return self._deleted_below.get(topic, 0)
+        return self._deleted_below.get(topic, LOG_ORIGIN)
 
-    def entries(self) -> dict[str, int]:
+    def entries(self) -> dict[str, PhysicalOffset]:
         return dict(self._deleted_below)
 
-    def add(self, topic: str, physical_offset: int) -> None:
+    def add(self, topic: str, physical_offset: PhysicalOffset) -> None:
         """Declares the topic's records below `physical_offset` dead; durable. A lower offset changes nothing.
 
         TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED; then nothing has changed.
@@ -87,7 +88,7 @@ class TopicDeletions:
         self.save_added(topic, physical_offset)
         self.set(topic, physical_offset)
 
-    def save_added(self, topic: str, physical_offset: int) -> None:
+    def save_added(self, topic: str, physical_offset: PhysicalOffset) -> None:
         """The first half of add(): the file has it, and nothing counts before set(). May run in a thread."""
         if topic not in self._deleted_below and len(self._deleted_below) >= DELETION_COUNT_MAX:
             raise TroveError(
@@ -104,18 +105,18 @@ class TopicDeletions:
         """Takes back what save_added() wrote. TroveError DISK_FULL, STORE_FAILED."""
         self._save(self._deleted_below)
 
-    def set(self, topic: str, physical_offset: int) -> None:
+    def set(self, topic: str, physical_offset: PhysicalOffset) -> None:
         """The second half of add(): it counts from now on."""
         if physical_offset > self.deleted_below(topic):
             self._set({**self._deleted_below, topic: physical_offset})
 
-    def truncate_to(self, physical_offset: int) -> None:
+    def truncate_to(self, physical_offset: PhysicalOffset) -> None:
         """The log ends there after recovery: records written there later are alive; durable."""
         if self._highest > physical_offset:
             capped = {topic: min(below, physical_offset) for topic, below in self._deleted_below.items()}
             self._replace({topic: below for topic, below in capped.items() if below > 0})
 
-    def alive_mask(self, batch: RecordBatch, physical_offset: int) -> NDArray[np.bool_] | None:
+    def alive_mask(self, batch: RecordBatch, physical_offset: PhysicalOffset) -> NDArray[np.bool_] | None:
         """alive[i] for the records of a run that lies at `physical_offset`; None where all are alive."""
         if not self._deleted_below or physical_offset >= self._highest:
             return None
@@ -125,14 +126,14 @@ class TopicDeletions:
                 alive[indexes] = physical_offset + batch.positions[indexes] >= below
         return None if alive.all() else alive
 
-    def _replace(self, deleted_below: dict[str, int]) -> None:
+    def _replace(self, deleted_below: dict[str, PhysicalOffset]) -> None:
         self._save(deleted_below)
         self._set(deleted_below)
 
-    def _save(self, deleted_below: dict[str, int]) -> None:
+    def _save(self, deleted_below: dict[str, PhysicalOffset]) -> None:
         self._file.save({"formatVersion": FORMAT_VERSION, "deletedBelow": dict(deleted_below)})
 
-    def _set(self, deleted_below: dict[str, int]) -> None:
+    def _set(self, deleted_below: dict[str, PhysicalOffset]) -> None:
         self.version += 1
         self._deleted_below = deleted_below
-        self._highest = max(deleted_below.values(), default=0)
+        self._highest = max(deleted_below.values(), default=LOG_ORIGIN)

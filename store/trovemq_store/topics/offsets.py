@@ -20,6 +20,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem
 from trovemq_store.topics import lax_json
@@ -70,7 +71,7 @@ class ConsumerOffsets:
         self._change = 0
         self._persisted_change = 0
         self.limit: OffsetLimit | None = None
-        self.log_needed = 0
+        self.log_needed = LOG_ORIGIN
         """The log must be on disk up to here before the file is written."""
         self._read(document.get("offsetTable") or {})
 
@@ -173,7 +174,7 @@ class ConsumerOffsets:
             self._count_topic(group, -1)
             self._change += 1
 
-    def needs_log(self, end: int) -> None:
+    def needs_log(self, end: PhysicalOffset) -> None:
         """Offsets stored from now on depend on the log below `end`."""
         self.log_needed = max(self.log_needed, end)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.topics.deletions import TopicDeletions
 from trovemq_store.topics.topics import TopicChange
@@ -11,7 +12,9 @@ from trovemq_store.topics.topics import TopicChange
 class TopicDeletion:
     """A topic's deletion that is ready to be saved; `run()` may block, and may run in another thread."""
 
-    def __init__(self, deletions: TopicDeletions, change: TopicChange, physical_offset: int) -> None:
+    def __init__(
+        self, deletions: TopicDeletions, change: TopicChange, physical_offset: PhysicalOffset
+    ) -> None:
         self._deletions = deletions
         self.change = change
         self.physical_offset = physical_offset

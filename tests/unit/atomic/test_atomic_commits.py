@@ -16,6 +16,7 @@ from tests.support.atomic import GROUP, SEGMENT, AtomicStore, batch_of, body_of
 from tests.support.engine import flush, read_queue, send, sent_record, validated
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.engine.transaction_run import MESSAGES_MAX, TransactionRun
 from trovemq_store.events.codec import EVENTS_TOPIC
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -230,7 +231,7 @@ def test_only_the_latest_transactions_are_remembered(atomic: AtomicStore) -> Non
     assert len(ends) == 4
     assert "t1" not in ends
     assert "t2" in ends
-    ends.add(ends.committed("t5"), 0)
+    ends.add(ends.committed("t5"), LOG_ORIGIN)
     assert len(ends) == 4
 
 

@@ -29,6 +29,7 @@ from trovemq.model import (
 from trovemq.receipts import SendReceipt
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message, decode_message, encode_offset_msg_id, encode_record, pack_host
 
 STORE_HOST = pack_host("127.0.0.1:8081")
@@ -131,7 +132,7 @@ class FakeClient:
             queue_id=queue_id or 0,
             queue_offset=len(queue),
             physical_offset=self.physical_offset,
-            offset_msg_id=encode_offset_msg_id(STORE_HOST, self.physical_offset),
+            offset_msg_id=encode_offset_msg_id(STORE_HOST, PhysicalOffset(self.physical_offset)),
             unique_key=key,
             durability="disk",
             store_timestamp=FIRST_TIMESTAMP + self.stored,

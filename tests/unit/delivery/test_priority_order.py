@@ -13,6 +13,7 @@ from broker.groups.filters.filter import parse_filter
 from tests.support.delivery import LEASE_MS, ROOMY, Engine, attempts, bodies
 from tests.support.engine import flush, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
@@ -409,7 +410,7 @@ def test_entries_are_those_of_the_layout(with_trees: Engine) -> None:
     assert [9 - key[8] for key, _ in entries] == [9, 9, 7, 4, 4, 4, 0]
     assert [value[8:].decode() for _, value in entries] == [f"ID:host-1-{n}" for n in (1, 4, 6, 0, 2, 5, 3)]
     for key, value in entries:
-        record = target.store.record_at(int.from_bytes(value[:8]))
+        record = target.store.record_at(PhysicalOffset(int.from_bytes(value[:8])))
         assert record is not None
         assert decode_message(record).queue_offset == int.from_bytes(key[-8:])
 

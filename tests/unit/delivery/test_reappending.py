@@ -11,6 +11,7 @@ from tests.support.delivery import LEASE_MS, ROOMY, Engine, bodies
 from tests.support.engine import flush
 from tests.unit.delivery.test_delivery_troubles import full_disk
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
@@ -72,7 +73,7 @@ def test_a_record_that_goes_bad_while_its_copy_is_synced_uses_the_copy(orderly: 
     flush(engine.store)
     engine.store.dispatch()
     assert bodies(engine.receive(count=1)) == ["m0"]
-    engine.delivery.reappend_live_records_before(100, engine.now_ms)
+    engine.delivery.reappend_live_records_before(PhysicalOffset(100), engine.now_ms)
     files.unreadable[f"commitlog/{0:020d}"] = (0, 100)
     engine.now_ms += LEASE_MS
     assert bodies(engine.receive()) == ([] if orderly else ["m1"]), "the copy is not visible yet"
@@ -90,8 +91,8 @@ def test_unread_retries_are_pending_and_carried_whoever_reads_them(engine: Engin
     places = retries(engine, "a", "b", "c")
     end = engine.store.end_offset
     assert engine.delivery.lowest_live_record() == places[0]
-    assert list(engine.delivery.live_records_before(places[2])) == places[:2]
-    assert engine.delivery.reappend_live_records_before(places[1], engine.now_ms) == 1
+    assert list(engine.delivery.live_records_before(PhysicalOffset(places[2]))) == places[:2]
+    assert engine.delivery.reappend_live_records_before(PhysicalOffset(places[1]), engine.now_ms) == 1
     assert engine.committed(topic=RETRY) == 1
     assert [message.body for message in engine.messages(RETRY)] == [b"a", b"b", b"c", b"a"]
     assert bodies(engine.receive(count=1)) == ["b"]

@@ -21,6 +21,7 @@ from tests.support.engine import (
 )
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.message import decode_message
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.memory import MemoryFileSystem
@@ -240,8 +241,8 @@ def test_an_offset_inside_a_record_or_beyond_the_end_is_not_a_message() -> None:
     assert found is not None
     assert decode_message(found).body.endswith(inner)
     for physical_offset in range(1, result.end + 10):
-        assert store.record_at(physical_offset) is None
-    assert store.record_at(-1) is None
+        assert store.record_at(PhysicalOffset(physical_offset)) is None
+    assert store.record_at(PhysicalOffset(-1)) is None
 
 
 def test_an_unwritable_consume_queue_delays_visibility_and_loses_nothing() -> None:

@@ -11,6 +11,7 @@ import pytest
 from broker.daemon.recovery_log import LINES_MAX, log_recovery
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.check import RecordState
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -30,7 +31,7 @@ def flip(files: MemoryFileSystem, physical_offset: int) -> None:
     overwrite(files, physical_offset, bytes([byte ^ 4]))
 
 
-def crashed(count: int, size: int = 300) -> tuple[MemoryFileSystem, list[int]]:
+def crashed(count: int, size: int = 300) -> tuple[MemoryFileSystem, list[PhysicalOffset]]:
     """A store that was killed with `count` messages after the last saved marks, and where each begins."""
     files = MemoryFileSystem()
     store = open_store(files, SMALL_SYNC)
@@ -111,7 +112,7 @@ def test_a_bad_blank_does_not_hide_the_next_segment() -> None:
     assert store.end_offset == places[-1]
 
 
-def last_of_the_first_segment() -> tuple[MemoryFileSystem, list[int], int]:
+def last_of_the_first_segment() -> tuple[MemoryFileSystem, list[PhysicalOffset], int]:
     """`crashed`, and the index of the last message before the blank."""
     files, places = crashed(40)
     return files, places, max(index for index, place in enumerate(places) if place < SEGMENT)
@@ -238,6 +239,6 @@ def test_damage_that_a_reader_meets_is_counted_and_logged_once() -> None:
     flip(files, places[2] + 150)
     for _ in range(3):
         with pytest.raises(TroveError):
-            store.record_at(places[2])
+            store.record_at(PhysicalOffset(places[2]))
     assert store.damage.ranges == {"damaged": 1}
     assert [event for event, _ in lines.lines] == ["store.damage_met"]

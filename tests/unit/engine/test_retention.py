@@ -32,6 +32,7 @@ from tests.support.retention import (
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
@@ -135,7 +136,7 @@ def test_a_page_of_a_query_that_began_before_continues_after_what_is_gone() -> N
 
 def test_a_scan_that_is_under_way_continues_where_the_log_begins_now() -> None:
     store = filled(MemoryFileSystem())
-    scan = store.scan(0, store.visible_offset, bytes_max=1_000)
+    scan = store.scan(LOG_ORIGIN, store.visible_offset, bytes_max=1_000)
     next(scan)
     trim_now(store.trim(store.closed_segments()[1].end))
     found = [message.body for _, records, _ in scan for message in records.messages()]
@@ -214,7 +215,7 @@ def test_the_last_segment_and_what_is_not_on_disk_stay() -> None:
     store.flush_projections()
     assert [segment.start for segment in store.closed_segments()] == [0]
     with pytest.raises(AssertionError):
-        store.trim(2 * 12_288)
+        store.trim(PhysicalOffset(2 * 12_288))
 
 
 @pytest.mark.parametrize("nth", range(1, 9))

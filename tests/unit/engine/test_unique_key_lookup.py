@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.engine import NOW_MS, SMALL, append, open_store, record, send
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.unique_key_lookup import records_with_unique_key
@@ -17,7 +18,10 @@ from trovemq_store.files.memory import MemoryFileSystem
 
 
 def found(store: MessageStore, unique_key: str, *, topic: str = "orders", begin: int = 0) -> list[bytes]:
-    return [decode_message(one).body for one in records_with_unique_key(store, topic, unique_key, begin)]
+    return [
+        decode_message(one).body
+        for one in records_with_unique_key(store, topic, unique_key, PhysicalOffset(begin))
+    ]
 
 
 def filled(files: FileSystem | None = None) -> MessageStore:
@@ -41,7 +45,7 @@ def test_only_records_of_that_topic_with_that_unique_key_are_found() -> None:
 
 def test_the_search_begins_at_a_physical_offset() -> None:
     store = filled()
-    first, second = records_with_unique_key(store, "orders", "Aa", 0)
+    first, second = records_with_unique_key(store, "orders", "Aa", LOG_ORIGIN)
     last = decode_message(second).physical_offset
     assert found(store, "Aa", begin=decode_message(first).physical_offset) == [b"first", b"second"]
     assert found(store, "Aa", begin=1) == found(store, "Aa", begin=last) == [b"second"]
@@ -66,8 +70,8 @@ def test_where_the_disk_does_not_give_the_index_the_log_is_read(monkeypatch: pyt
 
 def test_a_damaged_record_is_left_out() -> None:
     store = filled()
-    (first, _) = records_with_unique_key(store, "orders", "Aa", 0)
-    segment = store.log.segments.at(0)
+    (first, _) = records_with_unique_key(store, "orders", "Aa", LOG_ORIGIN)
+    segment = store.log.segments.at(LOG_ORIGIN)
     assert segment is not None
     segment.file.write(decode_message(first).physical_offset + len(first) - 30, b"?")
     assert found(store, "Aa") == [b"second"]

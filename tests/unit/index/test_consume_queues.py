@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch, java_hash
 from trovemq_proto.records.layout import SYS_FLAG_AT
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -63,7 +64,7 @@ class Model:
     def end(self) -> int:
         return self.log[-1].physical_offset + len(self.log[-1].data) if self.log else 0
 
-    def opened(self, trusted: int | None) -> ConsumeQueues:
+    def opened(self, trusted: PhysicalOffset | None) -> ConsumeQueues:
         queues = ConsumeQueues(self.files, SETTINGS)
         queues.load(trusted)
         return queues
@@ -128,18 +129,18 @@ class Model:
                     self.queues.delete_topic(topic)
                     break
         self.replay()
-        self.queues.trim_before(self.min_physical)
+        self.queues.trim_before(PhysicalOffset(self.min_physical))
 
     def cut(self, count: int) -> None:
         kept = self.log[: max(0, len(self.log) - count)]
         lowest = max([self.min_physical, *self.deleted.values()])
         self.log = kept + [entry for entry in self.log[len(kept) :] if entry.physical_offset < lowest]
-        self.queues.truncate_to(self.end)
+        self.queues.truncate_to(PhysicalOffset(self.end))
 
     def trim(self, index: int) -> None:
         if self.log:
             self.min_physical = max(self.min_physical, self.log[index % len(self.log)].physical_offset)
-            self.queues.trim_before(self.min_physical)
+            self.queues.trim_before(PhysicalOffset(self.min_physical))
 
     def delete(self, topic: str) -> None:
         self.deleted[topic] = self.end
@@ -163,8 +164,8 @@ class Model:
         units = queue.units(queue.min_offset, 1000)
         assert units.tolist() == [entry.unit for entry in readable]
         for entry in readable:
-            assert queue.find(entry.physical_offset) == entry.queue_offset
-            assert queue.find(entry.physical_offset + 1, entry.queue_offset) is None
+            assert queue.find(PhysicalOffset(entry.physical_offset)) == entry.queue_offset
+            assert queue.find(PhysicalOffset(entry.physical_offset + 1), entry.queue_offset) is None
 
 
 MESSAGES = st.lists(
@@ -369,7 +370,7 @@ def test_a_page_lost_in_front_of_the_first_unit_does_not_stop_the_replay() -> No
     blanks = np.repeat(np.array([(0, BLANK_SIZE, 0)], UNIT_DTYPE), 300).tobytes()
     files.write_atomic(f"consumequeue/orders/0/{0:020d}", blanks.ljust(1000 * UNIT_SIZE, b"\0"))
     queues = ConsumeQueues(files, settings)
-    queues.load(0)
+    queues.load(LOG_ORIGIN)
     queues.apply(batch_of(stored(0, 700, NOW_MS), 0))
     queue = queues.get("orders", 0)
     assert queue is not None
@@ -384,7 +385,7 @@ def test_files_after_a_gap_go_after_a_crash() -> None:
     for base in (0, 200, 300):
         files.write_atomic(f"consumequeue/orders/0/{base:020d}", unit.tobytes())
     queues = ConsumeQueues(files, SETTINGS)
-    queues.load(500)
+    queues.load(PhysicalOffset(500))
     assert queues.next_offset("orders", 0) == 5
     assert files.list("consumequeue/orders/0") == [f"{0:020d}"]
 
@@ -393,7 +394,7 @@ def test_dispatching_nothing_moves_only_the_position() -> None:
     queues = ConsumeQueues(MemoryFileSystem(), SETTINGS)
     queues.load(None)
     nothing = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
-    queues.apply(DispatchBatch(nothing, 500, 500))
+    queues.apply(DispatchBatch(nothing, PhysicalOffset(500), PhysicalOffset(500)))
     assert queues.position == 500
     assert queues.topics() == []
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.golden import GOLDEN_NAMES, load_manifest, settings_of, unpack
 from tests.support.projections import golden_log, tree
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.index.consume_queues import ConsumeQueues
@@ -50,7 +51,9 @@ def test_search_by_time_answers_as_rocketmq(name: str, tmp_path: Path) -> None:
         queue = queues.get(asked["topic"], asked["queueId"])
         found = 0
         if queue is not None:
-            found = search_offset(queue, asked["timestamp"], asked["boundary"] == "UPPER", times.get, 0)
+            found = search_offset(
+                queue, asked["timestamp"], asked["boundary"] == "UPPER", times.get, LOG_ORIGIN
+            )
         assert found == asked["offset"], asked
 
 
@@ -61,7 +64,7 @@ def test_consume_queues_built_again_are_byte_identical(name: str, batch_bytes: i
     root = unpack(name, tmp_path)
     files = MemoryFileSystem()
     queues = ConsumeQueues(files, settings_of(manifest))
-    queues.load(0)
+    queues.load(LOG_ORIGIN)
     for batch in golden_log(root, manifest["commitLogMaxOffset"], batch_bytes):
         queues.apply(batch)
     assert tree(files, "consumequeue") == tree(RealFileSystem(root), "consumequeue")
@@ -75,7 +78,7 @@ def test_index_files_built_again_are_byte_identical(name: str, batch_bytes: int,
     files = MemoryFileSystem()
     names = iter(_names(root))
     index = KeyIndex(files, settings_of(manifest), lambda: next(names))
-    index.load(0)
+    index.load(LOG_ORIGIN)
     for batch in golden_log(root, manifest["commitLogMaxOffset"], batch_bytes):
         index.apply(batch)
     built, golden = tree(files, "index"), tree(RealFileSystem(root), "index")
@@ -97,7 +100,7 @@ def test_a_cut_index_is_the_index_of_the_shorter_log(name: str, tmp_path: Path) 
     for cut in batches[:: max(1, len(batches) // 12)]:
         names = iter(_names(root))
         shorter = KeyIndex(expected := MemoryFileSystem(), settings, partial(next, names))
-        shorter.load(0)
+        shorter.load(LOG_ORIGIN)
         for batch in batches:
             if batch.end <= cut.end:
                 shorter.apply(batch)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored, tree
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch, index_hash
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
 from trovemq_store.files.files import StorageError
@@ -90,7 +91,12 @@ class Names:
         return f"{self.now:017d}"
 
 
-def opened(files: Any, trusted: int | None = None, **arguments: Any) -> KeyIndex:
+def candidates(index: KeyIndex, key_hash: int, end: int) -> list[PhysicalOffset]:
+    """Where records may have a key of that hash, below `end` of the log."""
+    return list(index.candidates(key_hash, LOG_ORIGIN, PhysicalOffset(end)))
+
+
+def opened(files: Any, trusted: PhysicalOffset | None = None, **arguments: Any) -> KeyIndex:
     index = KeyIndex(files, SETTINGS, Names())
     index.load(trusted, **arguments)
     return index
@@ -192,7 +198,7 @@ class Model:
         self.index = opened(self.files, trusted, store_timestamp_at=times.get)
         assert self.index.position == self.index.synced_position == trusted
         self.replay()
-        self.index.trim_before(self.min_physical)
+        self.index.trim_before(PhysicalOffset(self.min_physical))
 
     def restart(self) -> None:
         self.files.decide = lambda operation, path: None
@@ -206,23 +212,30 @@ class Model:
         kept = self.log[: max(0, len(self.log) - count)]
         self.log = kept + [sent for sent in self.log[len(kept) :] if sent.physical_offset < self.min_physical]
         self.files.decide = lambda operation, path: None
-        self.index.truncate_to(self.end)
+        self.index.truncate_to(PhysicalOffset(self.end))
 
     def trim(self, index: int) -> None:
         if self.log:
             self.min_physical = max(self.min_physical, self.log[index % len(self.log)].physical_offset)
-            self.index.trim_before(self.min_physical)
+            self.index.trim_before(PhysicalOffset(self.min_physical))
 
     def check(self) -> None:
         # Of the record at the position some items may be there: a failure came between them.
         indexed = min(self.index.position, self.end)
         entries = [entry for sent in self.log for entry in sent.entries if entry[1] < indexed]
         for key_hash in {index_hash("orders", key) for key in (*KEYS, "T#t", "none")}:
-            found = list(self.index.candidates(key_hash, self.min_physical, indexed))
+            found = list(
+                self.index.candidates(key_hash, PhysicalOffset(self.min_physical), PhysicalOffset(indexed))
+            )
             assert found == [p for h, p, _ in reversed(entries) if h == key_hash and p >= self.min_physical]
             middle = (self.min_physical + indexed) // 2
             upper = [p for h, p, _ in reversed(entries) if h == key_hash and self.min_physical <= p < middle]
-            assert list(self.index.candidates(key_hash, self.min_physical, middle)) == upper
+            assert (
+                list(
+                    self.index.candidates(key_hash, PhysicalOffset(self.min_physical), PhysicalOffset(middle))
+                )
+                == upper
+            )
 
 
 STEPS = st.lists(
@@ -278,7 +291,7 @@ def test_one_messages_keys_are_split_over_two_files() -> None:
     assert index.file_names == ["20260101000000000", "20260101000000001"]
     last = 3 * len(data) // 4
     for key in ("k1", "k2", "k3"):
-        assert next(index.candidates(index_hash("orders", key), 0, len(data))) == last
+        assert candidates(index, index_hash("orders", key), len(data))[0] == last
     assert index.last_update() == (NOW_MS + last, last)
     assert index.take_full_files() == [("index/20260101000000000", NOW_MS + last)]
     assert index.take_full_files() == []
@@ -311,7 +324,7 @@ def test_creation_is_tried_three_times_and_nothing_is_skipped() -> None:
     files.decide = lambda operation, path: None
     index.apply(batch)
     for key in ("k1", "k2", "k3"):
-        places = list(index.candidates(index_hash("orders", key), 0, len(data)))
+        places = candidates(index, index_hash("orders", key), len(data))
         assert places == [len(data) // 4 * n for n in (3, 2, 1, 0)]
     assert plain_files(
         [
@@ -333,7 +346,7 @@ def test_records_of_deleted_topics_are_left_out() -> None:
     index = opened(MemoryFileSystem())
     data = _log(2)
     index.apply(batch_of(data, 0, alive=[False, True]))
-    assert list(index.candidates(index_hash("orders", "k1"), 0, len(data))) == [len(data) // 2]
+    assert candidates(index, index_hash("orders", "k1"), len(data)) == [len(data) // 2]
 
 
 def test_keyless_records_make_no_file() -> None:
@@ -341,7 +354,7 @@ def test_keyless_records_make_no_file() -> None:
     index = opened(files)
     index.apply(batch_of(_log(3, keys=""), 0))
     nothing = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
-    index.apply(DispatchBatch(nothing, 5000, 5000))
+    index.apply(DispatchBatch(nothing, PhysicalOffset(5000), PhysicalOffset(5000)))
     assert index.position == 5000
     assert files.list("index") == []
     assert index.last_update() == (0, 0)
@@ -412,7 +425,7 @@ def test_an_interrupted_record_is_completed_after_a_clean_stop() -> None:
     again = opened(files.inner)
     again.apply(batch_of(data, 0))
     for key in ("k1", "k2", "k3"):
-        places = list(again.candidates(index_hash("orders", key), 0, len(data)))
+        places = candidates(again, index_hash("orders", key), len(data))
         assert places == [len(data) // 4 * n for n in (3, 2, 1, 0)]
 
 
@@ -429,18 +442,18 @@ def test_a_walk_continues_from_its_place() -> None:
     data = _log(20, keys="k1")
     index.apply(batch_of(data, 0))
     key_hash = index_hash("orders", "k1")
-    expected = list(index.candidates(key_hash, 0, len(data)))
+    expected = candidates(index, key_hash, len(data))
     found: list[int] = []
     place = None
     while True:
-        walk = index.walk(key_hash, 0, found[-1] if found else len(data), place)
+        walk = index.walk(key_hash, LOG_ORIGIN, PhysicalOffset(found[-1] if found else len(data)), place)
         found += walk.take(3)
         place = walk.place
         if walk.done:
             break
     assert found == expected
     for wrong in (("1", 1), (index.file_names[0], ITEMS + 5), (index.file_names[0], 0)):
-        assert index.walk(key_hash, 0, len(data), wrong).take(99) == expected
+        assert index.walk(key_hash, LOG_ORIGIN, PhysicalOffset(len(data)), wrong).take(99) == expected
 
 
 def test_links_that_do_not_go_back_end_a_chain() -> None:
@@ -451,7 +464,7 @@ def test_links_that_do_not_go_back_end_a_chain() -> None:
     path = f"index/{index.file_names[0]}"
     for link in (2, 3, 99, 2**31 - 1):
         files.open(path).write(40 + 4 * SLOTS + 20 * 2 + 16, link.to_bytes(4))
-        found = list(index.candidates(index_hash("orders", "k1"), 0, len(data)))
+        found = candidates(index, index_hash("orders", "k1"), len(data))
         assert found == [len(data) // 3 * 2, len(data) // 3]
 
 
@@ -464,10 +477,10 @@ def test_the_hash_without_an_absolute_value() -> None:
     index.apply(batch_of(data, 0))
     index.flush()
     assert index_hash("T", "jllgvmc") == 0
-    for loaded in (index, opened(files), opened(files.after_power_cut(), len(data))):
-        assert list(loaded.candidates(0, 0, len(data))) == [0]
+    for loaded in (index, opened(files), opened(files.after_power_cut(), PhysicalOffset(len(data)))):
+        assert candidates(loaded, 0, len(data)) == [0]
         assert loaded.last_update()[1] == 0
-    assert opened(files.after_power_cut(), 0).file_names == []
+    assert opened(files.after_power_cut(), PhysicalOffset(0)).file_names == []
 
 
 def test_settings_are_the_defaults_of_rocketmq() -> None:

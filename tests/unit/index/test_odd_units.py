@@ -11,6 +11,7 @@ import pytest
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.projections import batch_of, stored, tree
 from tests.unit.index.test_key_index import ITEMS, SLOTS, Names, opened
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.real import RealFileSystem
@@ -103,7 +104,7 @@ def test_gaps_and_misplaced_records_are_noted_up_to_a_bound(monkeypatch: pytest.
         end = put(queues, end, offset)
     for offset in (7, 9, 11):
         end = put(queues, end, 50, offset, offset + 1)
-    queues.place_lost("orders", 0, 15, 0, 100)
+    queues.place_lost("orders", 0, 15, LOG_ORIGIN, 100)
     assert (len(queues.gaps), len(queues.misplaced)) == (2, 2)
     queue = queues.get("orders", 0)
     assert queue is not None
@@ -145,7 +146,7 @@ def put_items(count: int) -> tuple[MemoryFileSystem, index_file.IndexFile]:
 
 def test_a_cut_below_the_first_item_leaves_an_empty_file() -> None:
     _, file = put_items(5)
-    file.truncate_to(10, None)
+    file.truncate_to(PhysicalOffset(10), None)
     assert (file.count, file.begin_timestamp, file.end_timestamp, file.end_physical) == (1, 0, 0, 0)
     assert file.put(np.array([4], np.int32), np.array([60]), np.array([NOW_MS])) == 1
     assert (file.begin_timestamp, file.begin_physical, file.newest_item(4)) == (NOW_MS, 60, 1)
@@ -157,7 +158,7 @@ def test_items_that_never_reached_the_disk_are_no_items() -> None:
     open_file = files.open("index/1")
     items_at = 40 + 4 * SLOTS
     open_file.write(items_at + 20 * 1, bytes(20 * 8))
-    assert file.valid_count(10_000) == 2, "one may be real: hash 0 of the record at 0"
+    assert file.valid_count(PhysicalOffset(10_000)) == 2, "one may be real: hash 0 of the record at 0"
 
 
 @pytest.mark.parametrize("scanned", [2, 3, 64])
@@ -168,7 +169,7 @@ def test_a_cut_zeroes_all_that_was_counted_also_behind_zeros(
     files, file = put_items(11)
     items_at = 40 + 4 * SLOTS
     files.open("index/1").write(items_at + 20 * 3, bytes(20 * 6))  # lost; the last ones are there
-    file.truncate_to(250, None)
+    file.truncate_to(PhysicalOffset(250), None)
     assert file.count == 3
     assert not any(files.read_bytes("index/1")[items_at + 20 * 3 :])
 
@@ -192,7 +193,9 @@ def searched(upper: bool, time_at: Callable[[int], int | None], min_physical: in
     queue = queues.get("orders", 0)
     assert isinstance(queue, ConsumeQueue)
     size = len(stored(0, 0, NOW_MS))
-    return search_offset(queue, NOW_MS + 2, upper, lambda at: time_at(at // size), min_physical * size)
+    return search_offset(
+        queue, NOW_MS + 2, upper, lambda at: time_at(at // size), PhysicalOffset(min_physical * size)
+    )
 
 
 def test_records_below_the_beginning_of_the_log_count_as_older() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL, open_store, send
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.faulty import FaultyFileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index import consume_queue
@@ -40,7 +41,7 @@ def _content(units: list[tuple[int, int, int]], sorted_ones: bool, behind: bytes
 
 
 def _loaded(
-    content: bytes, trusted: int | None, deleted_below: int, *, short: bool
+    content: bytes, trusted: PhysicalOffset | None, deleted_below: PhysicalOffset, *, short: bool
 ) -> tuple[ConsumeQueues, MemoryFileSystem]:
     files = MemoryFileSystem()
     files.create(PATH, len(content), preallocate=False).write(0, content)
@@ -74,24 +75,24 @@ def test_one_page_says_what_the_whole_file_does(
     units: list[tuple[int, int, int]],
     sorted_ones: bool,
     behind: bytes,
-    trusted: int | None,
-    deleted_below: int,
+    trusted: PhysicalOffset | None,
+    deleted_below: PhysicalOffset,
     log_begin: int,
 ) -> None:
     content = _content(units, sorted_ones, behind)
     both = [_loaded(content, trusted, deleted_below, short=short) for short in (True, False)]
     assert _state(*both[0]) == _state(*both[1])
     for queues, _ in both:
-        queues.trim_before(log_begin)
+        queues.trim_before(PhysicalOffset(log_begin))
     assert _state(*both[0]) == _state(*both[1])
     for queues, _ in both:
         queue = queues.get("orders", 0)
         if queue is not None:
             queue.append(queue.max_offset, np.array([(1 << 40, 7, 1)], UNIT_DTYPE))
-            queue.trim(log_begin + 200)
+            queue.trim(PhysicalOffset(log_begin + 200))
     assert _state(*both[0]) == _state(*both[1])
     for queues, _ in both:
-        queues.truncate_to(1_000)
+        queues.truncate_to(PhysicalOffset(1_000))
     assert _state(*both[0]) == _state(*both[1])
 
 

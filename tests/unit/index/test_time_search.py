@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.consume_queue import UNIT_DTYPE, UNIT_SIZE
@@ -43,7 +44,7 @@ def test_boundaries_mean_what_they_say(steps: list[int], ask: int, lost: int, fi
     queue = queues.get("orders", 0)
     assert queue is not None
     lost = min(lost, len(times))
-    queues.trim_before(lost * size)
+    queues.trim_before(PhysicalOffset(lost * size))
 
     def store_timestamp_at(physical_offset: int) -> int | None:
         index = physical_offset // size
@@ -53,9 +54,9 @@ def test_boundaries_mean_what_they_say(steps: list[int], ask: int, lost: int, fi
     timestamp = NOW_MS + ask
     lower = [n for n in readable if times[n] >= timestamp]
     upper = [n for n in readable if times[n] <= timestamp]
-    found_lower = search_offset(queue, timestamp, False, store_timestamp_at, lost * size)
+    found_lower = search_offset(queue, timestamp, False, store_timestamp_at, PhysicalOffset(lost * size))
     assert found_lower == (lower[0] + first_offset if lower else queue.max_offset)
-    found_upper = search_offset(queue, timestamp, True, store_timestamp_at, lost * size)
+    found_upper = search_offset(queue, timestamp, True, store_timestamp_at, PhysicalOffset(lost * size))
     assert found_upper == (upper[-1] + first_offset if upper else queue.min_offset)
 
 
@@ -63,16 +64,16 @@ def test_an_empty_queue_has_one_answer() -> None:
     queues, _ = _queues(1, 3)
     queue = queues.get("orders", 0)
     assert queue is not None
-    queues.truncate_to(0)
+    queues.truncate_to(LOG_ORIGIN)
     assert not queue.has_units
-    assert search_offset(queue, NOW_MS, False, lambda _: None, 0) == queue.min_offset
+    assert search_offset(queue, NOW_MS, False, lambda _: None, LOG_ORIGIN) == queue.min_offset
 
 
 def test_units_are_twenty_bytes_and_positions_follow() -> None:
     assert UNIT_DTYPE.itemsize == UNIT_SIZE == 20
     queues, size = _queues(3, 0)
     nothing = RecordBatch(b"", np.empty(0, np.int64), np.empty(0, np.int64))
-    queues.apply(DispatchBatch(nothing, 3 * size, 4 * size))
+    queues.apply(DispatchBatch(nothing, PhysicalOffset(3 * size), PhysicalOffset(4 * size)))
     assert queues.position == 4 * size
 
 
@@ -91,6 +92,8 @@ def test_a_search_by_time_looked_at_every_message_of_one_millisecond(upper: bool
         looks += 1
         return NOW_MS + (physical_offset // size + 10_000) // count  # one time up to 10,000, then the next
 
-    assert search_offset(queue, NOW_MS + 1, upper, store_timestamp_at, 0) == (count - 1 if upper else 10_000)
-    assert search_offset(queue, NOW_MS, upper, store_timestamp_at, 0) == (9_999 if upper else 0)
+    assert search_offset(queue, NOW_MS + 1, upper, store_timestamp_at, LOG_ORIGIN) == (
+        count - 1 if upper else 10_000
+    )
+    assert search_offset(queue, NOW_MS, upper, store_timestamp_at, LOG_ORIGIN) == (9_999 if upper else 0)
     assert looks < 200

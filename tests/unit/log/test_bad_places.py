@@ -10,6 +10,7 @@ import pytest
 from tests.support.engine import NOW_MS, SMALL, SMALL_SYNC, flush, open_store, read_queue, send
 from tests.unit.engine.test_log_tail import SEGMENT, crashed, firsts, flip, overwrite, reopened
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import Message
 from trovemq_proto.records.check import RecordState
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK
@@ -24,7 +25,7 @@ from trovemq_store.log.sectors import SECTOR_SIZE
 LOG = f"commitlog/{0:020d}"
 
 
-def last_of_segment(places: list[int]) -> int:
+def last_of_segment(places: list[PhysicalOffset]) -> int:
     """The number of the last message in the first segment."""
     return max(number for number, place in enumerate(places[:-1]) if place < SEGMENT)
 
@@ -169,10 +170,12 @@ def test_the_age_of_a_segment_that_is_read_in_many_runs(monkeypatch: pytest.Monk
 # --- what is counted and saved ----------------------------------------------------------------------------
 def test_more_damaged_places_than_are_kept_are_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damage_counts, "PLACES_MAX", 2)
-    counts = DamageCounts([Damage(at, at + 10, RecordState.DAMAGED) for at in (0, 20, 40)])
+    counts = DamageCounts(
+        [Damage(PhysicalOffset(at), PhysicalOffset(at + 10), RecordState.DAMAGED) for at in (0, 20, 40)]
+    )
     state = RecordState.DAMAGED.value
     assert (counts.ranges[state], counts.bytes[state]) == (3, 30)
-    counts.met(60, 10, state)
+    counts.met(PhysicalOffset(60), 10, state)
     assert counts.ranges[state] == 3, "whether it was counted before is not known any more"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.atomic import SEGMENT, AtomicStore, batch_of
 from tests.support.engine import BORN_HOST, NOW_MS, flush, open_store, read_queue, record
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.run_mark import seal_of
 from trovemq_store.engine.message_store import MessageStore
@@ -54,7 +55,7 @@ def write_state_of_older_version(files: MemoryFileSystem) -> None:
     files.write_atomic(state.PATH, seal(json.dumps(document).encode()))
 
 
-@pytest.mark.parametrize("prepared", [0, seal_of(0), seal_of(1_000), -(2**63), 7])
+@pytest.mark.parametrize("prepared", [0, seal_of(LOG_ORIGIN), seal_of(PhysicalOffset(1_000)), -(2**63), 7])
 def test_forged_transaction_marks_cut_off_acknowledged_messages(prepared: int) -> None:
     files = MemoryFileSystem()
     store = open_store(files, replace(SEGMENT, append_property_crc=False))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.log.retention import (
     HOUR_MS,
@@ -31,13 +32,16 @@ ROOM, USED_76, USED_86, USED_91 = (DiskUse(10_000, 10_000 - 100 * used) for used
 
 
 def segments(*stored_ms: int) -> list[ClosedSegment]:
-    return [ClosedSegment(SIZE * n, SIZE * (n + 1), ms) for n, ms in enumerate(stored_ms)]
+    return [
+        ClosedSegment(PhysicalOffset(SIZE * n), PhysicalOffset(SIZE * (n + 1)), ms)
+        for n, ms in enumerate(stored_ms)
+    ]
 
 
 def decided(
     closed: list[ClosedSegment], disk: DiskUse, hour: int, policy: RetentionPolicy = POLICY
 ) -> Decision:
-    return decide(closed, policy, disk, min_offset=0, hour=hour, now_ms=NOW_MS)
+    return decide(closed, policy, disk, min_offset=LOG_ORIGIN, hour=hour, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,7 @@ def decided(
 )
 def test_old_segments_go_at_their_hour_or_when_the_disk_fills(disk: DiskUse, hour: int, count: int) -> None:
     found = decided(segments(OLD, OLD, YOUNG, OLD), disk, hour)
-    assert found == Decision(SIZE * count, count)
+    assert found == Decision(PhysicalOffset(SIZE * count), count)
 
 
 def test_a_segment_is_kept_until_its_last_record_is_of_age() -> None:
@@ -58,12 +62,16 @@ def test_a_segment_is_kept_until_its_last_record_is_of_age() -> None:
 def test_a_filling_disk_takes_young_segments_and_no_more_than_needed() -> None:
     # 86 % of 10,000 bytes: 100 bytes above the level, which one segment frees
     assert decided(segments(YOUNG, YOUNG, YOUNG), USED_86, NOON) == Decision(
-        SIZE, 1, 1, pressed=True, newest_early_ms=YOUNG
+        PhysicalOffset(SIZE), 1, 1, pressed=True, newest_early_ms=YOUNG
     )
     assert decided(segments(YOUNG, YOUNG), DiskUse(10_000, 1_399), NOON).count == 2
     # old ones free it already
-    assert decided(segments(OLD, OLD, YOUNG), USED_86, NOON) == Decision(2 * SIZE, 2, 0, pressed=True)
-    assert decided(segments(OLD, YOUNG, YOUNG), USED_86, NOON) == Decision(SIZE, 1, 0, pressed=True)
+    assert decided(segments(OLD, OLD, YOUNG), USED_86, NOON) == Decision(
+        PhysicalOffset(2 * SIZE), 2, 0, pressed=True
+    )
+    assert decided(segments(OLD, YOUNG, YOUNG), USED_86, NOON) == Decision(
+        PhysicalOffset(SIZE), 1, 0, pressed=True
+    )
 
 
 def test_at_the_level_itself_nothing_is_forced() -> None:
@@ -74,7 +82,7 @@ def test_at_the_level_itself_nothing_is_forced() -> None:
 def test_nothing_young_goes_where_that_is_switched_off() -> None:
     policy = replace(POLICY, forcible_enable=False)
     assert decided(segments(YOUNG), USED_91, NOON, policy).count == 0
-    assert decided(segments(OLD, YOUNG), USED_91, NOON, policy) == Decision(SIZE, 1)
+    assert decided(segments(OLD, YOUNG), USED_91, NOON, policy) == Decision(PhysicalOffset(SIZE), 1)
 
 
 def test_a_run_takes_no_more_than_its_batch() -> None:
@@ -90,10 +98,10 @@ def test_segments_after_the_first_that_stays_are_not_looked_at() -> None:
             looked.append(segment.start)
             yield segment
 
-    decide(watched(), POLICY, ROOM, min_offset=0, hour=FOUR, now_ms=NOW_MS)
+    decide(watched(), POLICY, ROOM, min_offset=LOG_ORIGIN, hour=FOUR, now_ms=NOW_MS)
     assert looked == [0, SIZE]
     looked.clear()
-    decide(watched(), POLICY, ROOM, min_offset=0, hour=NOON, now_ms=NOW_MS)
+    decide(watched(), POLICY, ROOM, min_offset=LOG_ORIGIN, hour=NOON, now_ms=NOW_MS)
     assert looked == []
 
 

@@ -13,6 +13,7 @@ from broker.query.key_query import KeyQuery, KeyType
 from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, SMALL, append, open_store, read_queue, record, scan_bodies, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.layouts import index_paths, read_index
 from trovemq_store.check.layouts import read_queue as read_layout_queue
 from trovemq_store.engine.message_store import MessageStore
@@ -51,10 +52,10 @@ def test_an_unreadable_page_of_the_log_costs_its_messages_and_no_others() -> Non
     assert 0 < len(good) < COUNT
     for i, (begin, _) in enumerate(places):
         if i in good:
-            assert store.record_at(begin) is not None
+            assert store.record_at(PhysicalOffset(begin)) is not None
         else:
             with pytest.raises(TroveError, match="RECORD_DAMAGED"):
-                store.record_at(begin)
+                store.record_at(PhysicalOffset(begin))
     pulled = Puller(store, PullSettings()).pull(PullRequest("orders", 0, 0))
     assert (pulled.message_count, pulled.next_offset) == (len(good), COUNT)
     assert list(pulled.damaged_offsets) == [i for i in range(COUNT) if i not in good]
@@ -129,7 +130,7 @@ def test_reading_past_the_end_of_a_shortened_file_is_an_error_not_a_signal(tmp_p
 
 def can_find(store: MessageStore, physical_offset: int) -> bool:
     try:
-        return store.record_at(physical_offset) is not None
+        return store.record_at(PhysicalOffset(physical_offset)) is not None
     except TroveError:
         return False
 

@@ -10,6 +10,7 @@ from tests.support.atomic import SEGMENT, AtomicStore, batch_of
 from tests.support.engine import flush, read_queue, send
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import Message, decode_message
 from trovemq_proto.records.run_mark import check_transaction_id, marked_records, read_mark
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -29,7 +30,7 @@ def killed(atomic: AtomicStore) -> MemoryFileSystem:
 def seen(atomic: AtomicStore) -> list[Message]:
     """The transaction's messages by the log alone, without those that are damaged."""
     found = []
-    for begin, records, _ in atomic.store.scan(0, atomic.store.visible_offset):
+    for begin, records, _ in atomic.store.scan(LOG_ORIGIN, atomic.store.visible_offset):
         for position in records.positions.tolist():
             try:
                 record = atomic.store.record_at(begin + position)
@@ -134,12 +135,12 @@ def test_runs_of_many_pieces_are_given_out_whole_and_once() -> None:
     flush(atomic.store)
     log, end = atomic.store.log, atomic.store.end_offset
     for size in (1, 500, 1_000, 3_000, 1 << 20):
-        runs = WholeRuns(LogReader(log, 0, end, run_bytes_max=size))
+        runs = WholeRuns(LogReader(log, LOG_ORIGIN, end, run_bytes_max=size))
         places = [run.physical_offset + p for run in runs for p in run.records.positions.tolist()]
         assert places == sorted(set(places))
         assert runs.position == end
         assert (runs.unfinished, runs.cut, runs.damages, runs.damaged_bytes) == ([], None, [], 0)
-    runs = WholeRuns(LogReader(log, 0, end))
+    runs = WholeRuns(LogReader(log, LOG_ORIGIN, end))
     assert sum(len(marked_records(run.records)) for run in runs) == sum(n % 4 + 2 for n in range(12))
 
 
@@ -147,12 +148,12 @@ def test_a_mark_counts_at_its_own_place_only() -> None:
     atomic = AtomicStore(MemoryFileSystem())
     committed = atomic.commit("t", MESSAGES)
     flush(atomic.store)
-    ((begin, records, _),) = atomic.store.scan(0, committed.end)
+    ((begin, records, _),) = atomic.store.scan(LOG_ORIGIN, committed.end)
     first = committed.messages[0].physical_offset
     assert read_mark(records, 0, begin) == ("t", 0, 6, first)
-    assert read_mark(records, 0, begin + 1) is None
+    assert read_mark(records, 0, PhysicalOffset(begin + 1)) is None
     assert read_mark(records, 1, first) is None
-    assert read_mark(batch_of("orders", 0, [b"plain"], SEGMENT), 0, 0) is None
+    assert read_mark(batch_of("orders", 0, [b"plain"], SEGMENT), 0, LOG_ORIGIN) is None
     for bad in ("", "a b", "x" * 65, "é", "a\x01"):
         with pytest.raises(TroveError) as refused:
             check_transaction_id(bad)

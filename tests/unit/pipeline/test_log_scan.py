@@ -6,6 +6,7 @@ from mmap import mmap
 
 import pytest
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import encode_record
 from trovemq_spark.log import scan
 from trovemq_spark.log.scan import Run, ScanBounds, scan_segment
@@ -26,10 +27,10 @@ def test_a_record_that_was_seen_half_written_is_no_damage(monkeypatch: pytest.Mo
     def appended(segment: Segment, begin: int) -> int:
         data[: len(first + second + third)] = first + second + third
         looked.append(begin)
-        return find_record(segment, begin)
+        return find_record(segment, PhysicalOffset(begin))
 
     monkeypatch.setattr(scan, "find_record", appended)
-    segment = Segment(0, ReadOnlyFile("commitlog/0", data))
+    segment = Segment(LOG_ORIGIN, ReadOnlyFile("commitlog/0", data))
     parts = list(scan_segment(segment, ScanBounds(0, len(data), is_last=True)))
     assert all(isinstance(part, Run) for part in parts)
     assert sum(len(part.records) for part in parts if isinstance(part, Run)) == 3

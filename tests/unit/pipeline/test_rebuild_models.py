@@ -16,6 +16,7 @@ from tests.support.engine import NOW_MS, SMALL
 from tests.support.pipeline_size import PIPELINE_LONG
 from tests.support.projections import stored, tree
 from tests.support.rebuilt import files_of, rebuild_here
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import MAGIC_BLANK_BYTES, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_spark.job import Report
@@ -111,7 +112,11 @@ def test_rebuilt_queues_are_those_of_the_broker_that_reads_the_whole_log(
     queues.load(None)
     queues.allow_gaps(GAP_UNITS_MAX, rebuilding=True)
     queues.apply(
-        DispatchBatch(RecordBatch(log, np.array(positions, np.int64), np.array(sizes, np.int64)), 0, len(log))
+        DispatchBatch(
+            RecordBatch(log, np.array(positions, np.int64), np.array(sizes, np.int64)),
+            LOG_ORIGIN,
+            PhysicalOffset(len(log)),
+        )
     )
     with tempfile.TemporaryDirectory() as directory:
         _save(log, Path(directory) / "store")
@@ -149,7 +154,7 @@ def test_rebuilt_index_files_are_those_of_putting_one_record_after_another(
     index.load(None)
     for position, size in zip(positions, sizes, strict=True):
         one = RecordBatch(log, np.array([position]), np.array([size]))
-        index.apply(DispatchBatch(one, 0, position + size))
+        index.apply(DispatchBatch(one, LOG_ORIGIN, PhysicalOffset(position + size)))
     expected = list(tree(files, "index").values())
     index.close()
     with tempfile.TemporaryDirectory() as directory:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.log_files import LogFiles, read, rows_of, source_of
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import encode_offset_msg_id, encode_record
 from trovemq_proto.records.run_mark import seal_of
 from trovemq_spark.job import NoProgress
@@ -44,7 +45,7 @@ class TransactionLog(LogFiles):
                 "TROVEMQ_TX_COUNT": f"{count:04d}",
                 "TROVEMQ_TX_BEGIN": f"{begin:020d}",
             }
-            seal = seal_of(begin)
+            seal = seal_of(PhysicalOffset(begin))
             self.append(f"t{index % 2}", b"x" * 40, properties=mark, prepared_transaction_offset=seal)
         return begin
 

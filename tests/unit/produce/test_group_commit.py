@@ -8,19 +8,24 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 import pytest
 
 from broker.produce.group_commit import FlushSettings, GroupCommit
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.files import StorageError
+
+END: Final = PhysicalOffset(100)
+LATER: Final = PhysicalOffset(200)
 
 
 @dataclass
 class Work:
     store: Store
-    end: int
+    end: PhysicalOffset
 
     def run(self) -> None:
         self.store.syncs += 1
@@ -33,8 +38,8 @@ class Work:
 class Store:
     """A log of which only the ends exist; its sync waits for the gate."""
 
-    end_offset: int = 0
-    flushed_offset: int = 0
+    end_offset: PhysicalOffset = LOG_ORIGIN
+    flushed_offset: PhysicalOffset = LOG_ORIGIN
     syncs: int = 0
     failed: bool = False
     sync_error: StorageError | None = None
@@ -80,24 +85,24 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.asyncio
 async def test_acknowledges_after_sync_dispatch_and_announcement() -> None:
-    store = Store(end_offset=100)
+    store = Store(end_offset=END)
     store.gate.set()
     async with committing(store, FlushSettings()) as commit:
-        commit.when_durable(100, note(store, "a"))
+        commit.when_durable(END, note(store, "a"))
         await until(lambda: len(store.events) == 3)
     assert store.events == ["flushed 100", "grown [('orders', 0)]", "a durable"]
 
 
 @pytest.mark.asyncio
 async def test_appends_that_come_during_a_sync_share_the_next_one() -> None:
-    store = Store(end_offset=100)
+    store = Store(end_offset=END)
     async with committing(store, FlushSettings()) as commit:
-        first = asyncio.create_task(commit.durable(100))
+        first = asyncio.create_task(commit.durable(END))
         await until(lambda: store.syncs == 1)
         later = []
         for end in range(200, 1200, 100):
-            store.end_offset = end
-            later.append(asyncio.create_task(commit.durable(end)))
+            store.end_offset = PhysicalOffset(end)
+            later.append(asyncio.create_task(commit.durable(PhysicalOffset(end))))
         await asyncio.sleep(0)
         assert not first.done()
         store.gate.set()
@@ -109,10 +114,10 @@ async def test_appends_that_come_during_a_sync_share_the_next_one() -> None:
 @pytest.mark.asyncio
 async def test_a_waiter_of_an_earlier_append_may_come_later() -> None:
     """A coalesced send waits one turn of the loop after its append; a frame may overtake it there."""
-    store = Store(end_offset=300)
+    store = Store(end_offset=PhysicalOffset(300))
     async with committing(store, FlushSettings()) as commit:
         for end in (200, 100, 300, 250):
-            commit.when_durable(end, note(store, str(end)))
+            commit.when_durable(PhysicalOffset(end), note(store, str(end)))
         store.gate.set()
         await until(lambda: len(store.events) == 6)
     assert store.events[2:] == ["100 durable", "200 durable", "250 durable", "300 durable"]
@@ -120,10 +125,10 @@ async def test_a_waiter_of_an_earlier_append_may_come_later() -> None:
 
 @pytest.mark.asyncio
 async def test_an_earlier_waiter_does_not_hold_up_the_time_outs_of_others() -> None:
-    store = Store(end_offset=200)
+    store = Store(end_offset=LATER)
     async with committing(store, FlushSettings(sync_flush_timeout_ms=1)) as commit:
-        commit.when_durable(200, note(store, "b"))
-        commit.when_durable(100, note(store, "a"))
+        commit.when_durable(LATER, note(store, "b"))
+        commit.when_durable(END, note(store, "a"))
         await until(lambda: len(store.events) == 2)
         assert store.events == ["a FLUSH_DISK_TIMEOUT", "b FLUSH_DISK_TIMEOUT"]
         store.gate.set()
@@ -131,12 +136,12 @@ async def test_an_earlier_waiter_does_not_hold_up_the_time_outs_of_others() -> N
 
 @pytest.mark.asyncio
 async def test_stopping_during_a_sync_still_syncs_what_came_meanwhile() -> None:
-    store = Store(end_offset=100)
+    store = Store(end_offset=END)
     async with committing(store, FlushSettings()) as commit:
-        commit.when_durable(100, note(store, "a"))
+        commit.when_durable(END, note(store, "a"))
         await until(lambda: store.syncs == 1)
-        store.end_offset = 200
-        commit.when_durable(200, note(store, "b"))
+        store.end_offset = LATER
+        commit.when_durable(LATER, note(store, "b"))
         commit.stop()
         store.gate.set()
         await until(lambda: "b durable" in store.events)
@@ -145,18 +150,18 @@ async def test_stopping_during_a_sync_still_syncs_what_came_meanwhile() -> None:
 
 @pytest.mark.asyncio
 async def test_what_is_durable_already_is_answered_at_once() -> None:
-    store = Store(end_offset=100, flushed_offset=100)
+    store = Store(end_offset=END, flushed_offset=END)
     async with committing(store, FlushSettings()) as commit:
-        commit.when_durable(100, note(store, "a"))
+        commit.when_durable(END, note(store, "a"))
         assert store.events == ["a durable"]
 
 
 @pytest.mark.asyncio
 async def test_a_slow_sync_answers_flush_disk_timeout_once() -> None:
-    store = Store(end_offset=100)
+    store = Store(end_offset=END)
     async with committing(store, FlushSettings(sync_flush_timeout_ms=1)) as commit:
         with pytest.raises(TroveError) as caught:
-            await commit.durable(100)
+            await commit.durable(END)
         assert caught.value.spec is errors.FLUSH_DISK_TIMEOUT
         assert commit.timeout_count == 1
         store.gate.set()
@@ -165,10 +170,10 @@ async def test_a_slow_sync_answers_flush_disk_timeout_once() -> None:
 
 @pytest.mark.asyncio
 async def test_a_failed_sync_fails_everybody_and_ends_the_worker() -> None:
-    store = Store(end_offset=100, sync_error=StorageError("fdatasync", "commitlog/0", errno.EIO))
+    store = Store(end_offset=END, sync_error=StorageError("fdatasync", "commitlog/0", errno.EIO))
     commit = GroupCommit(store, FlushSettings(), lambda _grown: None)
     task = asyncio.create_task(commit.run())
-    waits = [asyncio.create_task(commit.durable(end)) for end in (50, 100)]
+    waits = [asyncio.create_task(commit.durable(PhysicalOffset(end))) for end in (50, 100)]
     store.gate.set()
     results = await asyncio.gather(*waits, return_exceptions=True)
     assert [getattr(result, "symbol", None) for result in results] == ["STORE_FAILED"] * 2
@@ -177,13 +182,13 @@ async def test_a_failed_sync_fails_everybody_and_ends_the_worker() -> None:
     assert store.failed
     assert store.flushed_offset == 0
     with pytest.raises(TroveError, match="STORE_FAILED"):
-        await commit.durable(100)
+        await commit.durable(END)
     commit.close()
 
 
 @pytest.mark.asyncio
 async def test_space_comes_with_the_sync_and_is_refused_where_it_does_not() -> None:
-    store = Store(end_offset=100)
+    store = Store(end_offset=END)
     settings = FlushSettings(unsynced_bytes_max=100, append_wait_max_ms=1)
     async with committing(store, settings) as commit:
         assert commit.full
@@ -206,22 +211,22 @@ async def commit_room(commit: GroupCommit) -> None:
 
 @pytest.mark.asyncio
 async def test_async_mode_leaves_few_pages_for_the_thorough_flush() -> None:
-    store = Store(end_offset=4096)
+    store = Store(end_offset=PhysicalOffset(4096))
     store.gate.set()
     settings = FlushSettings(mode="async", flush_interval_ms=1, thorough_interval_ms=60_000)
     async with committing(store, settings) as commit:
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert store.syncs == 0
-        store.end_offset = 4 * 4096
+        store.end_offset = PhysicalOffset(4 * 4096)
         await until(lambda: commit.flush_count == 1)
-        store.end_offset += 1
+        store.end_offset = PhysicalOffset(store.end_offset + 1)
     assert store.flushed_offset == store.end_offset, "the last sync takes what is left"
 
 
 @pytest.mark.asyncio
 async def test_async_mode_syncs_whatever_is_dirty_after_the_thorough_interval() -> None:
-    store = Store(end_offset=1)
+    store = Store(end_offset=PhysicalOffset(1))
     store.gate.set()
     settings = FlushSettings(mode="async", flush_interval_ms=1, thorough_interval_ms=5)
     async with committing(store, settings):
@@ -230,8 +235,8 @@ async def test_async_mode_syncs_whatever_is_dirty_after_the_thorough_interval() 
 
 @pytest.mark.asyncio
 async def test_async_mode_syncs_at_once_for_somebody_who_waits() -> None:
-    store = Store(end_offset=1)
+    store = Store(end_offset=PhysicalOffset(1))
     store.gate.set()
     settings = FlushSettings(mode="async", flush_interval_ms=60_000, thorough_interval_ms=60_000)
     async with committing(store, settings) as commit:
-        await commit.durable(1)
+        await commit.durable(PhysicalOffset(1))

@@ -17,6 +17,7 @@ from broker.query.query_by_key import query_page
 from tests.support.engine import NOW_MS, open_store, record, send
 from tests.unit.query.test_query_by_key import SETTINGS, TOPICS, Scene, ask
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import BODY_AT
 from trovemq_store.engine.message_store import MessageStore
@@ -44,7 +45,7 @@ def test_a_log_that_is_read_window_by_window_gives_the_same_answer(
     send_some(scene, 60)
     expected = scene.expected(KeyQuery(TOPICS[0], "k1"))
     monkeypatch.setattr(log_windows, "WINDOW_BYTES", window_bytes)
-    cut = list(windows(scene.store.consume_queues, 0, scene.store.visible_offset))
+    cut = list(windows(scene.store.consume_queues, LOG_ORIGIN, scene.store.visible_offset))
     assert len(cut) > 2
     assert [begin for begin, _ in cut[:-1]] == [end for _, end in cut[1:]], "nothing lies between two windows"
     assert (cut[-1][0], cut[0][1]) == (0, scene.store.visible_offset)
@@ -70,7 +71,9 @@ def test_a_window_without_messages_in_queues_is_one_with_the_next(
         send(scene.store, b"x" * 2_000, topic=TOPICS[0])
     last = scene.store.consume_queues.queues(TOPICS[0])[0]
     monkeypatch.setattr(log_windows, "WINDOW_BYTES", 100)
-    starts = {begin for begin, _ in windows(scene.store.consume_queues, 0, scene.store.visible_offset)}
+    starts = {
+        begin for begin, _ in windows(scene.store.consume_queues, LOG_ORIGIN, scene.store.visible_offset)
+    }
     assert starts <= {last.unit(offset)[0] for offset in range(last.max_offset)}
 
 

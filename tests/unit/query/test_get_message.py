@@ -13,6 +13,7 @@ from broker.query.queue_offsets import queue_offsets
 from broker.query.search_offset import search_offset
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import encode_offset_msg_id, pack_host
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.memory import MemoryFileSystem
@@ -44,7 +45,7 @@ def test_an_offset_msg_id_names_host_and_place(store: MessageStore) -> None:
     place = result.physical_offset
     host = pack_host(SMALL.store_host)
     for inside in (place - 1, place + 1, result.end, result.end + 1000, -1, 2**62):
-        assert _symbol(store, encode_offset_msg_id(host, inside)) == "MESSAGE_NOT_FOUND"
+        assert _symbol(store, encode_offset_msg_id(host, PhysicalOffset(inside))) == "MESSAGE_NOT_FOUND"
     assert _symbol(store, encode_offset_msg_id(pack_host("10.0.0.9:8081"), place)) == "MESSAGE_NOT_FOUND"
     assert _symbol(store, encode_offset_msg_id(pack_host("[::1]:8081"), place)) == "MESSAGE_NOT_FOUND"
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.records import reference
 from tests.unit.records.strategies import property_blocks
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import (
     UniqueKeyGenerator,
     check_property,
@@ -63,14 +64,17 @@ def test_texts_that_are_no_host(text: str) -> None:
     st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20), st.integers(-(2**63), 2**63 - 1)
 )
 def test_offset_msg_ids(host: bytes, physical_offset: int) -> None:
-    text = encode_offset_msg_id(host, physical_offset)
+    text = encode_offset_msg_id(host, PhysicalOffset(physical_offset))
     assert text == text.upper()
     assert decode_offset_msg_id(text) == (host, physical_offset)
     assert decode_offset_msg_id(text.lower()) == (host, physical_offset)
 
 
 def test_offset_msg_id_by_example() -> None:
-    assert encode_offset_msg_id(pack_host("10.0.0.1:10911"), 12345) == "0A00000100002A9F0000000000003039"
+    assert (
+        encode_offset_msg_id(pack_host("10.0.0.1:10911"), PhysicalOffset(12345))
+        == "0A00000100002A9F0000000000003039"
+    )
 
 
 @given(st.text("0123456789abcdefABCDEFg ٣", max_size=60))

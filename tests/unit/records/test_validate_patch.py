@@ -15,6 +15,7 @@ from tests.unit.records import reference
 from tests.unit.records.reference import MAGIC_V1, Record
 from tests.unit.records.strategies import runs, sealed
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import (
     RecordBatch,
     decode_message,
@@ -186,7 +187,7 @@ def test_patch_fills_in(
         buffer,
         validate(raw, ipv6=ipv6, crc=crc),
         first_queue_offset=1 << 40,
-        physical_offset=1 << 50,
+        physical_offset=PhysicalOffset(1 << 50),
         store_timestamp=1_700_000_000_123,
         store_host=HOSTS[ipv6],
         born_host=born_host,
@@ -253,7 +254,7 @@ def test_a_filled_in_record_decodes() -> None:
         bytearray(raw),
         validate(raw),
         first_queue_offset=5,
-        physical_offset=12345,
+        physical_offset=PhysicalOffset(12345),
         store_timestamp=9,
         store_host=HOSTS[False],
         born_host=None,

@@ -23,6 +23,7 @@ from tests.unit.scrub.test_live_scrub import (
     scrub,
 )
 from tests.unit.tools.test_tools import verify
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check import log_walk, queue_check
 from trovemq_store.check.findings import EACH_MAX, REPORTED_MAX, Finding, Findings
 from trovemq_store.check.layouts import read_queue
@@ -167,7 +168,7 @@ def test_a_topic_deleted_while_its_records_are_checked_is_not_a_finding() -> Non
         next(checking.steps)
     store.consume_queues.delete_topic("gone")  # its deletion counts from the next step on
     next(checking.steps)
-    store.deletions.add("gone", store.end_offset + 1)
+    store.deletions.add("gone", PhysicalOffset(store.end_offset + 1))
     for _ in checking.steps:
         pass
     assert found == []
@@ -268,7 +269,7 @@ def test_a_segment_that_goes_while_a_damage_of_it_is_searched(monkeypatch: pytes
     for ahead in checking.steps:
         if ahead is not None and ahead.path == LOG and begin_at < ahead.begin < end_at:
             break
-    trim_now(store.trim(SEGMENT))
+    trim_now(store.trim(PhysicalOffset(SEGMENT)))
     for _ in islice(checking.steps, 1_000):
         pass
     assert found == []

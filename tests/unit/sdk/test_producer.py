@@ -12,6 +12,7 @@ from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import PartialBatchError, TroveError
 from trovemq_proto import errors
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records import encode_offset_msg_id, pack_host
 from trovemq_proto.records.hashes import group_queue
 from trovemq_proto.v1 import message_pb2
@@ -32,7 +33,7 @@ async def test_a_message_arrives_as_it_was_sent(broker: FakeServer, connect: Con
     assert len(receipt.unique_key) == 34
     assert (receipt.topic, receipt.queue_id, receipt.queue_offset) == ("orders", 2, 0)
     assert (receipt.durability, receipt.status, receipt.broker) == ("disk", "PUT_OK", "b1")
-    assert receipt.offset_msg_id == encode_offset_msg_id(pack_host(broker.address), 0)
+    assert receipt.offset_msg_id == encode_offset_msg_id(pack_host(broker.address), LOG_ORIGIN)
 
 
 @pytest.mark.parametrize("queue_id", [-1, 2**31, 2**70])

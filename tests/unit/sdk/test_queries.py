@@ -11,6 +11,7 @@ from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer
 from trovemq import Client, Message, TroveError
 from trovemq_proto import errors
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records import encode_offset_msg_id, encode_record, pack_host
 from trovemq_proto.v1 import query_pb2
 
@@ -243,10 +244,10 @@ async def test_the_broker_of_the_address_is_asked_first(
     serve(broker, query_pb2.OFFSET_MSG_ID)
     serve(other, query_pb2.OFFSET_MSG_ID, 7)
     client = await connect(nameserver)
-    found = await client.get(encode_offset_msg_id(pack_host(other.address), 0))
+    found = await client.get(encode_offset_msg_id(pack_host(other.address), LOG_ORIGIN))
     assert (found.kind, times_of(found.messages)) == ("offset_msg_id", [7])
     assert (len(broker.gets), len(other.gets)) == (0, 1)
-    moved = encode_offset_msg_id(pack_host("192.0.2.1:10911"), 0)
+    moved = encode_offset_msg_id(pack_host("192.0.2.1:10911"), LOG_ORIGIN)
     assert times_of((await client.get(moved)).messages) == [7]
     assert (len(broker.gets), len(other.gets)) == (1, 2)
 

@@ -38,6 +38,7 @@ from tests.support.engine import (
 from tests.support.searching import answered, expected
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_AT, SYS_FLAG_TRANSACTION_ROLLBACK
 from trovemq_store.engine.message_store import MessageStore
@@ -170,11 +171,11 @@ class Script:
         """A byte of the newest record's body goes bad, once it is on disk."""
         flush(self.store)
         if self.sent and self.sent[-1] >= self.store.min_offset:
-            segment = self.store.log.segments.at(self.sent[-1])
+            segment = self.store.log.segments.at(PhysicalOffset(self.sent[-1]))
             assert segment is not None
-            record = self.store.read(self.sent[-1], 4)
+            record = self.store.read(PhysicalOffset(self.sent[-1]), 4)
             size = int.from_bytes(record)
-            body = bytes(self.store.read(self.sent[-1], size)).find(b"body")
+            body = bytes(self.store.read(PhysicalOffset(self.sent[-1]), size)).find(b"body")
             if body < 0:
                 return  # it is damaged already
             segment.file.write(self.sent[-1] - segment.start + body, b"B")
@@ -492,7 +493,7 @@ def test_a_record_the_disk_does_not_give_is_noted_and_narrows_no_times(
             raise TroveError(errors.RECORD_DAMAGED)
         if check and physical_offset % 3 == 1:
             return None
-        return record_at(physical_offset, check=check)
+        return record_at(PhysicalOffset(physical_offset), check=check)
 
     monkeypatch.setattr(store, "record_at", failing)
     page = search_page(store, query)

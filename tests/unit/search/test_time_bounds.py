@@ -14,6 +14,7 @@ from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.reading import CLOCK_STEP_MAX_MS
 from trovemq_store.files.memory import MemoryFileSystem
@@ -89,7 +90,7 @@ def test_records_that_are_not_to_be_had_narrow_no_range_of_times(
             if how == "damaged":
                 raise TroveError(errors.RECORD_DAMAGED)
             return None
-        return record_at(physical_offset, check=check)
+        return record_at(PhysicalOffset(physical_offset), check=check)
 
     monkeypatch.setattr(store, "record_at", failing)
     for query, places in wanted.items():

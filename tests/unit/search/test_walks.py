@@ -23,6 +23,7 @@ from broker.query.search.walks import (
     term_walk,
     terms_beginning,
 )
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.files.trees import TreeChange
 from trovemq_store.index.trees.layout import KEY, OFFSET, TERM, TERM_END, term_prefix
@@ -56,7 +57,7 @@ def spanned(
             left, turn = left[count:], turn + 1
     trees = MemoryFileSystem().open_trees("trees", (TERM,))
     trees.commit([TreeChange(TERM, sorted(entries))])
-    return Range(trees.read(), low, high, newest_first)
+    return Range(trees.read(), PhysicalOffset(low), PhysicalOffset(high), newest_first)
 
 
 def walked(walk: Walk) -> list[int]:

@@ -19,6 +19,7 @@ from broker.query.search.search import search_page
 from broker.query.search.sifting import may_answer
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.searching import answered, expected
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
 from trovemq_store.files.memory import MemoryFileSystem
@@ -63,7 +64,7 @@ def test_a_walk_that_hardly_ever_meets_its_conditions_looks_at_few_records(
 
     def counted(found: candidates.Found, physical_offset: int) -> bool:
         looked_at.append(physical_offset)
-        return look_at(found, physical_offset)
+        return look_at(found, PhysicalOffset(physical_offset))
 
     monkeypatch.setattr(candidates.Found, "look_at", counted)
     store = filled()
@@ -84,7 +85,7 @@ def test_what_is_damaged_or_out_of_reach_has_to_be_looked_at() -> None:
     begin, end = found[100], store.visible_offset
     for offsets in ([begin, end], [begin, begin + 1], [begin + 1, found[101]], [begin, begin + (1 << 20)]):
         assert may_answer(store, query, np.array(offsets)).tolist()[1]
-    segment = store.log.segments.at(begin)
+    segment = store.log.segments.at(PhysicalOffset(begin))
     assert segment is not None
     segment.file.write(begin - segment.start + 4, b"????")  # its magic
     assert may_answer(store, query, np.array(found[98:104]))[2:].all()
@@ -189,11 +190,13 @@ def test_however_a_prefix_is_served_it_is_equal_to_a_scan(
         for page_size in (0, 7):
             assert answered(store, query, page_size) == wanted
         middle = wanted[len(wanted) // 2]
-        time = store.store_timestamp_at(middle)
+        time = store.store_timestamp_at(PhysicalOffset(middle))
         assert time is not None
         timed = replace(query, begin=time - 3, end=time + 3)
         assert answered(store, timed, 3) == [
-            place for place in wanted if abs((store.store_timestamp_at(place) or 0) - time) <= 3
+            place
+            for place in wanted
+            if abs((store.store_timestamp_at(PhysicalOffset(place)) or 0) - time) <= 3
         ]
 
 

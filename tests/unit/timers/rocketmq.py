@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import FileSystem
@@ -97,7 +98,7 @@ class RocketMqTimers:
             known[1].last = position
 
     def _message(self, physical_offset: int) -> tuple[int, dict[str, str]] | None:
-        record = self.store.record_at(physical_offset)
+        record = self.store.record_at(PhysicalOffset(physical_offset))
         if record is None:
             return None
         message = decode_message(record)

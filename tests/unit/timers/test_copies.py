@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.groups.timers.copies import Target, delivered_copy
 from broker.groups.timers.wheel_records import PROPERTIES_ROOM_MAX, WHEEL_TOPIC
 from tests.support.engine import NOW_MS
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RecordBatch, decode_message, encode_record, parse_properties
 from trovemq_proto.records.record_crc import record_crc_property
 
@@ -44,7 +45,7 @@ def waiting(block: bytes, body: bytes = b"body", **fields: Any) -> memoryview:
 
 
 def copied(record: memoryview, to: Target, *, told: bool = True) -> tuple[int, bytes]:
-    copy = delivered_copy(record, PLACE, to, NOW_MS, told=told)
+    copy = delivered_copy(record, PhysicalOffset(PLACE), to, NOW_MS, told=told)
     assert copy is not None
     return copy
 
@@ -108,18 +109,18 @@ def _block(data: bytes) -> bytes:
 def test_a_damaged_record_has_no_copy(position: int) -> None:
     """Its magic, body CRC, physical offset, length of the body, body."""
     data = bytearray(waiting(b"REAL_QID\x010\x02"))
-    assert delivered_copy(memoryview(data), PLACE, target(), NOW_MS, told=True) is not None
+    assert delivered_copy(memoryview(data), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is not None
     data[position] ^= 1
-    assert delivered_copy(memoryview(data), PLACE, target(), NOW_MS, told=True) is None
+    assert delivered_copy(memoryview(data), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is None
 
 
 @pytest.mark.parametrize("block", [b"", b"xREAL_QID\x010\x02", b"REAL_QID\x01-1\x02", b"a\x01REAL_QID\x02"])
 def test_a_record_that_names_no_queue_has_no_copy(block: bytes) -> None:
-    assert delivered_copy(waiting(block), PLACE, target(), NOW_MS, told=True) is None
+    assert delivered_copy(waiting(block), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is None
 
 
 def test_a_record_that_is_gone_has_no_copy() -> None:
-    assert delivered_copy(memoryview(b""), PLACE, target(), NOW_MS, told=True) is None
+    assert delivered_copy(memoryview(b""), PhysicalOffset(PLACE), target(), NOW_MS, told=True) is None
 
 
 def test_a_record_without_space_is_reported_nothing() -> None:

@@ -23,6 +23,7 @@ from tests.unit.timers.test_copies import PLACE, copied, target, waiting
 from tests.unit.timers.test_timers import rocketmq_record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import PROPERTIES_SIZE_MAX
 from trovemq_store.engine.record_writer import NewRecord
@@ -75,7 +76,7 @@ def test_full_properties_without_the_last_separator_are_copied_unchanged() -> No
     for told in (True, False):
         _, data = copied(waiting(block), target(crc=True), told=told)
         assert decode_message(memoryview(data)).properties["a"] == "x" * (PROPERTIES_SIZE_MAX - 13)
-    assert delivered_copy(waiting(block), PLACE + 1, target(), NOW_MS, told=True) is None
+    assert delivered_copy(waiting(block), PhysicalOffset(PLACE + 1), target(), NOW_MS, told=True) is None
 
 
 @pytest.mark.parametrize("at", [84, 88, 150])

@@ -14,6 +14,7 @@ from tests.support.engine import NOW_MS, SMALL, flush, own_properties, read_queu
 from tests.unit.timers.engine import ROOMY, SETTINGS, Broker, message
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import decode_message
 from trovemq_proto.records.layout import CRC_PROPERTY_SIZE
 from trovemq_store.engine.record_writer import NewRecord
@@ -398,6 +399,6 @@ def test_what_waits_in_old_segments_is_appended_again_and_comes_once() -> None:
 def test_nothing_waits_nothing_is_pending() -> None:
     broker = Broker()
     assert broker.timers.lowest_live_record() is None
-    assert broker.timers.reappend_live_records_before(1 << 40, NOW_MS) == 0
+    assert broker.timers.reappend_live_records_before(PhysicalOffset(1 << 40), NOW_MS) == 0
     assert broker.timers.next_due_ms() is None
     assert broker.timers.deliver_due(NOW_MS) == 0

@@ -13,6 +13,7 @@ from broker.groups.timers.timers import TimersState
 from tests.support.engine import NOW_MS
 from tests.unit.timers.engine import Broker
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 
 delays = st.one_of(st.integers(1, 3_000), st.integers(1, 20_000_000), st.sampled_from([1, 1_000, 3_600_000]))
 
@@ -81,7 +82,9 @@ class TimersModel(RuleBasedStateMachine):
 
     @rule()
     def carry(self) -> None:
-        self.broker.timers.reappend_live_records_before(self.broker.store.end_offset // 2, self.now_ms)
+        self.broker.timers.reappend_live_records_before(
+            PhysicalOffset(self.broker.store.end_offset // 2), self.now_ms
+        )
         self.broker.dispatch()
 
     @rule(with_snapshot=st.booleans())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always
 from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.topics import deletions
@@ -54,12 +55,12 @@ def test_without_deletions_nothing_is_looked_at(files: MemoryFileSystem) -> None
 
 def test_a_deletion_is_durable_and_only_grows(files: MemoryFileSystem) -> None:
     table = TopicDeletions.load(files)
-    table.add("a", 500)
-    table.add("a", 200)
-    table.add("b", 0)
+    table.add("a", PhysicalOffset(500))
+    table.add("a", PhysicalOffset(200))
+    table.add("b", LOG_ORIGIN)
     survivor = TopicDeletions.load(files.after_power_cut())
     assert survivor.entries() == {"a": 500}
-    survivor.add("a", 900)
+    survivor.add("a", PhysicalOffset(900))
     assert (survivor.deleted_below("a"), survivor.deleted_below("b"), survivor.any) == (900, 0, True)
 
 
@@ -71,7 +72,7 @@ def test_a_deletion_is_durable_and_only_grows(files: MemoryFileSystem) -> None:
 def test_the_mask_is_the_rule_record_by_record(below: dict[str, int], topics: list[str], start: int) -> None:
     table = TopicDeletions.load(MemoryFileSystem())
     for topic, physical_offset in below.items():
-        table.add(topic, physical_offset)
+        table.add(topic, PhysicalOffset(physical_offset))
     run = run_of(topics)
     expected = [
         start + position >= below.get(t, 0) for t, position in zip(topics, run.positions, strict=True)
@@ -84,18 +85,18 @@ def test_the_mask_is_the_rule_record_by_record(below: dict[str, int], topics: li
 
 def test_a_log_that_was_cut_shorter_takes_new_records_as_alive(files: MemoryFileSystem) -> None:
     table = TopicDeletions.load(files)
-    table.add("a", 500)
-    table.add("b", 100)
-    table.truncate_to(300)
+    table.add("a", PhysicalOffset(500))
+    table.add("b", PhysicalOffset(100))
+    table.truncate_to(PhysicalOffset(300))
     assert TopicDeletions.load(files).entries() == {"a": 300, "b": 100}
-    table.truncate_to(0)
+    table.truncate_to(LOG_ORIGIN)
     assert not TopicDeletions.load(files).any
 
 
 def test_one_damaged_copy_is_survived_and_two_are_not_guessed_at(files: MemoryFileSystem) -> None:
     table = TopicDeletions.load(files)
-    table.add("a", 500)
-    table.add("a", 900)
+    table.add("a", PhysicalOffset(500))
+    table.add("a", PhysicalOffset(900))
     files.write_atomic(DELETIONS_PATH, b"{")
     assert TopicDeletions.load(files).entries() == {"a": 900}
     files.write_atomic(f"{DELETIONS_PATH}.bak", b"{")
@@ -122,14 +123,14 @@ def test_other_formats_are_refused(files: MemoryFileSystem, document: dict[str, 
 def test_a_deletion_that_cannot_be_saved_is_not_made(files: MemoryFileSystem) -> None:
     table = TopicDeletions.load(FaultyFileSystem(files, fail_always("write_atomic", errno.EIO)))
     with pytest.raises(TroveError, match="UNKNOWN_ERROR"):
-        table.add("a", 500)
+        table.add("a", PhysicalOffset(500))
     assert table.deleted_below("a") == 0
 
 
 def test_the_number_of_deletions_is_bounded(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletions, "DELETION_COUNT_MAX", 1)
     table = TopicDeletions.load(files)
-    table.add("a", 1)
-    table.add("a", 2)
+    table.add("a", PhysicalOffset(1))
+    table.add("a", PhysicalOffset(2))
     with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
-        table.add("b", 1)
+        table.add("b", PhysicalOffset(1))

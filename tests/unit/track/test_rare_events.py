@@ -8,6 +8,7 @@ from broker.track.copies import Copy, CopyRole, TrackedMessage, copy_of, message
 from broker.track.history import Place, scan_events
 from broker.track.timeline import GroupEvents, TrackEventKind
 from tests.support.engine import NOW_MS, record
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.records import decode_stored
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.codec import EVENTS_TOPIC, Event, EventKind
@@ -137,7 +138,7 @@ def test_events_in_the_log_tell_the_same_as_events_that_wait(world: World) -> No
 
 def test_a_store_without_events_has_none() -> None:
     world = World()
-    scan = run(scan_events(world.store, [PLACE], 0))
+    scan = run(scan_events(world.store, [PLACE], LOG_ORIGIN))
     assert (scan.events, scan.complete) == ([], True)
 
 

@@ -22,6 +22,7 @@ from tests.support.engine import NOW_MS, SMALL, flush, open_store, read_queue
 from tests.support.trials import SOAK
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 from trovemq_store.events.event_log import EventLog
@@ -163,7 +164,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def carry(self, data: st.DataObject) -> None:
         self.transactions.reappend_live_records_before(
-            data.draw(st.integers(0, self.store.end_offset)), self.now
+            PhysicalOffset(data.draw(st.integers(0, self.store.end_offset))), self.now
         )
         self.see()
 

@@ -30,6 +30,7 @@ from tests.support.deduplicated import (
 from tests.support.engine import NOW_MS, append, flush, open_store, record
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_store.engine.deduplication import Deduplication
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -427,7 +428,7 @@ def test_ids_of_records_without_one_are_empty() -> None:
     store = open_store(MemoryFileSystem(), SETTINGS)
     append(store, record(b"1", unique_key="a"), record(b"2"), record(b"3", unique_key="c"))
     flush(store)
-    ((_, records, _),) = list(store.scan(0, store.end_offset))
+    ((_, records, _),) = list(store.scan(LOG_ORIGIN, store.end_offset))
     assert ids_of(records) == [b"a", b"", b"c"]
 
 

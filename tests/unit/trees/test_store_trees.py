@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine import NOW_MS, SMALL, append, flush, open_store, record, send
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.faulty import FaultyFileSystem, fail_always, fail_at
@@ -109,7 +110,9 @@ def in_log(store: MessageStore, end: int | None = None) -> tuple[Terms, dict[int
     """The same, message by message from the log."""
     terms: Terms = set()
     places = {}
-    for start, records, alive in store.scan(0, store.visible_offset if end is None else end):
+    for start, records, alive in store.scan(
+        LOG_ORIGIN, PhysicalOffset(store.visible_offset if end is None else end)
+    ):
         for i, message in enumerate(records.messages()):
             if alive is not None and not alive[i]:
                 continue

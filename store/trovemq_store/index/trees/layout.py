@@ -35,6 +35,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
+
 FORMAT_VERSION: Final = 1
 DIRECTORY: Final = "trovemq/trees"
 
@@ -79,7 +81,7 @@ class TopicEntry(NamedTuple):
     """See the tree `topics`."""
 
     number: int
-    since: int
+    since: PhysicalOffset
     message_count: int
     byte_count: int
 
@@ -87,8 +89,8 @@ class TopicEntry(NamedTuple):
 class Mark(NamedTuple):
     """How far an index has got, and the record by which the log is known again."""
 
-    position: int
-    physical_offset: int = -1
+    position: PhysicalOffset
+    physical_offset: PhysicalOffset = PhysicalOffset(-1)
     size: int = 0
     store_timestamp: int = 0
     crc: int = 0
@@ -121,7 +123,7 @@ def prefix_of(value: bytes) -> bytes:
     return value[:_CUT].partition(TERM_END)[0]
 
 
-def postings(key: bytes, value: bytes) -> list[int]:
+def postings(key: bytes, value: bytes) -> list[PhysicalOffset]:
     """The physical offsets of an entry of `term`, ascending."""
     (first,) = OFFSET.unpack_from(key, len(key) - 8)
     return [first, *np.frombuffer(value, ">u8").tolist()] if value else [first]

@@ -24,6 +24,7 @@ from typing import Final
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_UNIQ_KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_MASK
@@ -53,7 +54,7 @@ class OrderEntries:
         self._trees = trees
         self._topics = topics
 
-    def start(self, position: int, limit: int) -> int:
+    def start(self, position: PhysicalOffset, limit: PhysicalOffset) -> PhysicalOffset:
         """TreeIndex's `start`: nothing is read while there is nothing to be indexed."""
         if self._topics():
             return position
@@ -124,7 +125,7 @@ def _delivered(run: DispatchBatch) -> RecordBatch:
     return records if chosen.all() else records.where(chosen)
 
 
-def _entries(batch: RecordBatch, physical_offset: int, number: int) -> list[tuple[bytes, bytes]]:
+def _entries(batch: RecordBatch, physical_offset: PhysicalOffset, number: int) -> list[tuple[bytes, bytes]]:
     keys = np.empty(len(batch), _KEYS)
     keys["topic"] = number
     keys["queue_id"] = batch.queue_ids
@@ -152,7 +153,7 @@ class OrderTree:
         self._index = index
         self._deletions = deletions
 
-    def covered(self, topic: str) -> tuple[int, int]:
+    def covered(self, topic: str) -> tuple[PhysicalOffset, PhysicalOffset]:
         """[begin, end) of the log: the topic's messages there are in the tree."""
         with self._trees.read() as reader:
             number = self._number(reader, topic)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.trees import Trees
 from trovemq_store.index.trees.layout import SEQUENCE
 from trovemq_store.index.trees.producer_entries import producer_key, sequence_key, top
@@ -63,14 +64,14 @@ class _Recent:
     __slots__ = ("_highest", "places")
 
     def __init__(self) -> None:
-        self.places: dict[int, tuple[int, int]] = {}
+        self.places: dict[int, tuple[PhysicalOffset, int]] = {}
         self._highest = -1
 
-    def add(self, places: Mapping[int, tuple[int, int]]) -> None:
+    def add(self, places: Mapping[int, tuple[PhysicalOffset, int]]) -> None:
         self.places.update(places)
         self._highest = max(self._highest, *places)
 
-    def highest(self, alive_from: int, since_ms: int) -> int:
+    def highest(self, alive_from: PhysicalOffset, since_ms: int) -> int:
         """-1 where none counts."""
         place = self.places.get(self._highest)
         if place is None or place[0] < alive_from or place[1] <= since_ms:
@@ -88,8 +89,8 @@ class Producers:
         trees: Trees,
         numbers: TopicNumbers,
         deletions: TopicDeletions,
-        known_at: Callable[[int], Known | None],
-        id_at: Callable[[int], bytes | None],
+        known_at: Callable[[PhysicalOffset], Known | None],
+        id_at: Callable[[PhysicalOffset], bytes | None],
     ) -> None:
         self._trees: Final = trees
         self._numbers: Final = numbers
@@ -97,7 +98,7 @@ class Producers:
         self._known_at = known_at
         self._id_at = id_at
         self._recent: dict[_Owner, _Recent] = {}
-        self._lots: deque[tuple[int, _Owner, list[int]]] = deque()
+        self._lots: deque[tuple[PhysicalOffset, _Owner, list[int]]] = deque()
 
     def highest(self, topic: str, producer: bytes, since_ms: int) -> int:
         """The highest sequence that was stored after since_ms; -1 where none was. StorageError."""
@@ -191,7 +192,7 @@ class Producers:
             for key, value in in_tree.items():
                 place = Place(*VALUE.unpack(value))
                 if place.store_timestamp > since_ms:
-                    found[keys[key]] = Known(place, 0)
+                    found[keys[key]] = Known(place, LOG_ORIGIN)
         recent = self._recent.get((topic, producer))
         for sequence in sequences & recent.places.keys() if recent is not None else ():
             assert recent is not None
@@ -204,12 +205,12 @@ class Producers:
     def remember(
         self,
         topic: str,
-        stored: Iterable[tuple[SequencedRecord, int]],
+        stored: Iterable[tuple[SequencedRecord, PhysicalOffset]],
         store_ms: int,
-        end: int,
+        end: PhysicalOffset,
     ) -> None:
         """Records that were appended just now, with their physical offsets; the last one ends at `end`."""
-        added: dict[bytes, dict[int, tuple[int, int]]] = {}
+        added: dict[bytes, dict[int, tuple[PhysicalOffset, int]]] = {}
         for (_, producer, sequence), physical_offset in stored:
             added.setdefault(producer, {})[sequence] = physical_offset, store_ms
         for producer, places in added.items():
@@ -220,7 +221,7 @@ class Producers:
             recent.add(places)
             self._lots.append((end, owner, list(places)))
 
-    def committed(self, position: int) -> None:
+    def committed(self, position: PhysicalOffset) -> None:
         """The trees have everything below."""
         while self._lots and self._lots[0][0] <= position:
             _, owner, sequences = self._lots.popleft()

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import SYS_FLAG_TRANSACTION_MASK, SYS_FLAG_TRANSACTION_ROLLBACK
@@ -71,7 +72,7 @@ class SearchEntries:
         for topic, _ in batch.topic_groups():
             if topic not in declared:
                 declared[topic] = self._indexed_properties(topic)
-                numbers.declare(topic, declared[topic], int(offsets[0]))
+                numbers.declare(topic, declared[topic], PhysicalOffset(int(offsets[0])))
         _add_terms(batch, offsets, numbers, declared, self._terms)
 
     @property

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.trees import TreeChange, Trees
@@ -78,10 +79,10 @@ class LogView(Protocol):
     """The part of the log that the trees need."""
 
     @property
-    def min_offset(self) -> int: ...
+    def min_offset(self) -> PhysicalOffset: ...
     @property
-    def flushed_offset(self) -> int: ...
-    def read(self, physical_offset: int, size: int) -> memoryview: ...
+    def flushed_offset(self) -> PhysicalOffset: ...
+    def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class StoreTrees:
                 numbered = ProducerEntries(trees, entries, producers_max)
                 producers = Producers(trees, numbers, deletions, places.known_at, places.id_at)
 
-                def committed(position: int) -> None:
+                def committed(position: PhysicalOffset) -> None:
                     entries.committed()
                     numbered.committed()
                     fault_point("trees.after_rows")
@@ -209,7 +210,7 @@ class StoreTrees:
         """Of the log that is on disk: not yet in the trees that searches use."""
         return max(0, self._log.flushed_offset - self.search.position)
 
-    def begin(self, limit: int, bytes_max: int) -> TreeStep | None:
+    def begin(self, limit: PhysicalOffset, bytes_max: int) -> TreeStep | None:
         """The next step of the first index that lacks something below `limit`; None where none does."""
         assert not self._busy, "one step at a time"
         for index in self.indexes:
@@ -218,7 +219,7 @@ class StoreTrees:
                 return step
         return None
 
-    def ids_known(self, physical_offset: int) -> bool:
+    def ids_known(self, physical_offset: PhysicalOffset) -> bool:
         """Whether all counting ids of every deduplicated topic are known below that offset."""
         return self.current.position >= physical_offset and self.unique_entries.complete(
             self.current.position
@@ -233,11 +234,11 @@ class StoreTrees:
         self._busy = False
         step.index.finish(step)
 
-    def catch_up(self, limit: int) -> None:
+    def catch_up(self, limit: PhysicalOffset) -> None:
         """Everything below `limit`, which is on disk; blocks. StorageError."""
         catch_up(self.indexes, limit, CATCH_UP_BYTES)
 
-    def catch_up_current(self, limit: int) -> None:
+    def catch_up_current(self, limit: PhysicalOffset) -> None:
         """The same for the indexes that must be up to date before a send is checked; on a full disk as far as
         possible: sends are refused until a step succeeds."""
         try:

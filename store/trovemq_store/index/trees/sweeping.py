@@ -12,6 +12,7 @@ from itertools import islice
 
 import numpy as np
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
 from trovemq_store.index.trees.layout import (
     LOCATION,
@@ -32,7 +33,7 @@ _BY_TOPIC = (TERM, UNIQUE_ID, PRODUCER, SEQUENCE, ORDER)
 
 
 class Sweeper:
-    def __init__(self, trees: Trees, numbers: TopicNumbers, min_offset: Callable[[], int]) -> None:
+    def __init__(self, trees: Trees, numbers: TopicNumbers, min_offset: Callable[[], PhysicalOffset]) -> None:
         self._trees = trees
         self._numbers = numbers
         self._min_offset = min_offset
@@ -94,12 +95,12 @@ class Sweeper:
             if seen >= entries_max:
                 self._at = key
                 return [change], True
-            _sweep_term(key, value, below, change)
+            _sweep_term(key, value, PhysicalOffset(below), change)
         self._swept, self._walking_to = below, 0
         return [change], self._min_offset() > self._swept
 
 
-def _sweep_term(key: bytes, value: bytes, below: int, change: TreeChange) -> None:
+def _sweep_term(key: bytes, value: bytes, below: PhysicalOffset, change: TreeChange) -> None:
     """Adds to `change` the removals of an entry of `term`."""
     if OFFSET.unpack_from(key, len(key) - 8)[0] >= below:
         return

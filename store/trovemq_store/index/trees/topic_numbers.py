@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.trees import TreeChange, TreeReader, key_after
 from trovemq_store.index.trees.layout import (
     META,
@@ -109,7 +110,7 @@ class TopicNumbers:
             TreeChange(META, removals=[key for number in numbers for key in self._take_declared(number)]),
         ]
 
-    def declare(self, topic: str, names: Sequence[str], physical_offset: int) -> None:
+    def declare(self, topic: str, names: Sequence[str], physical_offset: PhysicalOffset) -> None:
         """The topic's records from here on have terms of these properties, and of no other ones."""
         number = self.number(topic)
         keys = [property_key(number, name) for name in names]

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from zlib_ng.zlib_ng import crc32
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.files.trees import TreeChange, Trees
 from trovemq_store.index.dispatcher import LogRuns
@@ -71,10 +72,10 @@ class TreeStep:
     """A part of the log, [begin, end), on its way into the trees."""
 
     index: TreeIndex
-    begin: int
-    end: int
+    begin: PhysicalOffset
+    end: PhysicalOffset
     bytes_max: int
-    mark: Mark = field(default=Mark(0))
+    mark: Mark = field(default=Mark(LOG_ORIGIN))
     record_count: int = 0
     done: bool = False
     beside: list[TreeStep] = field(default_factory=list)
@@ -98,8 +99,8 @@ class TreeIndex:
         numbers: TopicNumbers,
         deletions: TopicDeletions,
         read_log: LogRuns,
-        on_committed: Callable[[int], None] = lambda _position: None,
-        start: Callable[[int, int], int] = lambda position, _limit: position,
+        on_committed: Callable[[PhysicalOffset], None] = lambda _position: None,
+        start: Callable[[PhysicalOffset, PhysicalOffset], PhysicalOffset] = lambda position, _limit: position,
     ) -> None:
         self.name: Final = name
         self._trees = trees
@@ -111,16 +112,16 @@ class TreeIndex:
         self._start = start
         with trees.read() as reader:
             value = reader.get(META, mark_key(name))
-        self.mark = Mark(*MARK.unpack(value)) if value else Mark(0)
+        self.mark = Mark(*MARK.unpack(value)) if value else Mark(LOG_ORIGIN)
         self.record_count = 0
         """Indexed since the store was opened."""
 
     @property
-    def position(self) -> int:
+    def position(self) -> PhysicalOffset:
         """Everything in the log below it is in the trees."""
         return self.mark.position
 
-    def begin(self, limit: int, bytes_max: int) -> TreeStep | None:
+    def begin(self, limit: PhysicalOffset, bytes_max: int) -> TreeStep | None:
         """The next step, about bytes_max long; None where everything below `limit` (which is on disk) is
         there."""
         begin = self._start(self.position, limit)
@@ -157,7 +158,7 @@ class TreeIndex:
 
     def _read(
         self, step: TreeStep, deletions: TopicDeletions, builders: Sequence[TreeBuilder]
-    ) -> tuple[int, DispatchBatch | None, int]:
+    ) -> tuple[PhysicalOffset, DispatchBatch | None, int]:
         """Gives the builders the runs of the step. Where the next step continues, the last run that has
         records, and how many there are in all."""
         last = None
@@ -177,7 +178,7 @@ class TreeIndex:
                 return run.end, last, record_count
         return step.end, last, record_count  # nothing but blanks and damage is left
 
-    def mark_of(self, run: DispatchBatch | None, end: int) -> Mark:
+    def mark_of(self, run: DispatchBatch | None, end: PhysicalOffset) -> Mark:
         """run: the last one that has records, if there is one."""
         if run is None:
             return self.mark._replace(position=end)
@@ -185,7 +186,7 @@ class TreeIndex:
         record = run.records.record(last)
         return Mark(
             end,
-            run.physical_offset + int(run.records.positions[last]),
+            run.offset_of(last),
             len(record),
             int(run.records.store_timestamps[last]),
             crc32(record),
@@ -199,7 +200,7 @@ class TreeIndex:
             self._on_committed(self.position)
 
 
-def catch_up(indexes: Iterable[TreeIndex], limit: int, bytes_max: int) -> None:
+def catch_up(indexes: Iterable[TreeIndex], limit: PhysicalOffset, bytes_max: int) -> None:
     """Everything below `limit` into every index; blocks. StorageError. The indexes with the lowest position,
     if several are equal, continue together."""
     while steps := [step for index in indexes if (step := index.begin(limit, bytes_max)) is not None]:

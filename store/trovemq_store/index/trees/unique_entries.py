@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.trees import TreeChange, TreeReader, Trees, key_after
 from trovemq_store.index.trees.layout import META, NUMBER, UNIQUE_ID
@@ -53,7 +54,7 @@ Windows = Mapping[str, int]
 class Row(NamedTuple):
     """See `meta` above."""
 
-    begin: int
+    begin: PhysicalOffset
     window_ms: int
 
 
@@ -62,16 +63,16 @@ class UniqueIdEntries:
     which physical offset on records may be of that window) are asked on the engine's thread, in start()."""
 
     def __init__(
-        self, trees: Trees, windows: Callable[[], Windows], begin_of: Callable[[str, int], int]
+        self, trees: Trees, windows: Callable[[], Windows], begin_of: Callable[[str, int], PhysicalOffset]
     ) -> None:
         self._trees = trees
         self._windows = windows
         self._begin_of = begin_of
-        self._begins: dict[tuple[str, int], int] = {}
-        self._highest = 0
+        self._begins: dict[tuple[str, int], PhysicalOffset] = {}
+        self._highest = LOG_ORIGIN
         """The highest position of the tree's entries: a record below it that is applied again replaces
         nothing newer."""
-        self._step_begin = 0
+        self._step_begin = LOG_ORIGIN
         self.step_windows: Windows = {}
         """Of the step that start() began."""
         self._step_rows: dict[str, Row] = {}
@@ -81,7 +82,7 @@ class UniqueIdEntries:
         self.rows: dict[str, Row] = rows
         """As the last commit has them."""
 
-    def start(self, position: int, limit: int) -> int:
+    def start(self, position: PhysicalOffset, limit: PhysicalOffset) -> PhysicalOffset:
         """Where the next step is to begin: at the position; further back, where a topic's window has not been
         read; at the limit, where no topic is deduplicated. On the engine's thread, before a step."""
         self.step_windows = windows = self._windows()
@@ -95,7 +96,7 @@ class UniqueIdEntries:
         self._step_begin = min(self._step_begin, position)
         return self._step_begin
 
-    def complete(self, position: int) -> bool:
+    def complete(self, position: PhysicalOffset) -> bool:
         """Whether no topic's window is still to be read below the position."""
         return all(
             self._needed(topic, window_ms) >= position for topic, window_ms in self._unread(self._windows())
@@ -108,7 +109,7 @@ class UniqueIdEntries:
             if (row := self.rows.get(topic)) is None or row.window_ms < window_ms
         ]
 
-    def _needed(self, topic: str, window_ms: int) -> int:
+    def _needed(self, topic: str, window_ms: int) -> PhysicalOffset:
         """As at the first call: later it could only move up."""
         key = topic, window_ms
         if key not in self._begins:
@@ -154,7 +155,7 @@ class UniqueIdEntries:
         puts = [(key, value) for key, value in entries if value[:8] >= known.get(key, b"")[:8]]
         return TreeChange(UNIQUE_ID, puts)
 
-    def _row_changes(self, windows: Windows, begin: int) -> TreeChange:
+    def _row_changes(self, windows: Windows, begin: PhysicalOffset) -> TreeChange:
         rows = {}
         for topic, window_ms in windows.items():
             row = self.rows.get(topic)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.files.trees import Trees
 from trovemq_store.index.trees.layout import NUMBER, UNIQUE_ID
 from trovemq_store.index.trees.topic_numbers import TopicNumbers
@@ -26,7 +27,7 @@ RECENT_MAX: Final = 524_288
 class Place(NamedTuple):
     """Where a message was stored."""
 
-    physical_offset: int
+    physical_offset: PhysicalOffset
     queue_id: int
     queue_offset: int
     store_timestamp: int
@@ -36,7 +37,7 @@ class Known(NamedTuple):
     """An id that was stored before: where, and how far the log must be synced for that to be on disk."""
 
     place: Place
-    end: int
+    end: PhysicalOffset
 
 
 class UniqueIds:
@@ -48,14 +49,14 @@ class UniqueIds:
         trees: Trees,
         numbers: TopicNumbers,
         deletions: TopicDeletions,
-        known_at: Callable[[int], Known | None],
+        known_at: Callable[[PhysicalOffset], Known | None],
     ) -> None:
         self._trees = trees
         self._numbers = numbers
         self._deletions = deletions
         self._known_at = known_at
-        self._recent: dict[str, dict[bytes, int]] = {}
-        self._lots: deque[tuple[int, str, list[bytes]]] = deque()
+        self._recent: dict[str, dict[bytes, PhysicalOffset]] = {}
+        self._lots: deque[tuple[PhysicalOffset, str, list[bytes]]] = deque()
         self.recent_count = 0
         """Ids in memory, those counted twice that were stored twice."""
 
@@ -107,15 +108,17 @@ class UniqueIds:
                 and place.store_timestamp > since_ms
                 and unique_id not in found
             ):
-                found[unique_id] = Known(place, 0)
+                found[unique_id] = Known(place, LOG_ORIGIN)
 
-    def remember(self, topic: str, ids: list[bytes], physical_offsets: Iterable[int], end: int) -> None:
+    def remember(
+        self, topic: str, ids: list[bytes], physical_offsets: Iterable[PhysicalOffset], end: PhysicalOffset
+    ) -> None:
         """These were appended to the topic just now; the last of the records ends at `end`."""
         self._recent.setdefault(topic, {}).update(zip(ids, physical_offsets, strict=True))
         self._lots.append((end, topic, ids))
         self.recent_count += len(ids)
 
-    def committed(self, position: int) -> None:
+    def committed(self, position: PhysicalOffset) -> None:
         """The tree has everything below."""
         while self._lots and self._lots[0][0] <= position:
             _, topic, ids = self._lots.popleft()

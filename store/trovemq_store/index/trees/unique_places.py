@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.fields import read_fields
 from trovemq_proto.records.layout import HEADERS, RECORD_SIZE_MIN, host_bits
@@ -28,7 +29,7 @@ class UniquePlaces:
         topics: TopicTable,
         deletions: TopicDeletions,
         log: CommitLog,
-        begin_of_window: Callable[[int], int],
+        begin_of_window: Callable[[int], PhysicalOffset],
     ) -> None:
         self._topics: Final = topics
         self._deletions: Final = deletions
@@ -45,11 +46,11 @@ class UniquePlaces:
             self._windows = {name: window_ms for name, window_ms in found.items() if window_ms}
         return self._windows
 
-    def begin_of(self, topic: str, window_ms: int) -> int:
+    def begin_of(self, topic: str, window_ms: int) -> PhysicalOffset:
         """From which physical offset on records of the topic may be of its window."""
         return max(self._begin_of_window(window_ms), self._deletions.deleted_below(topic))
 
-    def known_at(self, physical_offset: int) -> Known | None:
+    def known_at(self, physical_offset: PhysicalOffset) -> Known | None:
         """The id and topic of the record there, synced or not; None where the log has none (any more).
         StorageError where the disk does not give it."""
         record = self._record(physical_offset)
@@ -59,15 +60,15 @@ class UniquePlaces:
         header = HEADERS[host_bits(fields.sys_flag)].unpack_from(record)
         queue_id = WITHDRAWN if is_withdrawal(record, fields) else header[_QUEUE_ID]
         place = Place(physical_offset, queue_id, header[_QUEUE_OFFSET], header[_STORE_MS])
-        return Known(place, physical_offset + len(record))
+        return Known(place, PhysicalOffset(physical_offset + len(record)))
 
-    def id_at(self, physical_offset: int) -> bytes | None:
+    def id_at(self, physical_offset: PhysicalOffset) -> bytes | None:
         """The unique key of the record that lies there; empty where it has none. Otherwise as known_at()."""
         record = self._record(physical_offset)
         if not len(record) or read_fields(record, 0, len(record)) is None:
             return None
         return ids_of(RecordBatch.split(record))[0]
 
-    def _record(self, physical_offset: int) -> memoryview:
+    def _record(self, physical_offset: PhysicalOffset) -> memoryview:
         size = int.from_bytes(self._log.read(physical_offset, 4), "big")
         return self._log.read(physical_offset, size) if size >= RECORD_SIZE_MIN else memoryview(b"")

@@ -16,6 +16,7 @@ from broker.groups.delivery.request import Delivered
 from broker.server.rocketmq.messages import message_of, outgoing, peer_host, received
 from tests.support.rocketmq_parts import message
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records import RESERVED_PROPERTIES, encode_offset_msg_id, encode_record
 from trovemq_proto.records.internal_properties import INTERNAL_PROPERTIES
 from trovemq_proto.records.layout import COMPRESSION_LZ4, COMPRESSION_ZLIB, SYS_FLAG_COMPRESSED
@@ -119,7 +120,9 @@ def test_outside_of_a_delivery_there_is_not_a_handle() -> None:
 
 
 def test_a_message_without_a_unique_key_has_its_offset_id() -> None:
-    assert delivered(stored()).system_properties.message_id == encode_offset_msg_id(STORE_HOST, 4_096)
+    assert delivered(stored()).system_properties.message_id == encode_offset_msg_id(
+        STORE_HOST, PhysicalOffset(4_096)
+    )
     origin = stored(properties={"ORIGIN_MESSAGE_ID": "FIRST"})
     assert delivered(origin).system_properties.message_id == "FIRST"
 

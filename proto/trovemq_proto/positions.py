@@ -1,0 +1,16 @@
+"""Where a message is, in numbers that look like any other and must not be taken for it.
+
+When the code runs they are plain ints; mypy keeps them apart. Arithmetic gives an int: where the result is a
+position again, name it, as in `PhysicalOffset(begin + size)`. Decoders and index reads name what they read.
+NumPy columns of positions stay int64; what is taken out of one is named where it leaves the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NewType
+
+PhysicalOffset = NewType("PhysicalOffset", int)
+"""A byte of the commit log, counted from the log's first byte ever; segments are named by theirs."""
+
+LOG_ORIGIN: Final = PhysicalOffset(0)
+"""Where the log's first byte was written; a store that dropped old segments begins further on."""
