@@ -67,8 +67,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of the pipeline first: one worker has them all, and with them the one JVM. Then the files that
-    took longest in the recorded run: what is left for the end, when workers take tests from each other, is
-    short. `make test-random` leaves the order of all others to chance."""
+    took longest in the recorded run: the rest for the end, when workers take tests from each other, is short.
+    `make test-random` leaves the order of all others to chance."""
     seconds = {} if config.pluginmanager.hasplugin("randomly") else recorded()
 
     def rank(item: pytest.Item) -> tuple[bool, float]:

@@ -1,4 +1,4 @@
-"""Runs the suites with the official clients against a real broker, and prints what each client could do.
+"""Runs the suites with the official clients against a real broker, and prints the result of each case.
 
     make conformance                         every language that this machine has
     make conformance ARGS="python"           one of them
@@ -39,7 +39,7 @@ LOCK = HERE / "python" / "requirements.lock"
 
 @dataclass
 class Outcome:
-    """What became of one suite. `faults`: case -> why it failed, None where it passed."""
+    """The result of one suite. `faults`: case -> why it failed, None where it passed."""
 
     language: str
     faults: dict[str, str | None] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def run_suite(
 
 def try_again(outcome: Outcome, source: Path, build: Path, endpoints: str, **environment: str) -> None:
     """Cases that failed run once more, with the machine to themselves: clients have time-outs that twenty of
-    them at a time may miss. What failed first is printed; what fails again counts."""
+    them at a time may miss. The first failures are printed; the second ones count."""
     failed = [name for name, fault in outcome.faults.items() if fault is not None]
     if outcome.problem or not failed:
         return
@@ -172,7 +172,7 @@ def try_again(outcome: Outcome, source: Path, build: Path, endpoints: str, **env
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
-    """One line a case, one column a language; then what failed, and why."""
+    """One line a case, one column a language; then the failures, and why."""
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.faults))
     width = max((len(name) for name in names), default=4)
     print(f"{'case':{width}}  " + "".join(f"{outcome.language:>10}" for outcome in outcomes))

@@ -1,7 +1,7 @@
 """Requests that are small or legal in form and would cost a careless server much memory or time.
 
 Run as a program it lets each of them go off at a broker in its own process, and prints a line of JSON for
-each: name, what the client saw, memory in KiB, processor time in ms. Memory is what the process grew by at
+each: name, the client's outcome, memory in KiB, processor time in ms. Memory is what the process grew by at
 most while the request was served, beside one copy of the request's bytes.
 """
 
@@ -208,7 +208,7 @@ def _config(content: bytes) -> object:
 # --- one process -----------------------------------------------------------------------------------------
 @contextmanager
 def _measured(name: str, seen: list[str], size: int = 0) -> Iterator[None]:
-    """Prints what the block cost; `seen` gets in it what the client saw, `size` is the request's."""
+    """Prints the cost of the block; `seen` gets the client's outcome in it, `size` is the request's."""
     gc.collect()
     restart_peak()
     before, started = memory_kib("VmRSS"), time.process_time()

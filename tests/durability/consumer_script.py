@@ -17,7 +17,7 @@ HOUR_MS: Final = 3_600_000
 
 
 class ConsumerScript(TreeScript):
-    """run() goes through everything once; the ledger has what was promised until then."""
+    """run() goes through everything once; the ledger has the promises until then."""
 
     def run(self) -> None:
         """StoppedError where the engine failed for good."""

@@ -1,4 +1,4 @@
-"""Whether a tree of files, as a crash left it, has what `Promises` says once the real code has opened it."""
+"""Whether a tree of files, as a crash left it, keeps the `Promises` once the real code has opened it."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ class Recovered:
         assert search_offset(store, *place, at, upper=True) == begin + max(0, bisect_right(times, at) - 1)
 
     def check_again(self, settings: StoreSettings) -> None:
-        """A second recovery finds the same; what the first one made counts as synced or not, as it was."""
+        """A second recovery finds the same; the writes of the first one count as synced or not, as they
+        were."""
         again = MessageStore.open(self.files.after_power_cut(), settings, self.now_ms)
         assert again.end_offset == self.end
         assert again.min_offset == self.store.min_offset
@@ -173,9 +174,9 @@ class Recovered:
             assert queue is not None
             assert queue.max_offset == expected[-1].queue_offset + 1
 
-    # --- what is pending for consumers and producers ----------------------------------------------------
+    # --- pending messages of consumers and producers ----------------------------------------------------
     def check_consumers(self) -> None:
-        """Lets the recovered broker do all that it owes."""
+        """Lets the recovered broker deliver everything pending."""
         for topic in set(TOPICS) - self.promises.topics:
             if self.store.topics.get(topic) is None:
                 self.store.topics.create(topic, queue_count=QUEUES)

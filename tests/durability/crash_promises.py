@@ -1,4 +1,4 @@
-"""What the script of crash_script.py has promised: what must be there after a crash at this moment.
+"""The promises of crash_script.py's script: the messages that must be there after a crash at this moment.
 
 Whatever may or may not be there (an append that no sync has covered, an acknowledgement whose event was lost)
 is bound to nothing. `tests.durability.crash_check` holds a recovered store against it.
@@ -55,8 +55,8 @@ class Half:
 class Promises:
     """`durable_end`: a finished group commit covers the log up to there. Positions are of the log.
 
-    `copying`: what is pending is just being appended again. Until the events of that are on disk too, it is
-    there twice.
+    `copying`: the pending messages are just being appended again. Until the events of that are on disk too,
+    it is there twice.
     """
 
     durable_end: int = 0
@@ -71,20 +71,20 @@ class Promises:
     halves: dict[bytes, Half] = field(default_factory=dict)
 
     def copy_open(self) -> None:
-        """What is pending is appended again now; until that has ended it may be there twice."""
+        """The pending messages are appended again now; until that has ended they may be there twice."""
         self.copying = True
         for plain in self.plain.values():
             plain.copied |= plain.received
 
     def crashed(self, end: int) -> None:
-        """The log ends there now; what was behind it, and what was not in it, may be forgotten."""
+        """The log ends there now; later messages, and those not in it, may be forgotten."""
         self.durable_end = end
         self.copying = False
         self.plain = {body: plain for body, plain in self.plain.items() if plain.physical_offset < end}
         self.delayed = {body: delayed for body, delayed in self.delayed.items() if delayed.end <= end}
         self.halves = {body: half for body, half in self.halves.items() if half.end <= end}
         for plain in self.plain.values():
-            plain.end = min(plain.end, end)  # of a batch that nobody was told of, a beginning may be there
+            plain.end = min(plain.end, end)  # of an unacknowledged batch a beginning may be there
             plain.repeats |= plain.copied
             plain.received = plain.received_end is not None and plain.received_end <= end
             plain.received_end = plain.received_end if plain.received else None

@@ -1,9 +1,9 @@
-"""A broker's engine at work in memory by chance, and what it has promised: for tests that crash it anywhere.
+"""A broker's engine with random work in memory, and its promises: for tests that crash it anywhere.
 
 `Script` does the steps that a broker does: sends, group commits, rolls with and without a spare segment,
 flushes of projections, topics, consumer offsets, retention, deliveries and their events, delayed messages,
-transactions, clean stops, crashes. Its promises (tests/durability/crash_promises.py) say at every moment what
-must be there after a crash then.
+transactions, clean stops, crashes. Its promises (tests/durability/crash_promises.py) say at every moment
+which messages must be there after a crash then.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Script:
             self.store.finish_spare(work)
 
     def keep_reserve(self) -> None:
-        """What is kept for a full disk."""
+        """Fills the disk reserve."""
         work = self.store.reserve.work()
         if work is not None:
             work.run()
@@ -172,7 +172,7 @@ class Script:
         promises.deletions[BILLS] = (end,)
 
     def commit_offsets(self) -> None:
-        """Never back, so that what was persisted is a lower bound."""
+        """Never back, so that the persisted offset is a lower bound."""
         for topic in (PLAIN, BILLS):
             for queue_id in range(QUEUES):
                 queue = self.store.consume_queues.get(topic, queue_id)
@@ -199,7 +199,7 @@ class Script:
         )
 
     def expire(self) -> None:
-        """As the broker's retention does it: what is pending is appended again and synced before a file
+        """As the broker's retention does it: pending messages are appended again and synced before a file
         goes."""
         store, promises = self.store, self.promises
         closed = [s for s in store.closed_segments() if s.end <= self.model.saved_log_end]

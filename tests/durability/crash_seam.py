@@ -1,8 +1,8 @@
-"""A file system in memory that stops ahead of each change, and notes what is written to the commit log.
+"""A file system in memory that stops before each change, and notes the bytes written to the commit log.
 
-`before(operation, path)` is called at each boundary: what `after_power_cut()` gives then is what a crash at
+`before(operation, path)` is called at each boundary: `after_power_cut()` then gives a state that a crash at
 that point may leave. `log` has every byte that was written to the log and every record of it, in log order,
-as they were at the seam: what recovery finds must be a prefix of that.
+as they were at the seam: recovery must find a prefix of that.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LogImage:
         return other
 
     def write(self, physical_offset: int, data: bytes) -> None:
-        """What stood there before is no longer part of the log, and so is what followed it."""
+        """Earlier bytes of the range are no longer part of the log, nor are the bytes after it."""
         self.truncate(physical_offset)
         self.data += bytes(physical_offset - len(self.data)) + data
         view, position = memoryview(bytes(data)), 0

@@ -1,4 +1,4 @@
-"""What a busy broker does with its engine, in one thread with two helpers, until somebody kills the process.
+"""The engine of a busy broker, in one thread with two helpers, until the process is killed.
 
 Four producers with one batch under way each, delayed messages, transactions, a consumer group, durable
 commits of another group's offsets; group commits in a thread; projections, snapshots, the next segment and
@@ -101,7 +101,7 @@ class EngineLoad:
         return TopicChanges(self._store, self._clock, nothing)
 
     def run(self, step_count_max: int) -> None:
-        """So many steps; what was begun is ended then."""
+        """So many steps; open work is ended then."""
         for name in (READERS, WORKERS):
             if self._model.groups.get(name) is None:
                 self._model.groups.create(GROUP if name == WORKERS else SubscriptionGroup(name))
@@ -188,7 +188,7 @@ class EngineLoad:
         identifier = self._halves.pop(self._source.randrange(len(self._halves)))
         commit = self._source.random() < 0.7
         self._ledger.add("end", identifier, commit)
-        with suppress(TroveError):  # a half of an earlier life that no ack told of
+        with suppress(TroveError):  # an unacknowledged half message of an earlier life
             result = self._model.transactions.end(identifier, TOPIC, commit, self._now_ms)
             end = self._store.end_offset
             place = end - 1 if result is None else result.physical_offset
@@ -252,7 +252,7 @@ class EngineLoad:
             self._threads.begin_work(work.run)
 
     def _clean(self) -> None:
-        """The ledger names every place where the log may begin: only what is closed goes."""
+        """The ledger names every place where the log may begin: only closed segments go."""
         segments = self._store.closed_segments()
         if segments and self._model.saved_log_end < segments[-1].end:
             self._save_snapshot()

@@ -60,7 +60,7 @@ RECEIVES_MAX: Final = 10_000
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """One child. `steps` 0: until it is killed; else it hands out everything after them, and stops."""
+    """One child. `steps` 0: until it is killed; else it receives everything after them, and stops."""
 
     store: str
     ledger: str

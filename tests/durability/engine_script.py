@@ -1,9 +1,9 @@
-"""A fixed life of a whole engine, made from one number, and a ledger of what it promised on the way.
+"""A fixed life of a whole engine, made from one number, and a ledger of its promises on the way.
 
 The script goes through everything the engine does to its files: sends, rolls, spare segments, syncs,
-deletions, offsets, retention, clean stops, crashes with torn tails and lost projections, and what consumers,
-timers and transactions add (consumer_script.py). A step that is refused for want of space is
-tried again; any other failure stops the engine as the daemon stops it.
+deletions, offsets, retention, clean stops, crashes with torn tails and lost projections, and the work of
+consumers, timers and transactions (consumer_script.py). A step that is refused for want of space is tried
+again; any other failure stops the engine as the daemon stops it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sent:
 
 
 class Run(NamedTuple):
-    """An atomic transaction: what it sends to which topic and queue, and bodies of what it acknowledges."""
+    """An atomic transaction: its messages by topic and queue, and bodies of the acknowledged ones."""
 
     messages: list[tuple[str, int, bytes]]
     acknowledged: list[bytes]
@@ -84,9 +84,9 @@ class Synced(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What was promised. `durable`: so much of `sent`, `once` and `committed` was acknowledged; `doubt`:
-    bodies of an append under way. `once`: unique key -> place; `committed`: transaction -> place; `tried` and
-    `once_tried` have those of both that may be there. status and on_disk: what became of each timer,
+    """The promises. `durable`: so much of `sent`, `once` and `committed` was acknowledged; `doubt`: bodies of
+    an append under way. `once`: unique key -> place; `committed`: transaction -> place; `tried` and
+    `once_tried` have those of both that may be there. status and on_disk: the outcome of each timer,
     transaction and delivery, by its body; on_disk as the last acknowledged sync has it. offsets: values that
     the one watched consumer offset may have."""
 
@@ -156,7 +156,7 @@ class EngineScript:
         raise StoppedError from error
 
     def work(self, run: Callable[[], None]) -> None:
-        """What a thread of the daemon would do."""
+        """The work of a thread of the daemon."""
         self.in_work = True
         run()
         self.in_work = False
@@ -351,7 +351,7 @@ class EngineScript:
         self.ledger.deleted = []
 
     def expire(self) -> None:
-        """The oldest closed segments go, what is pending of them first appended again."""
+        """The oldest closed segments go, after their pending messages were appended again."""
         store, model = self.store, self.model
         segments = [s for s in store.closed_segments() if s.end <= model.saved_log_end][:2]
         if not segments:
@@ -374,7 +374,7 @@ class EngineScript:
         raise AssertionError("a removal continues where it stopped")
 
     def note_expired(self, end: int) -> None:
-        """What was delivered or copied below is nobody's any more: it goes as every message does."""
+        """Delivered or copied messages below are not pending any more: they go as every message does."""
         self.ledger.trimmed = end
         for topic in ("later", "deals", dead_letter_topic(WORKERS.name)):
             for queue_id in range(QUEUES):
@@ -412,7 +412,7 @@ class EngineScript:
 
     # --- beside a thread ----------------------------------------------------------------------------
     def go_on_beside(self) -> None:
-        """What the event loop does while a thread's work is held: appends, dispatch, reads, look-ups."""
+        """The event loop's work while a thread's work is held: appends, dispatch, reads, look-ups."""
         self.in_work = False
         known = len(self.ledger.sent)
         self.send("orders", 0, [30, 700])

@@ -1,4 +1,4 @@
-"""An engine with its two helpers, as the daemon has them: one thread syncs, another does what may block.
+"""An engine with its two helpers, as the daemon has them: one thread syncs, another makes blocking calls.
 
 The engine is touched in the caller's thread alone, in turn(). Replies go to the ledger where the daemon would
 send them: with sync flush when a sync has covered the message, with async flush after the append.
@@ -59,7 +59,7 @@ class EngineThreads:
         self._replies.append(reply)
 
     def turn(self) -> None:
-        """What has ended is finished, what is wanted begins."""
+        """Finishes the ended work, and begins new work."""
         if not self._sync:
             self._model.on_messages_available(self._store.dispatch())
             self._reply(self._store.end_offset)

@@ -1,9 +1,9 @@
-"""A broker's engine with all that works on it, over a disk of which any one call fails; what must hold then.
+"""A broker's engine with everything that uses it, over a disk of which any one call fails; and the invariants
+then.
 
-`Work` does what a broker does: sends, group commits, deliveries, delayed messages, transactions, retention,
+`Work` has a broker's work: sends, group commits, deliveries, delayed messages, transactions, retention,
 snapshots, a scrub, a clean stop and a second start. A step that fails is given up with a documented error,
-and the next one continues, as a broker does; after a failed sync nothing continues. `check` opens what is
-left.
+and the next one continues, as a broker does; after a failed sync nothing continues. `check` opens the files.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OneCall:
 
     @property
     def lost(self) -> bool:
-        """A sync has failed: what it should have written may be gone."""
+        """A sync has failed: its writes may be gone."""
         error = StorageError(*self.failed, self._error_number)
         return error.sync_failed
 
@@ -73,7 +73,7 @@ class OneCall:
 
 @dataclass
 class Promised:
-    """What was acknowledged as on disk, and what was refused."""
+    """The messages acknowledged as on disk, and the refused ones."""
 
     lines: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Work:
         self._step(lambda: broker.store.close(broker.now_ms))
 
     def _step(self, call: Callable[[], object]) -> bool:
-        """Whether it was done. What fails it is an error of the table, or one of the disk."""
+        """Whether it was done. It may fail only with an error of the table, or one of the disk."""
         refusal: TroveError | StorageError | None = None
         try:
             call()
@@ -253,11 +253,11 @@ def _scrub(broker: Broker) -> None:
             break
     assert not found or re.search("injected|unreadable", found[0].what), (
         found
-    )  # what follows from it may follow
+    )  # consequences of it may follow
 
 
 def check(files: MemoryFileSystem, promised: Promised) -> None:
-    """What a start finds: everything promised, nothing refused, each line once and in its order."""
+    """The result of a start: everything promised, nothing refused, each line once and in its order."""
     broker = Broker(files, settings=SMALL, now_ms=NOW_MS + LONG_MS)
     lines = [message.body.decode() for message in broker.messages("lines")]
     kept = [line for line in promised.lines if line in lines]

@@ -80,7 +80,7 @@ class Engine:
         self.model.transactions.catch_up()
 
     def operation(self, name: str) -> Callable[[], object]:
-        """One call of the engine; what it needs is made before."""
+        """One call of the engine; its arguments are made before."""
         store, model = self.store, self.model
         if name == "append":
             data = bytearray().join(encoded(MESSAGES, NEW))

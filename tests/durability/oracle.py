@@ -1,28 +1,28 @@
-"""What a store owes after a crash, by the ledger of its user, and whether it has it.
+"""The messages that a store must have after a crash, by its user's ledger, and whether it has them.
 
 The ledger is a text file with one JSON array a line; a line counts once it is whole.
 
-| line                          | written                        | what it says                       |
-|-------------------------------|--------------------------------|------------------------------------|
-| send, ids, queue, deliver_ms  | before the append              | these may be in the store          |
-| ack, ids, physical offsets,   | where a broker would reply     | these are                          |
-| queue offsets                 |                                |                                    |
-| end, id, commit               | before a transaction's end     | it may have ended                  |
-| ended, id, commit, place      | where a broker would reply     | it has                             |
-| take, ids                     | before they are acknowledged   | the group may have consumed them   |
-| taken, ids, log end           | when the events are in the log | it has, if the log has that        |
-| reach, queue, offset          | before a durable commit        | it may be another group's offset   |
-| reached, queue, offset        | after it                       | it is, or a later one              |
-| synced, log end               | after each sync                | no power cut takes what is below   |
-| trim, physical offset         | before segments go             | the log may begin there            |
-| cut, log end                  | by a check                     | the log ended there                |
-| seen, id, physical offset     | by a check                     | a delayed message was delivered    |
-| gone, ids                     | by a check                     | they are not in the store          |
+| line                         | written                        | meaning                          |
+|------------------------------|--------------------------------|----------------------------------|
+| send, ids, queue, deliver_ms | before the append              | these may be in the store        |
+| ack, ids, physical offsets,  | where a broker would reply     | these are                        |
+| queue offsets                |                                |                                  |
+| end, id, commit              | before a transaction's end     | it may have ended                |
+| ended, id, commit, place     | where a broker would reply     | it has                           |
+| take, ids                    | before they are acknowledged   | the group may have consumed them |
+| taken, ids, log end          | when the events are in the log | it has, if the log has that      |
+| reach, queue, offset         | before a durable commit        | it may be another group's offset |
+| reached, queue, offset       | after it                       | it is, or a later one            |
+| synced, log end              | after each sync                | no power cut removes bytes below |
+| trim, physical offset        | before segments go             | the log may begin there          |
+| cut, log end                 | by a check                     | the log ended there              |
+| seen, id, physical offset    | by a check                     | a delayed message was delivered  |
+| gone, ids                    | by a check                     | they are not in the store        |
 
 An id is LIFE.NUMBER.KIND; the kind is plain, delayed or half. Its id alone makes a message's content.
 
-What holds after a kill: everything that has an ack. After a power cut: that too with sync flush; with async
-flush what lies below the last sync, and of what lies after it a beginning without gaps.
+After a kill: everything that has an ack. After a power cut: that too with sync flush; with async flush the
+messages below the last sync, and of the later ones a beginning without gaps.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SHARED_KEYS: Final = 13
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is sent under one id."""
+    """The message of one id."""
 
     body: bytes
     keys: tuple[str, str]
@@ -62,7 +62,7 @@ def content(identifier: str) -> Content:
 
 @dataclass(slots=True)
 class Sent:
-    """What the ledger says of one message."""
+    """The ledger's view of one message."""
 
     identifier: str
     queue_id: int
@@ -116,7 +116,7 @@ class History:
         return sum(sent.acknowledged for sent in self.sent.values())
 
     def consumed(self, log_end_max: int) -> set[str]:
-        """What the group has acknowledged by events that lie below."""
+        """The messages that the group has acknowledged by events that lie below."""
         return {identifier for end, ids in self.taken if end <= log_end_max for identifier in ids}
 
     def add(self, what: str, *values: Any) -> None:  # noqa: C901  one branch a kind of line
@@ -156,7 +156,7 @@ class History:
             self._cut(values[0])
 
     def _cut(self, log_end: int) -> None:
-        """What lay behind is lost; other records will lie there."""
+        """Later messages are lost; other records will lie there."""
         for sent in self.sent.values():
             if sent.physical_offset >= log_end:
                 sent.acknowledged = False

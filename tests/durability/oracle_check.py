@@ -22,7 +22,7 @@ CATCH_UP_STEPS_MAX: Final = 64
 
 class StoreCheck:
     """One check, in the process that has just opened the store and has written nothing yet. `after_power_cut`
-    with async flush: what was not synced may be gone. Raises AssertionError."""
+    with async flush: unsynced messages may be gone. Raises AssertionError."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class StoreCheck:
 
     # --- keys and offsets ---------------------------------------------------------------------------
     def _check_keys(self, source: random.Random) -> None:
-        """Before the index has caught up (the daemon lets it, in steps) and behind: all answers are whole."""
+        """Before the index has caught up (the daemon lets it, in steps) and after: all answers are whole."""
         identifiers = sorted(self._found)
         if not identifiers:
             return

@@ -1,8 +1,8 @@
 """Deliberate faults: would the tests see them?
 
 A planted bug is one module whose source has one exact text replaced, in a process that ends with the tests.
-The tests that are said to find it run there, and have to fail; that they pass without it is what every other
-run shows. This module is loaded there as a plugin of pytest, with the bug in an environment variable, before
+The tests that are said to find it run there, and have to fail; every other run shows that they pass without
+it. This module is loaded there as a plugin of pytest, with the bug in an environment variable, before
 anything of the broker (planting_server.py); it puts a loader in front of Python's own and of pytest's.
 """
 
@@ -30,7 +30,7 @@ _OF_THIS_RUN: Final = ("TRIAL", "SOAK", "WHOLE")
 @dataclass(frozen=True)
 class Planted:
     """`old`, which `path` has exactly once, becomes `new`; every test of `finds` (pytest's node ids) then
-    fails. `environment`: what these tests need beside, as TRIAL=n or SOAK=1."""
+    fails. `environment`: further variables for these tests, as TRIAL=n or SOAK=1."""
 
     name: str
     path: str
@@ -100,7 +100,7 @@ class Planting:
         )
 
     def run(self, bug: Planted) -> tuple[int, str]:
-        """pytest's exit code, and what it printed."""
+        """pytest's exit code and output."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(bug)) + "\n")
@@ -113,7 +113,7 @@ class Planting:
 
 
 def find(bug: Planted, planting: Planting) -> None:
-    """Runs the bug's tests with it. AssertionError, with what pytest printed, where one does not fail."""
+    """Runs the bug's tests with it. AssertionError, with pytest's output, where one does not fail."""
     bug.source()
     code, printed = planting.run(bug)
     said = printed[-8_000:]

@@ -5,7 +5,7 @@ the bug, and pytest runs the tests that should find it. That takes a fraction of
 and is as separate from the bug before. The process starts no thread, so nothing is lost in a fork.
 
     request   one line: the bug as JSON, its tests in `finds`, variables for its tests in `environment`
-    reply     one line: {"code": pytest's exit code, "said": what pytest printed}
+    reply     one line: {"code": pytest's exit code, "said": pytest's output}
 """
 
 from __future__ import annotations

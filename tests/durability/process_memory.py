@@ -1,4 +1,4 @@
-"""How much memory a process has, as Linux tells it."""
+"""The memory of a process, by Linux."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def restart_peak(process: int | str = "self") -> None:
 
 
 def kept_kib() -> int:
-    """What this process has in memory for certain: without garbage, and without what the allocator keeps for
-    later (after one large reply tens of MiB, until some later call happens to give them back)."""
+    """The memory that this process certainly has: without garbage, and without the allocator's reserves
+    (after one large reply tens of MiB, until some later call happens to return them)."""
     gc.collect()
     if _TRIM is not None:
         _TRIM(0)

@@ -1,4 +1,4 @@
-"""One gRPC call by hand: what a client that wants to do harm sends, which gRPC's own clients do not.
+"""One gRPC call by hand: the bytes of a hostile client, which gRPC's own clients never send.
 
 Frames of HTTP/2: length (3 bytes), type (1), flags (1), stream (4), then as many bytes as the length says.
 """

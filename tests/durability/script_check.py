@@ -1,5 +1,5 @@
-"""What must hold of the files that a script left, however it ended: they are opened and asked for everything
-that the ledger says was promised."""
+"""The invariants of the files that a script left, however it ended: they are opened, and every promise of the
+ledger is checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDS_MAX = 40
 
 
 def check_files(files: FileSystem, ledger: Ledger, now_ms: int, *, killed: bool) -> ConsumerScript:
-    """Opens the files as the next process does. killed: what was written is all there, synced or not.
+    """Opens the files as the next process does. killed: all writes are there, synced or not.
 
     Returns the script that now has them open.
     """
@@ -69,7 +69,8 @@ def scan(store: MessageStore) -> list[tuple[int, Message]]:
 def check_messages(
     store: MessageStore, ledger: Ledger, messages: list[tuple[int, Message]], *, killed: bool
 ) -> None:
-    """What was acknowledged is there, in its place; what follows is a prefix of what was sent then."""
+    """Acknowledged messages are there, in their places; the later ones are a prefix of the sends after
+    them."""
     found = [(at, m.topic, m.queue_id, m.queue_offset, m.body) for at, m in messages if m.topic in PLAIN]
     kept = [s for s in ledger.sent if s.physical_offset >= store.min_offset]
     sent = [(s.physical_offset, s.topic, s.queue_id, s.queue_offset, s.body) for s in kept]
@@ -103,7 +104,7 @@ def check_queues(store: MessageStore, messages: list[tuple[int, Message]]) -> No
 
 
 def check_look_ups(store: MessageStore, messages: list[tuple[int, Message]]) -> None:
-    """By key and by tag: exactly what the scan has."""
+    """By key and by tag: exactly the records of the scan."""
     for topic in (topic for topic in PLAIN[:2] if topic in store.topics):
         of_topic = [(at, m.properties) for at, m in messages if m.topic == topic]
         for kind, key in [(KeyType.KEY, KEYS[0]), (KeyType.KEY, KEYS[2]), (KeyType.TAG, KEYS[1])]:
@@ -115,9 +116,9 @@ def check_look_ups(store: MessageStore, messages: list[tuple[int, Message]]) -> 
             assert pages[-1].complete
 
 
-# --- what is pending -------------------------------------------------------------------------------------
+# --- pending messages ------------------------------------------------------------------------------------
 def check_consumers(script: EngineScript, ledger: Ledger, transactions: set[str]) -> None:
-    """Hours later everything pending is handed out, and nothing that was settled for good."""
+    """Hours later everything pending is delivered, and nothing that was settled for good."""
     script.tick(HOUR_MS)
     begin = {at for at, _ in scan(script.store)}
     given_up = settle_transactions(script, ledger)
@@ -170,7 +171,7 @@ def check_timers(script: EngineScript, ledger: Ledger) -> None:
 
 
 def settle_transactions(script: EngineScript, ledger: Ledger) -> Counter[bytes]:
-    """Commits what is open for certain; what was given up."""
+    """Commits the transactions that are certainly open; returns those that were given up."""
     for body, status in ledger.on_disk.items():
         if status == ledger.status.get(body) == "open" and body not in ledger.due_ms:
             script.model.transactions.end(body.decode(), "deals", True, script.now_ms)

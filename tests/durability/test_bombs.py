@@ -24,7 +24,7 @@ GROWN_KIB_MAX = 16 << 10
 TOOK_MS_MAX = 400.0
 """100 ms are meant; the machine may be slow, and busy."""
 SDK_BODY_KIB_MAX = (BODY_SIZE_MAX_DEFAULT >> 10) * 3 // 2
-"""What the SDK lets a body become, which an application asked for; zlib joins it from blocks."""
+"""The SDK's limit of an inflated body that an application received; zlib joins it from blocks."""
 ROOT = Path(__file__).parents[2]
 
 REFUSALS = {

@@ -101,7 +101,7 @@ class Timer:
 
 
 class Run:
-    """One engine under one clock; `now_ms` is what the clock shows."""
+    """One engine under one clock; `now_ms` is the clock's time."""
 
     def __init__(self, start_ms: int) -> None:
         self.files = MemoryFileSystem()
@@ -216,12 +216,12 @@ class Run:
         else:
             self.model.export_to_rocketmq(self.now_ms)
             self.store.close(self.now_ms)
-            self.leases.clear()  # what is in flight becomes retry messages with their own times
+            self.leases.clear()  # messages in flight become retry messages with their own times
         self.now_ms += clock_step_ms
         self.store = MessageStore.open(self.files, SETTINGS, self.now_ms)
         self.model = ConsumerState.open(self.store, self.files, CONSUMERS, self.now_ms)
 
-    # --- what must hold -----------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------
     def check_store_times(self) -> None:
         assert self.times == sorted(self.times), "store times never go back"
         stored = [message.store_timestamp for message in read_queue(self.store, "orders")]
@@ -290,8 +290,8 @@ def run_scenario(scenario: Scenario, number: int) -> None:
 def test_a_clock_that_is_set_back_between_stop_and_start(
     back_ms: int, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Store times stay where they were until the clock reaches them. What a killed broker had in flight, and
-    timers that wait, come by the clock: later by as much as it went back, and each once."""
+    """Store times stay where they were until the clock reaches them. Messages in flight at a kill, and timers
+    that wait, come by the clock: later by as much as it went back, and each once."""
     monkeypatch.setattr(rocketmq_files, "WHEEL_SLOTS", 4_096)
     run = Run(NOW_MS)
     for index in range(20):
@@ -330,8 +330,8 @@ def check_ages(run: Run) -> None:
 
 
 def test_a_clock_ten_years_ahead_lets_retention_remove_what_is_old_by_it() -> None:
-    """As RocketMQ's: age is what the clock says, so everything closed is old. What is pending is carried
-    first, the last segment stays, and no more than deleteFileBatchMax segments go in one run (10 s)."""
+    """As RocketMQ's: age is by the clock, so everything closed is old. Pending messages are carried first,
+    the last segment stays, and no more than deleteFileBatchMax segments go in one run (10 s)."""
     policy = RetentionPolicy(hours=frozenset(range(24)))
     closed = [
         ClosedSegment(PhysicalOffset(at * 100), PhysicalOffset(at * 100 + 100), NOW_MS) for at in range(50)

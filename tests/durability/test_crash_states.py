@@ -1,7 +1,7 @@
-"""Whatever a crash leaves at any moment of a broker's life, the next start recovers what was promised.
+"""After a crash at any moment of a broker's life, the next start recovers all promised messages.
 
-At every boundary (ahead of each write, sync, preallocation, rename, removal, sync of a directory, also those
-that a recovery makes itself) four trees are built: what was synced alone, everything, any part of the
+At every boundary (before each write, sync, preallocation, rename, removal, sync of a directory, also those
+that a recovery makes itself) four trees are built: the synced bytes alone, everything, any part of the
 unsynced pages of 4 KiB, and of the sectors of 512 bytes; each with any of the names and sizes that were not
 synced. Each is opened by the code that ships and compared with the promises of that moment.
 """

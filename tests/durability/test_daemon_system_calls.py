@@ -4,7 +4,7 @@ After a failed fdatasync or fsync nothing is acknowledged any more, the process 
 the next start has everything that was acknowledged. After any other failed call the answer is an error or
 none is needed, the daemon continues, and no descriptor is left open. So it is after a sync for which there
 was no space, of a file that is only being made: nothing that was acknowledged is in it, and it is given up. A
-commit of the trees syncs, and does not tell which of its calls has failed: its EIO is a failed sync.
+commit of the trees syncs, and does not report which of its calls has failed: its EIO is a failed sync.
 
 Messages are sent until the failing call was reached: strace writes down which one it was, and of which file.
 """

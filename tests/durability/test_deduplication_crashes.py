@@ -33,7 +33,7 @@ Place = tuple[int, int, int]
 
 @dataclass
 class Told:
-    """What the replies said: for each id its place, and how many duplicates there were."""
+    """The replies: for each id its place, and how many duplicates there were."""
 
     places: dict[str, Place] = field(default_factory=dict)
     duplicates: int = 0

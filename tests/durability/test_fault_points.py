@@ -37,7 +37,7 @@ MEMORY_POINTS: Final = tuple(name for name in POINTS if name.partition(".")[0] n
 REFUSING_ROOMS: Final = ("topics", "groups", "offsets", "deletions")
 APPENDING_ROOMS: Final = ("events", "timers", "transactions", "delivery", "atomic")
 TREE_ROOMS: Final = ("trees", "atomic", "deduplication")
-"""Of these packages many passes of a point are killed: they differ by what a step or a run holds."""
+"""Of these packages many passes of a point are killed: they differ by the content of a step or a run."""
 TREE_KILLS_MAX: Final = 1_000 if SOAK else 4
 TOGETHER: Final = 1 if SOAK else 8
 """So many points fail in one run of the script: points that lie far apart in the table."""
@@ -94,7 +94,7 @@ def rehearsal() -> Iterator[Passes]:
 
 
 def check_left(script_files: MemoryFileSystem, ledger: Ledger, now_ms: int, source: random.Random) -> None:
-    """The files after a kill, and after a power cut that keeps any of what was not synced."""
+    """The files after a kill, and after a power cut that keeps any of the unsynced pages."""
     check_files(script_files.after_process_kill(), ledger.copy(), now_ms, killed=True)
     check_files(cut(script_files, source), ledger.copy(), now_ms, killed=False)
 
@@ -135,7 +135,7 @@ def test_the_script_passes_every_point(rehearsal: Passes) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> None:
-    """One run passes all of them; what is found at a chosen pass is what a kill there would leave."""
+    """One run passes all of them; the files at a chosen pass are those that a kill there would leave."""
     chosen: dict[tuple[str, int], int] = {}
     for number in trials.numbers(len(MEMORY_POINTS), usual=len(MEMORY_POINTS), part=part, parts=PARTS):
         name = MEMORY_POINTS[number]
@@ -164,7 +164,7 @@ def test_killed_at_every_point(part: int, trials: Trials, rehearsal: Passes) -> 
 
 # --- failed -------------------------------------------------------------------------------------------
 def failure(name: str, source: random.Random) -> Exception:
-    """What can happen there (see fault_points)."""
+    """The faults that can happen there (see fault_points)."""
     room, _, place = name.partition(".")
     number = source.choice([errno.EIO, errno.ENOSPC])
     if room in REFUSING_ROOMS or (room in APPENDING_ROOMS and place.startswith("before_")):
@@ -192,9 +192,8 @@ def moments(names: Sequence[str], rehearsal: Passes, source: random.Random) -> d
 
 def fail_each_once(waiting: dict[str, int], source: random.Random) -> None:
     """One run, which ends where a failure stops the engine; the points that did fail wait no more. Between
-    two failures the script continues for a while, and a start that failed comes to its end: what is tried
-    again does not fail again. The pass of a point may then be a later one, or in the next run an earlier
-    one."""
+    two failures the script continues for a while, and a start that failed comes to its end: the second try
+    does not fail again. The pass of a point may then be a later one, or in the next run an earlier one."""
     script = ConsumerScript(MemoryFileSystem(), SEED)
     passes = Passes(script)
     failed_at, start_failed = -PASSES_BETWEEN, False

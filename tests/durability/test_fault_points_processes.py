@@ -1,7 +1,7 @@
 """Some of R4's fault points in processes of their own, over real files: each ends one there and then.
 
 A process is killed under load, the next one ends at the point (while it recovers, or under its load), and one
-more compares what it finds with everything that was acknowledged.
+more checks that everything acknowledged is there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""R4, for what works on directories: a repair, a backup and a restore killed, failed and held at every point.
+"""R4, for tools on directories: a repair, a backup and a restore killed, failed and held at every point.
 
-killed: what lies there at that moment is opened. failed: the call next to the point fails; what was begun is
-taken back or can be begun again. held: a live store continues, or the tool does after a copy was opened.
+killed: the directory at that moment is opened. failed: the call next to the point fails; the work so far is
+undone or can be begun again. held: a live store continues, or the tool does after a copy was opened.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def make(root: Path) -> MessageStore:
 
 
 def check(root: Path, bodies: list[bytes]) -> None:
-    """What lies there opens, has all of these messages, and queues that continue with the right number."""
+    """The directory opens, has all of these messages, and queues that continue with the right number."""
     store = MessageStore.open(RealFileSystem(root), SETTINGS, NOW_MS)
     try:
         assert scan_bodies(store) == bodies
@@ -141,7 +141,7 @@ def test_a_repair(point: str, closed: tuple[Path, list[bytes]], tmp_path: Path, 
 
 
 def back_up(store: MessageStore, root: Path, target: Path) -> None:
-    """As the service does it: what fails is taken back."""
+    """As the service does it: a failed one is undone."""
     writer = BackupWriter(root, target)
     store.removal_holds += 1
     try:

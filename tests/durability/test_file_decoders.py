@@ -1,4 +1,4 @@
-"""Hostile bytes for every decoder of files and of what the broker keeps in its own records.
+"""Hostile bytes for every decoder of files and of the broker's own records.
 
 Inputs are valid bytes with flips, splices, extreme lengths, ranges twice or gone, and plain chance. A decoder
 gives a result that is no larger than its input allows, or one of the errors that it documents; nothing else.
@@ -207,7 +207,7 @@ def loaded(path: str, load: Callable[[Files], object]) -> Decoder:
 
 
 def snapshot(data: bytes) -> None:
-    """With the right check sum, so that what is inside is looked at."""
+    """With the right check sum, so that the content is read."""
     file = SnapshotFile(Files(), SNAPSHOT_PATH, ConsumerSnapshot)
     crc_at, body_at = 8, 12
     if len(data) > body_at and data[crc_at] % 2:

@@ -66,7 +66,7 @@ class Case:
 
 
 def usual_flips(one: Case, places: list[tuple[str, int]]) -> list[int]:
-    """One byte of each class by chance: what is of one kind in files of one kind is one class."""
+    """One byte of each class by chance: bytes of one kind in files of one kind are one class."""
     classes: dict[object, list[int]] = {}
     for number, (path, offset) in enumerate(places):
         classes.setdefault(class_of(one, path, offset), []).append(number)
@@ -136,7 +136,7 @@ def flip_without_crc(one: Case, place: tuple[str, int], source: random.Random) -
 
 
 def is_protected(message: Known, physical_offset: int) -> bool:
-    """Whether sizes, magic, PHYSICALOFFSET or the body's CRC tell that this byte is damaged."""
+    """Whether sizes, magic, PHYSICALOFFSET or the body's CRC show that this byte is damaged."""
     fields = read_fields(message.record, 0, len(message.record))
     assert fields is not None
     at = physical_offset - message.physical_offset

@@ -39,7 +39,7 @@ SETTINGS = (
     "new_group_start=begin",
 )
 SENDS_MAX = 200
-DISK_FULL = ("disk has no space", "No space left", "of the disk is used")  # what its three causes say
+DISK_FULL = ("disk has no space", "No space left", "of the disk is used")  # the texts of its three causes
 
 
 class Trial:
@@ -51,7 +51,7 @@ class Trial:
         self.sent: list[bytes] = []
 
     def send(self, client: RawClient, size: int = 0) -> str:
-        """Empty where it was acknowledged, else what the broker says."""
+        """Empty where it was acknowledged, else the broker's error."""
         body = f"{len(self.sent)}-".encode() + bytes(size or self.source.randrange(10, 20_000))
         reply = client.send("orders", body)
         if reply.status.code == v2.OK:

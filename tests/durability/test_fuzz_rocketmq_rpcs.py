@@ -32,15 +32,15 @@ from trovemq_store.files.memory import MemoryFileSystem
 
 INPUTS = 2_000 if SOAK else 300  # of one trial
 TRIALS = 10
-WARM_UP = 400  # of a soak's inputs, until what is loaded and kept at the first use is there
+WARM_UP = 400  # of a soak's inputs, until everything that is loaded at the first use is there
 AGAIN = 24
 PASSES = 3
 GROWN_KIB_MAX = 6 << 10
-"""What the others may leave in memory, the store's files among it."""
+"""How much memory the others may leave, the store's files among it."""
 LEFT_BLOCKS_MAX = 0.5
-"""So many blocks of Python's objects a call may leave, beyond what the messages sent between them leave, and
-beyond what is kept with good reason (FuzzedBroker.accounted_blocks()): one object that is never returned is
-seen. (A stream is one call, and has several inputs.)"""
+"""So many blocks of Python's objects a call may leave, beyond those of the messages sent in between, and
+beyond objects that are kept with good reason (FuzzedBroker.accounted_blocks()): one object that is never
+returned is seen. (A stream is one call, and has several inputs.)"""
 LEFT_BLOCKS_MAX_OF = {
     "trovemq.v1.MessageService.Append": 2.0,
     "trovemq.v1.MessageService.Fetch": 1.5,
@@ -50,7 +50,8 @@ LEFT_BLOCKS_MAX_OF = {
 """Streams, which are so few calls that chance counts for more."""
 LEFT_AGAIN_MAX = 0.75
 LEFT_AGAIN_MAX_OF = {"trovemq.v1.MessageService.Append": 2.0}
-"""The same where the same calls come again and again, and nothing between them. What Append stores stays."""
+"""The same where the same calls come again and again, and nothing between them. Messages stored by Append
+stay."""
 SETTLE_S = (1, 61, 61)
 """So long the broker's own work continues after a pass, in each attempt."""
 SETTLE_S_OF = {
@@ -78,7 +79,7 @@ def limited() -> Iterator[None]:
 async def fuzz(
     name: str, files: FileSystem, power_cut: Callable[[], FileSystem], source: random.Random
 ) -> FuzzedBroker:
-    """A whole trial; `power_cut` gives what the disk then has."""
+    """A whole trial; `power_cut` gives the bytes then on the disk."""
     with in_process(), limited():
         broker = FuzzedBroker(files, small_broker_settings(**LIMITS), source)
         with faults_seen(broker.calls):
@@ -95,11 +96,11 @@ async def fuzz(
 
 
 async def check_growth_again(broker: FuzzedBroker, name: str) -> None:
-    """The latest calls are made again, several times: each time they leave nothing behind. Where one pass
-    leaves something for good reason (a table grows, a lease begins), another one does not; an object that is
-    never returned is left by every pass, in each of some attempts."""
+    """The latest calls are repeated several times: they leave no objects. Where one pass leaves something for
+    good reason (a table grows, a lease begins), another one does not; an object that is never returned is
+    left by every pass, in each of some attempts."""
     calls = list(broker.latest_of(name))[-AGAIN:]
-    gc.freeze()  # what is there already is not looked through each time
+    gc.freeze()  # existing objects are not searched each time
     try:
         for settle_s in SETTLE_S_OF.get(name, SETTLE_S):
             left = await left_by_passes(broker, name, calls, settle_s)
@@ -125,7 +126,7 @@ async def left_by_passes(
 
 
 async def check_growth(broker: FuzzedBroker, name: str, count: int) -> None:
-    """So many inputs, which leave next to nothing behind."""
+    """So many inputs, which leave next to nothing."""
 
     def kept() -> int:
         return kept_blocks() - broker.accounted_blocks()

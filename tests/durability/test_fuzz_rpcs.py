@@ -134,8 +134,8 @@ def heartbeat(source: random.Random) -> route_pb2.Heartbeat:
 
 @pytest.mark.slow
 def test_no_bytes_break_the_reader_of_requests(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every RPC has in common: its parts are counted, protobuf reads it. Here all of a request is
-    counted, as those of large ones are: with the limit at what there is it passes, and below it does not."""
+    """The common part of every RPC: its parts are counted, protobuf reads it. Here all of a request is
+    counted, as those of large ones are: with the limit at its own count it passes, and below it does not."""
     monkeypatch.setattr(request_bounds, "SIZE_ALWAYS_FINE", 0)
     types = [method.input_type for method in methods_of((*NATIVE, *ROCKETMQ, *NAMESERVER)).values()]
     maker, done = MessageMaker(random.Random(0), Values()), 0
@@ -168,7 +168,7 @@ def check_reader(data: bytes, descriptor: Descriptor) -> None:
 
 
 def test_every_method_of_every_service_is_fuzzed() -> None:
-    """The lists are made from the descriptors; the services are what the protocol's files have."""
+    """The lists are made from the descriptors; the services are those of the protocol's files."""
     from tests.durability.test_fuzz_rocketmq_rpcs import METHODS as ROCKETMQ_METHODS
 
     everything = Path(__file__).parents[2] / "proto"

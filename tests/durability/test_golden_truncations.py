@@ -1,7 +1,7 @@
 """Stores that RocketMQ wrote, cut after every record and in the middle of every record, and recovered.
 
 The log ends there, as after a power cut; consume queues, index and checkpoint stay as they were, ahead of it.
-The result is the prefix: its queues unit by unit, its keys, and no message of what was cut.
+The result is the prefix: its queues unit by unit, its keys, and no message of the rest.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Golden:
         }
 
     def cut(self, end: int, *, whole_file: bool) -> Files:
-        """The store whose log has nothing behind `end`; with whole_file later segments stay, all zero."""
+        """The store whose log has nothing after `end`; with whole_file later segments stay, all zero."""
         size = self.settings.commit_log_file_size
         contents = dict(self.contents)
         for path in [path for path in contents if path.startswith("commitlog/")]:
@@ -78,7 +78,7 @@ def golden(name: str) -> Golden:
 
 
 def test_every_record_is_cut() -> None:
-    """What the manifest lists are all records that have units: nothing is left out of the trials."""
+    """The manifest lists all records that have units: nothing is left out of the trials."""
     assert sum(len(golden(name).messages) for name in GOLDEN_NAMES) > 2_900
 
 

@@ -39,13 +39,13 @@ from trovemq_store.files.real import RealFileSystem
 
 ADMIN, GROUP, QUERY = f"{NATIVE}AdminService.", f"{NATIVE}GroupService.", f"{NATIVE}QueryService."
 STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""What a terminal or an editor acts on, but the end of a line."""
+"""Characters that a terminal or an editor acts on, but the end of a line."""
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (debug|info|warning|error) +[a-z_.]+( |$)")
 SAFE_FILE_NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
 
 
 class Named:
-    """A broker on a real file system that is told every name for everything."""
+    """A broker on a real file system that gets every name for everything."""
 
     def __init__(self, root: Path) -> None:
         (root / "backups").mkdir()

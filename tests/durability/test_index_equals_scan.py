@@ -1,4 +1,4 @@
-"""R10: the key index answers what a scan of the log answers, with hash collisions on purpose.
+"""R10: the key index answers as a scan of the log, with hash collisions on purpose.
 
 Each trial is a store of 5,000 messages: keys of which 32 have one hash, topics whose names have one hash
 (so that `topic#key` has too), few slots, so that every chain is mixed, and index files that roll. The store
@@ -95,7 +95,7 @@ def fill(store: MessageStore, source: random.Random, sent: list[Sent], end: int)
 def interrupted(
     scenario: str, files: MemoryFileSystem, store: MessageStore, source: random.Random, sent: list[Sent]
 ) -> tuple[MemoryFileSystem, MessageStore]:
-    """The store after what befalls it half-way; `sent` is then what must still be there."""
+    """The store after a half-way failure; `sent` are then the messages that must still be there."""
     if scenario == "killed":
         files = files.after_process_kill()
     elif scenario == "power cut":

@@ -2,8 +2,8 @@
 
 The steps are Hypothesis' choice: native Append and Send, RocketMQ's SendMessage (plain, delayed, half),
 receives with acknowledgements and dead letters, resends of these, time that passes, a kill, a clean stop. At
-the end all that was acknowledged is found by its id, with the body that was sent; no door said that it failed
-inside; no receiver saw what is the broker's own.
+the end every acknowledged message is found by its id, with the body that was sent; no call failed with an
+internal error; no receiver saw the broker's own records.
 """
 
 from __future__ import annotations

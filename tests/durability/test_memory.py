@@ -1,8 +1,8 @@
 """R15: allocations that fail, one at a time, in every kind of call; and a store larger than the memory that
 the process may have.
 
-A failed allocation may end the call or the process, and nothing else: whatever was acknowledged before, and
-what the engine acknowledges after it, is there at the next start.
+A failed allocation may end the call or the process, and nothing else: messages acknowledged before it, and
+those that the engine acknowledges after it, are there at the next start.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def run_child(directory: Path, numbers: list[int]) -> list[int]:
 
 
 def check(root: Path, name: str, code: int) -> None:
-    """Opens what the child left."""
+    """Opens the child's files."""
     files = RealFileSystem(root)
     store = MessageStore.open(files, SETTINGS, LATER_MS)
     try:

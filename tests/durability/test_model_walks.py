@@ -35,7 +35,7 @@ def test_a_walk_agrees_with_the_models(trials: Trials, part: int) -> None:
 
 
 def walk_with_consumers(source: random.Random) -> None:
-    """Now and then a copy of the files, as a kill would leave them, must have what was promised."""
+    """Now and then a copy of the files, as a kill would leave them, must keep the promises."""
     script = Script(source)
     for step in range(STEPS):
         script.step()

@@ -1,4 +1,5 @@
-"""R3: a file system that loses power under load. What a broker acknowledged as on disk is there afterwards.
+"""R3: a file system that loses power under load. Messages that a broker acknowledged as on disk are there
+afterwards.
 
 The store lies on an ext4 of its own, in a file after a loop device. The file system's own shutdown ioctl
 drops everything that it has not brought to its device, as a power cut does; then it is mounted again.
@@ -37,13 +38,13 @@ STEPS_MAX: Final = 160
 ACKNOWLEDGED_MIN: Final = 20
 """A cut, on average: else there was no load."""
 KILLED_BEFORE: Final = 0.3
-"""So often the process alone was killed first: what it recovers has to be synced too."""
+"""So often the process alone was killed first: the recovered bytes have to be synced too."""
 DAEMON_CUTS: Final = 3 if SOAK else 2
 NEW_LINES: Final = (100, 400)
 """So many outcomes lie between two cuts of the daemon."""
 IMAGE_SIZE: Final = 64 << 20
 SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
-FLUSH_JOURNAL: Final = 1  # what the journal has committed in memory reaches the device
+FLUSH_JOURNAL: Final = 1  # a commit of the journal in memory reaches the device
 DROP_ALL: Final = 2
 
 
@@ -120,7 +121,7 @@ def cut_again_and_again(
     cuts: int = CUTS,
     without_sync: bool = False,
 ) -> int:
-    """How many acknowledgements there were. At the end everything is handed out, and the store stopped."""
+    """How many acknowledgements there were. At the end everything is delivered, and the store stopped."""
     lives = acknowledged = 0
     after_power_cut = False
 

@@ -1,8 +1,7 @@
 """Jobs that take a few messages and leave: each message is consumed once, and all of them arrive.
 
-A job subscribes, processes what is there, and leaves at once: its last acknowledgements and the end of its
-receive are on their way together. What is acknowledged never comes again; what a job leaves behind comes to
-the next one.
+A job subscribes, processes the messages, and leaves at once: its last acknowledgements and the end of its
+receive are on their way together. Acknowledged messages never come again; the others come to the next job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every call of the seam fails once, under a whole engine with all that works on it (R7).
 
-Whatever fails, the answer is a documented error, no file stays open, what was acknowledged is there at the
-next start and what was refused is not; after a failed sync nothing is acknowledged.
+Whatever fails, the answer is a documented error, no file stays open, acknowledged messages are there at the
+next start and refused ones are not; after a failed sync nothing is acknowledged.
 """
 
 from __future__ import annotations

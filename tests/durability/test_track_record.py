@@ -16,7 +16,7 @@ AFTER_A_CRASH = f"{ENGINE}test_after_a_crash.py::"
 DAMAGE = f"{ENGINE}test_damage.py::"
 DELIVERY = "tests/unit/delivery/test_delivery_troubles.py::"
 
-# The name is the fault's row on the page; `new` is what the code did before, cut down to the essence.
+# The name is the fault's row on the page; `new` is the essence of the old code.
 FAULTS = (
     Planted(
         "The disk failed within a write: the send was refused, and its message was there after a crash",
@@ -445,7 +445,8 @@ def test_with_its_fix_reverted_the_test_finds_it_again(
 
 # --- the page -------------------------------------------------------------------------------------------
 def rows() -> list[list[str]]:
-    """What the page's tables hold: the fault, where it was, how it was found, the tests, reverted or not."""
+    """The rows of the page's tables: the fault, where it was, how it was found, the tests, reverted or
+    not."""
     lines = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
     return [
         [cell.strip() for cell in line] for line in lines if line[0].strip() != "What a user would have seen"

@@ -1,6 +1,6 @@
 """After every crash all of an atomic transaction is there or nothing of it: messages and acknowledgements.
 
-A store in memory is stopped ahead of its changes, and what a kill and what a power cut may leave there is
+A store in memory is stopped before its changes, and the files after a kill and after a power cut there are
 opened; a run is cut off at each of its bytes; calls of the disk fail; a daemon is killed under a producer.
 """
 
@@ -79,7 +79,8 @@ def opened_again(tree: MemoryFileSystem, atomic: AtomicStore) -> AtomicStore:
 
 
 def check(tree: MemoryFileSystem, atomic: AtomicStore, *, twice: bool = True) -> None:
-    """What a crash left; now and then twice: recovery gives the same when it is killed and runs again."""
+    """The files after a crash; now and then twice: recovery gives the same when it is killed and runs
+    again."""
     again = opened_again(tree, atomic)
     there = again.check_all_or_none()
     if not twice:
@@ -157,7 +158,7 @@ def test_a_failing_call_leaves_all_of_a_transaction_or_nothing(part: int, trials
 
 
 def fail_somewhere(number: int, source: random.Random) -> None:
-    """One call of the disk fails; what a kill and a power cut leave after it is checked."""
+    """One call of the disk fails; the files after a kill and a power cut after it are checked."""
     memory = MemoryFileSystem()
     files = FaultyFileSystem(memory, tear=bool(number % 2))
     atomic = AtomicStore(files)

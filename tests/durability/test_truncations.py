@@ -1,9 +1,8 @@
 """The end of the log cut, zeroed or overwritten at every length, and every other file cut at every length.
 
-After a kill the log ends before the first record that is not whole: what lies before is there, nothing of
-what lies behind comes back, and what was marked as written and is missing is reported. After a clean stop
-the records are missed when they are read, the scrub names the place, and their queue offsets are not given
-again.
+After a kill the log ends before the first record that is not whole: earlier records are there, no later one
+comes back, and a range that was marked as written and is missing is reported. After a clean stop the records
+are missed when they are read, the scrub names the place, and their queue offsets are not given again.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def last_segment_messages(answers: Answers) -> list[Known]:
 
 
 def tail_bytes(tail: str, answers: Answers, at: int, size: int, source: random.Random) -> bytes:
-    """What lies from `at` on, in the last segment."""
+    """The bytes from `at` on, in the last segment."""
     if tail == "zeros":
         return bytes(size)
     if tail == "random":
@@ -62,8 +61,8 @@ def tail_bytes(tail: str, answers: Answers, at: int, size: int, source: random.R
 
 
 def in_properties(message: Known, physical_offset: int) -> bool:
-    """What overwrites the end of the properties, and with it the record's CRC, leaves a record that never had
-    one: only zeros there are known to be none."""
+    """Bytes over the end of the properties, and with it the record's CRC, leave a record that never had one:
+    only zeros there are known to be none."""
     fields = read_fields(message.record, 0, len(message.record))
     assert fields is not None
     return physical_offset - message.physical_offset >= fields.property_position

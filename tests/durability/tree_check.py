@@ -1,4 +1,4 @@
-"""What must hold of unique keys and atomic transactions in the files that a script left (script_check.py)."""
+"""The invariants of unique keys and atomic transactions in the files that a script left (script_check.py)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def once_places(store: MessageStore) -> dict[str, PhysicalOffset]:
 
 
 def check_unique(script: TreeScript, ledger: Ledger, *, killed: bool) -> None:
-    """What was acknowledged is there once. Sent again, all that is there is a duplicate, and the rest is
+    """Acknowledged messages are there once. Sent again, all that is there is a duplicate, and the rest is
     stored: at the end everything is there once."""
     store = script.store
     found, begin = once_places(store), store.min_offset

@@ -1,4 +1,5 @@
-"""The engine's script with what stands on the trees: numbered producers, unique keys, atomic transactions."""
+"""The engine's script with everything that uses the trees: numbered producers, unique keys, atomic
+transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from trovemq_store.index.trees.store_trees import TREE_NAMES
 ONCE: Final = "once"
 """Deduplicated; each message has a unique key and its producer's number."""
 PAIRS: Final = ("left", "right")
-"""What transactions send to; the second is deduplicated."""
+"""The queues of transactions; the second is deduplicated."""
 PRODUCER: Final = "maker"
 STEP_BYTES: Final = 4_096
 LEASE_MS: Final = 60_000
@@ -91,7 +92,7 @@ class TreeScript(EngineScript):
     # --- transactions -------------------------------------------------------------------------------
     def transact(self, count: int, group_topic: str = "") -> None:
         """A transaction of `count` messages to each queue of two topics, and, where a topic is given, of the
-        acknowledgements of what its group is handed."""
+        acknowledgements of the messages that its group receives."""
         delivered: list[Delivered] = []
         if group_topic:
             request = ReceiveRequest(
@@ -128,7 +129,7 @@ class TreeScript(EngineScript):
 
     # --- the trees ----------------------------------------------------------------------------------
     def grow_trees(self) -> None:
-        """What the trees' task does until they have all that is on disk. A step that failed comes again."""
+        """The work of the trees' task until they have all records on disk. A step that failed comes again."""
         while (step := self.store.begin_trees(STEP_BYTES)) is not None:
             try:
                 with suppress(StorageError):

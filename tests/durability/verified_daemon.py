@@ -1,4 +1,5 @@
-"""A broker under the producers of `trovemq verify`, whose ledger says afterwards what it must have."""
+"""A broker under the producers of `trovemq verify`, whose ledger then names the messages that it must
+have."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def verify(broker: BrokerProcess, *arguments: str) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def producers(broker: BrokerProcess, ledger: Path) -> Iterator[None]:
-    """Four, who send again what was not answered, until the end of the block."""
+    """Four, who repeat unanswered sends, until the end of the block."""
     arguments = (
         "--rate",
         str(RATE),

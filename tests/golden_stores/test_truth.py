@@ -1,4 +1,4 @@
-"""Every golden store, opened by our engine, gives what RocketMQ said about it.
+"""Every golden store, opened by our engine, gives RocketMQ's own answers.
 
 Key queries are compared with a scan of the manifest's messages and not with RocketMQ's own answers, which
 are wrong or cut where hashes collide (see tests/golden/README.md).

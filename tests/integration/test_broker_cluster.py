@@ -29,7 +29,7 @@ class Cluster:
     asks: list[Stubs]  # one a nameserver
 
     async def routes(self, number: int) -> Routes:
-        """As this nameserver tells them."""
+        """As this nameserver returns them."""
         reply = await self.asks[number].routes.GetCluster(route_pb2.GetClusterRequest())
         return {entry.broker.name: [topic.topic for topic in entry.topics] for entry in reply.brokers}
 

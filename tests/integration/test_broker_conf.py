@@ -1,4 +1,4 @@
-"""A RocketMQ broker.conf as it is: each setting under its own name does what it says."""
+"""A RocketMQ broker.conf as it is: each setting under its own name has its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an acknowledgement is worth: kills, stops, full disks, and who may open a store."""
+"""Acknowledgements under kills, stops and full disks, and who may open a store."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def by_key(stubs: Stubs, key: str) -> list[bytes]:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flush_mode", ["sync", "async"])
 async def test_kill_and_restart_lose_nothing_that_was_acknowledged(tmp_path: Path, flush_mode: str) -> None:
-    """The process dies, the machine does not: what is in the page cache survives, in both modes."""
+    """The process dies, the machine does not: bytes in the page cache survive, in both modes."""
     acknowledged = list[int]()
     for _ in range(3):
         with running_broker(tmp_path, f"flush_mode={flush_mode}") as broker:

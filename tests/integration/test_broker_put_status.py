@@ -1,4 +1,4 @@
-"""Each PutMessageStatus that a broker can answer, provoked; and that what was refused left no trace."""
+"""Each PutMessageStatus that a broker can answer, provoked; a refused message leaves no trace."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ async def test_a_committed_offset_survives_a_kill(tmp_path: Path, flush_mode: st
             assert reply.offset == 1
 
 
-# --- what is around -----------------------------------------------------------------------------------
+# --- around the services ------------------------------------------------------------------------------
 @pytest.mark.asyncio
 async def test_the_broker_tells_its_own_route_health_and_services(
     broker: BrokerProcess, stubs: Stubs
@@ -269,7 +269,7 @@ async def test_the_broker_tells_its_own_route_health_and_services(
 
 @pytest.mark.asyncio
 async def test_health_and_reflection_missed_half_of_the_services(stubs: Stubs) -> None:
-    """Both make their list from what is registered: every service that answers is in it, RocketMQ's too."""
+    """Both list the registered services: every service that answers is in it, RocketMQ's too."""
     served = {
         *(service.full_name for service in NATIVE),
         "apache.rocketmq.v2.MessagingService",

@@ -1,4 +1,4 @@
-"""A broker in trouble continues with what it has left: no index file, a disk really full, a foreign lock."""
+"""A broker in trouble continues with the rest: no index file, a disk really full, a foreign lock."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def no_index_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 async def ready(broker: BrokerHere) -> str:
-    """What the store says is wrong, by /readyz."""
+    """The store's problem, by /readyz."""
     status, text = await broker.get("/readyz")
     detail = json.loads(text)["checks"]["store"]["detail"]
     assert (status == 200) == (detail == "")
@@ -116,7 +116,7 @@ async def test_without_an_index_file_nothing_is_missed_and_the_index_catches_up(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("safe", [False, True])
 async def test_message_index_safe_at_the_start(tmp_path: Path, safe: bool) -> None:
-    """The index is complete before requests are served, or look-ups scan what it has not got."""
+    """The index is complete before requests are served, or look-ups scan the missing part."""
     async with broker_here(tmp_path, message_index_enable=False) as broker:
         await broker.create_topic(queue_count=1)
         for number in range(20):

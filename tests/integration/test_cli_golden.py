@@ -80,7 +80,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name: str = request.param
     manifest = load_manifest(name)
     store = unpack(name, tmp_path_factory.mktemp(name))
-    config = {**manifest["brokerConfig"], "timerStopDequeue": True}  # else what was pending then comes now
+    config = {**manifest["brokerConfig"], "timerStopDequeue": True}  # else old ones come now
     with BrokerProcess(store=store, name="broker-a", **config) as broker:
         yield Served(name, manifest, CommandLine(broker.address))
         assert broker.stop() == 0, broker.log()
@@ -116,7 +116,7 @@ def test_identifiers(served: Served) -> None:
 
 
 def scan(served: Served, query: dict[str, Any]) -> list[Message]:
-    """What a query must give: the manifest's messages, looked through one by one, newest first."""
+    """The right answer of a query: the manifest's messages, compared one by one, newest first."""
 
     def matches(message: Message) -> bool:
         if message["topic"] != query["topic"]:
@@ -140,7 +140,7 @@ def test_key_queries(served: Served, member: str) -> None:
         bounds = ("--begin", str(query["begin"]), "--end", str(query["end"]), "--max", str(query["maxNum"]))
         asked = ("query", query["topic"], "--type", query["mode"], *bounds, "--", query["key"])
         code, answers, err = served.ask.run(*asked)
-        # what waits for its time is named too
+        # waiting messages are named too
         found = [message for message in answers if message.get("state") != "PENDING"]
         assert (code, found) == (0, expected[: query["maxNum"]]), query
         assert json.loads(err)["complete"] or len(found) == query["maxNum"]
@@ -157,7 +157,7 @@ def test_topics(served: Served) -> None:
     listed = served.ask.answer("topic", "list", "--system")
     configs = served.manifest["topicConfigs"]
     counts = {topic["topic"]: topic["queueCount"] for topic in listed}
-    counts.pop(EVENTS_TOPIC, None)  # ours: what was taken over is written down
+    counts.pop(EVENTS_TOPIC, None)  # ours: imported state is written down
     assert counts == {name: config["readQueueNums"] for name, config in configs.items()}
 
 

@@ -30,7 +30,7 @@ from trovemq_proto.v1 import route_pb2, route_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = "/var/lib/trovemq"
-SMALL_FILES = {"TROVEMQ_BROKER_COMMIT_LOG_FILE_SIZE": "16MiB"}  # two segments of 1 GiB are no use here
+SMALL_FILES = {"TROVEMQ_BROKER_COMMIT_LOG_FILE_SIZE": "16MiB"}  # two segments of 1 GiB are not needed here
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 10
 
@@ -157,7 +157,7 @@ def free_port() -> int:
 
 
 class Substitution:
-    """What a container engine would give: addresses for the ports, directories for the volumes."""
+    """A container engine's substitutions: addresses for the ports, directories for the volumes."""
 
     def __init__(self, daemons: dict[str, Service], directory: Path) -> None:
         self.directory = directory
@@ -184,7 +184,7 @@ class Substitution:
 def running(
     daemons: dict[str, Service], places: Substitution
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Starts the services in the order of the file; kills what is left at the end."""
+    """Starts the services in the order of the file; kills the remaining ones at the end."""
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, service in daemons.items():

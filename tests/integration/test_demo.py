@@ -1,4 +1,4 @@
-"""The demo as `make run` starts it: load, resume, look-ups, Ctrl-C, kill -9, and what goes wrong.
+"""The demo as `make run` starts it: load, resume, look-ups, Ctrl-C, kill -9, and errors.
 
 `make soak` does it with all flights, `make test` with the first ones.
 """
@@ -63,7 +63,7 @@ class DemoProcess:
                 process.kill()
 
     def until(self, process: subprocess.Popen[str], text: str) -> str:
-        """What it prints up to a line with `text`."""
+        """Its output up to a line with `text`."""
         assert process.stdout is not None
         lines = []
         for line in process.stdout:

@@ -1,12 +1,12 @@
-"""The blocks of docs/how-to run, in order, against one broker, and print what stands below them.
+"""The blocks of docs/how-to run, in order, against one broker, and print the text below them.
 
-| block  | what is done with it                                                                            |
+| block  | treatment                                                                                       |
 |--------|-------------------------------------------------------------------------------------------------|
 | python | runs as in `python -m asyncio`: `await` at the top; all blocks of a page share their names      |
 | sh     | each line runs in this process: `trovemq`, `python -m broker.tools`; of a daemon's own command, |
 |        | its settings are read (`--print-config`)                                                        |
 | toml   | is the file broker.toml of the lines below it                                                   |
-| text   | is what the block above prints, also with other spaces between words; `…` stands for anything   |
+| text   | is the output of the block above, also with other spaces between words; `…` means anything      |
 
 The port, the store and the directories are others than those of the pages.
 """
@@ -63,7 +63,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @dataclass
 class Reader:
-    """Somebody who does what a page says, in a directory of their own."""
+    """A reader who follows a page, in a directory of their own."""
 
     page: Path
     broker: BrokerProcess
@@ -88,7 +88,7 @@ class Reader:
                 assert not problem, f"{place}: {problem}\n{self.printed}{err.getvalue()}"
 
     def run(self, block: Block) -> str:
-        """What went wrong; "" for nothing."""
+        """The error; "" for none."""
         if block.kind == "python":
             self.runner.run(self.python(block.text.replace(ADDRESS, self.broker.address), block.line))
             return ""

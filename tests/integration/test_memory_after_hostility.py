@@ -1,9 +1,9 @@
-"""Ten seconds after hostile connections are closed, a real broker is within 64 MiB of what it was when idle.
+"""Ten seconds after hostile connections are closed, a real broker is within 64 MiB of its idle size.
 
 Streams whose replies nobody reads, messages that are announced and half sent, connections that come and go;
-in a soak as many as in the review that found memory kept for ever. While they last, what is ready and not
-read has a budget (`reply_bytes_max`); what is half received lies in grpcio, which has no hook for it and may
-keep it for more than a minute after the connection was closed.
+in a soak as many as in the review that found memory kept for ever. While they last, unread replies have a
+budget (`reply_bytes_max`); half-received messages lie in grpcio, which has no hook for them and may keep them
+for more than a minute after the connection was closed.
 """
 
 from __future__ import annotations

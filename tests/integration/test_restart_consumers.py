@@ -1,9 +1,9 @@
-"""What consumers and producers rely on survives a restart, clean or not: offsets, messages in flight, delayed
+"""The state of consumers and producers survives a restart, clean or not: offsets, messages in flight, delayed
 messages, half messages.
 
-Each scenario has topics of its own and is a generator: what it does before the restart, `yield`, and what it
-checks afterwards. All of them share one broker that is stopped and one that is killed, and wait at the same
-time: most of what takes long here is messages that are invisible for 4 s.
+Each scenario has topics of its own and is a generator: the steps before the restart, `yield`, and the checks
+afterwards. All of them share one broker that is stopped and one that is killed, and wait at the same time:
+most of the time here is the wait for messages that are invisible for 4 s.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def outcomes() -> Iterator[Outcomes]:
 
 
 def begin(steps: Iterator[None]) -> None:
-    """What a scenario does before the restart."""
+    """The steps of a scenario before the restart."""
     next(steps)
 
 

@@ -1,4 +1,4 @@
-"""A broker's old segments go, by age and where the disk fills, and what it owes to clients stays."""
+"""A broker's old segments go, by age and where the disk fills, and pending messages stay."""
 
 from __future__ import annotations
 

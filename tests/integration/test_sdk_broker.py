@@ -159,7 +159,7 @@ async def test_sending_and_following_continue_over_a_restart(kill: bool) -> None
                 assert (await anext(messages)).body == b"before"
                 await asyncio.to_thread(broker.kill if kill else broker.stop)
                 while kill and not client._pool.suspect(client._pool.routes.broker("broker-test")):
-                    await asyncio.sleep(0.001)  # what is written before it noticed would be in doubt
+                    await asyncio.sleep(0.001)  # messages written before it noticed would be in doubt
                 sending = asyncio.ensure_future(client.send("restart", b"after"))
                 await asyncio.to_thread(broker.start)
                 assert (await sending).queue_offset == 1

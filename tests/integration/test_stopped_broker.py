@@ -1,4 +1,4 @@
-"""A real broker that is stopped by SIGSTOP, with messages in its consumers' hands, and continues.
+"""A real broker that is stopped by SIGSTOP, with messages in flight, and continues.
 
 It stands still for 3 s, in a soak for 12 s as in the review that asked for it; leases are shorter than that.
 """

@@ -1,4 +1,4 @@
-"""Clients that ask and do not read: what a real broker keeps for them in memory, and returns."""
+"""Clients that do not read their replies: how much memory a real broker keeps for them, and frees."""
 
 from __future__ import annotations
 

@@ -346,7 +346,7 @@ def poll(client: RawClient, group: str, number: int, topic: str = "orders") -> A
 
 
 def catch_up(client: RawClient, group: str) -> None:
-    """The group is behind everything that other tests have left in the topic."""
+    """The group has not read the messages that other tests have left in the topic."""
     for number in (0, 1):
         end = ask("QueryOffset", message_queue=queue(number=number), query_offset_policy=v2.END)(client)
         position = {"group": named(group), "message_queue": queue(number=number), "offset": end.offset}

@@ -1,4 +1,4 @@
-"""`trovemq verify` against a real broker: a kill costs nothing, and what changed on disk is seen."""
+"""`trovemq verify` against a real broker: a kill loses nothing, and changes on disk are seen."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_broker_that_is_killed_in_a_run_has_lost_nothing(tmp_path: Path) -> No
             wait_for_lines(ledger, 200)
             lines_at_first_kill = len(acknowledged(ledger))
             broker.restart(kill=True)
-            wait_for_lines(ledger, line_count(ledger) + 1)  # what was under way is being sent again
+            wait_for_lines(ledger, line_count(ledger) + 1)  # sends under way are being repeated
             broker.restart(kill=True)
             summary = finished(running)
         assert summary["acknowledged"] == summary["sent"] > lines_at_first_kill, "it continued"

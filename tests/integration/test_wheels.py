@@ -1,7 +1,8 @@
-"""The distributions as a user installs them: wheels in fresh environments that hold what they declare, only.
+"""The distributions as a user installs them: wheels in fresh environments with their declared dependencies
+only.
 
 No network: the third-party distributions that a wheel declares, and those that these declare, are linked from
-this environment. What is not declared is not there.
+this environment. Undeclared packages are not there.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def declared(distributions: list[tuple[Distribution, str]]) -> Iterator[Distribu
 
 
 def environment(directory: Path, wheels: list[Path], extra: str = "") -> Path:
-    """A fresh environment with these wheels and what they declare; returns its folder of commands."""
+    """A fresh environment with these wheels and their dependencies; returns its folder of commands."""
     venv.create(directory, with_pip=False)
     (packages,) = directory.glob("lib/python*/site-packages")
     install = ["-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--python"]
@@ -92,7 +93,7 @@ def run(command: list[str | Path], timeout_s: float = 60) -> subprocess.Complete
 
 
 def top_level_names(packages: Path) -> set[str]:
-    """What our wheels add to the names that `import` knows."""
+    """The top-level names that our wheels add for `import`."""
     files = [
         file for path in packages.glob("trovemq*.dist-info") for file in Distribution.at(path).files or ()
     ]

@@ -1,4 +1,4 @@
-"""A store of ours that RocketMQ can open with the same sizes, and comparing what both say of its messages."""
+"""A store of ours that RocketMQ can open with the same sizes, and a comparison of both brokers' answers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs Apache RocketMQ 5.4.0 itself on a store directory: its name server, broker and client in one JVM.
 
 The jars come from Maven Central, once, into build/interop (with a Maven repository of its own). `run_probe`
-starts RocketMqProbe.java on 127.0.0.1, lets it carry out steps, and returns what it saw.
+starts RocketMqProbe.java on 127.0.0.1, lets it carry out steps, and returns its results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Seen:
 
 
 def classpath() -> str:
-    """Downloads and compiles what is not there yet. Raises NotHereError."""
+    """Downloads and compiles missing classes. Raises NotHereError."""
     for program in ("java", "javac", "mvn"):
         if shutil.which(program) is None:
             raise NotHereError(f"{program} is not installed")

@@ -1,7 +1,7 @@
-"""A clean stop hands the store back to Apache RocketMQ 5.4.0: it starts on it, reads every message as we do,
-and delivers what is pending once (delayed messages, messages in flight, open transactions), and nothing else.
+"""A clean stop exports the store to Apache RocketMQ 5.4.0: it starts on it, reads every message as we do, and
+delivers the pending ones once (delayed messages, messages in flight, open transactions), and nothing else.
 
-One store with all of it, and one run of RocketMQ with its own consumers and producers, is what is looked at.
+The test looks at one store with all of it, and one run of RocketMQ with its own consumers and producers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ BODIES: Final = (b"x", b"hello", "größer 大きい".encode(), bytes(range(256)
 
 @dataclass
 class Exported:
-    """What was in the store at the stop, and what RocketMQ made of it."""
+    """The store's messages at the stop, and RocketMQ's deliveries."""
 
     root: Path
     due: dict[str, int] = field(default_factory=dict)  # delayed messages: deliver times
@@ -113,7 +113,7 @@ def texts_of(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def receive(model: ConsumerState, group: SubscriptionGroup, topic: str, count: int) -> dict[str, Delivered]:
-    """What the group is given, by body."""
+    """The group's messages, by body."""
     request = ReceiveRequest(
         group=group, topic=topic, count_max=count, invisible_ms=INVISIBLE_MS, now_ms=now_ms(), client_id="c"
     )
@@ -204,7 +204,7 @@ def _delayed_messages(state: Exported, store: MessageStore, model: ConsumerState
     sync(store)
 
 
-# --- what RocketMQ made of it -----------------------------------------------------------------------
+# --- RocketMQ's results -----------------------------------------------------------------------------
 def test_every_message_is_read_back_as_we_wrote_it(exported: Exported) -> None:
     listed = {*TOPICS, WHEEL_TOPIC, HALF_TOPIC, OP_TOPIC, "%RETRY%billing_orders"}
     ours = {at: one for at, one in exported.messages.items() if one["topic"] in listed}

@@ -12,7 +12,7 @@ H2SPEC_S_MAX: Final = 400
 
 @dataclass
 class Report:
-    """What h2spec found."""
+    """The findings of h2spec."""
 
     passed: int = 0
     failed: list[str] = field(default_factory=list)

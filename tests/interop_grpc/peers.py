@@ -101,7 +101,7 @@ class Java:
     def client(self, port: int, case: str, tls: Certificates | None) -> list[str]:
         trust = ["--use_tls=true", "--use_test_ca=true", f"--server_host_override={SERVER_NAME}"]
         target = ["--server_host=127.0.0.1", f"--server_port={port}", f"--test_case={case}"]
-        if case.endswith("_soak"):  # a busy machine is not what these cases look for
+        if case.endswith("_soak"):  # these cases do not test a busy machine
             target.append("--soak_per_iteration_max_acceptable_latency_ms=10000")
         return [*self._run("TestServiceClient"), *target, *(trust if tls else ["--use_tls=false"])]
 

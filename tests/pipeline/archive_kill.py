@@ -1,5 +1,5 @@
 """Runs a job of the archive in a process of its own and kills it: at its n-th event on the file system, as
-`sys.addaudithook` tells them (each before it happens), with SIGKILL.
+`sys.addaudithook` reports them (each before it happens), with SIGKILL.
 
     python -m tests.pipeline.archive_kill JOB STORE ARCHIVE [EVENT]     (no EVENT: prints how many)
 """

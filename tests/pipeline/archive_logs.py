@@ -84,7 +84,7 @@ class GrowingLog:
 
 
 def messages_of(store: Path) -> Iterator[Message]:
-    """What the log holds, decoded one by one; damage is left out."""
+    """The messages of the log, decoded one by one; damage is left out."""
     log = LogDirectory.open(str(store))
     for file in log.segments:
         bounds = ScanBounds(file.start, file.end, log.known_end, is_last=file is log.segments[-1])
@@ -167,7 +167,7 @@ def make_object_store(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 EVENTS: Final = frozenset({"open", "os.link", "os.remove", "os.rename", "os.mkdir", "os.truncate"})
-"""What `sys.addaudithook` says of the file system, each before it happens."""
+"""The events of the file system from `sys.addaudithook`, each before it happens."""
 
 
 class Watcher:
@@ -181,7 +181,7 @@ class Watcher:
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._on and event in EVENTS and str(arguments[0]).startswith(self._directory):
-            self._on = False  # what the check itself does is not an event
+            self._on = False  # the check's own calls are not events
             try:
                 self._check(self.count)
             finally:

@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """`local[2]`; what it writes for itself lies in a directory of its own."""
+    """`local[2]`; its own files lie in a directory of its own."""
     scratch = tmp_path_factory.mktemp("spark")
     session = make_session(
         "tests",

@@ -1,4 +1,4 @@
-"""A job for the tests of the command line: it does what its arguments say."""
+"""A job for the tests of the command line: its arguments decide its actions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ProbeArguments:
     out: str
     """Not looked at."""
     deed: Literal["count", "find", "raise", "no-room", "bug", "wait"] = "count"
-    """What every task does: count its rows, raise a TroveError, find no space on its disk,
-    meet a bug, or wait for an interrupt."""
+    """The action of every task: count its rows, raise a TroveError, find no space on its disk, meet a bug, or
+    wait for an interrupt."""
     row_count: int = 3
 
 

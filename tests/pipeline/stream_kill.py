@@ -71,8 +71,8 @@ class Producer:
 
 
 class Driver:
-    """`trovemq-pipeline stream` in a process of its own. scratch: where Spark leaves what it cannot clear
-    away when it is killed."""
+    """`trovemq-pipeline stream` in a process of its own. scratch: for Spark's files that stay when it is
+    killed."""
 
     def __init__(self, scratch: Path, *arguments: str) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The job `audit` on Spark: what it says of a store with many faults, and of stores that have none."""
+"""The job `audit` on Spark: its findings on a store with many faults, and on stores without any."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the jobs meet and nobody wished for, by the command line, one after another: the exit code, the one
-line that is told, and that nothing half-written is left. Tasks run in this process, without Spark.
+"""Bad input for the jobs, by the command line, one after another: the exit code, the one line of the error,
+and that nothing half-written is left. Tasks run in this process, without Spark.
 
-| what happens                       | where else it is shown                                               |
+| input                              | where else it is shown                                               |
 |------------------------------------|----------------------------------------------------------------------|
-| no store, no archive, no directory | -                                                                    |
+| no store, no archive, no directory |----------------------------------------------------------------------|
 | segments missing in the middle     | test_log_source.py, test_audit.py (each planted fault)               |
 | an open segment                    | test_log_source.py, test_log_stream.py                               |
 | a segment removed while it is read | test_archive.py, test_log_stream.py                                  |
@@ -51,8 +51,8 @@ class Outcome:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`trovemq-pipeline WORD…` in this process. What goes wrong is told in one line on standard error, and
-    then there is nothing on standard output."""
+    """`trovemq-pipeline WORD…` in this process. An error is one line on standard error, and then there is
+    nothing on standard output."""
     for name in WITH_TASKS:
         module = importlib.import_module(cli.JOBS[name].module)
         monkeypatch.setattr(module, "SparkTasks", lambda _session, progress: OneProcess(progress))
@@ -85,7 +85,7 @@ def files_below(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-# --- places that are not what they should be ---------------------------------------------------------
+# --- wrong places ------------------------------------------------------------------------------------
 
 
 def wrong_place(root: Path, kind: str) -> Path:
@@ -158,7 +158,7 @@ def test_an_archive_is_not_made_where_something_else_is(
     before = list(tmp_path.rglob("*"))
     assert command("archive", "--store", log.store, "--out", place).code == 3
     assert list(tmp_path.rglob("*")) == before, "not even a directory is left"
-    # What was refused is not an archive afterwards, in which a search would find nothing.
+    # A refused archive is not one afterwards, in which a search would find nothing.
     assert command("search", "--archive", place, "--set", "key=a").code == 3
 
 

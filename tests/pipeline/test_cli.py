@@ -1,4 +1,4 @@
-"""The command line with a real Spark: what reaches the terminal, exit codes, Ctrl-C."""
+"""The command line with a real Spark: output on the terminal, exit codes, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_few_files_with_the_same_rows_in_order(log: GrowingLog, out: Path) -> No
 
 
 def test_old_files_stay_for_one_generation(log: GrowingLog, out: Path) -> None:
-    """A dataset that was opened before reads on; the next run removes what it read, and changes nothing."""
+    """A dataset that was opened before reads on; the next run removes its files, and changes nothing."""
     opened = arrow_dataset(out)
     compacted(out)
     assert rows_of(opened.to_table()) == log_rows(log.store)
@@ -169,8 +169,8 @@ def kill_at(out: Path, event: int | None) -> int:
 
 
 def test_at_every_moment_a_reader_sees_all_rows_once(tmp_path: Path) -> None:
-    """Looked at before each thing that the job does to the file system: the rows by the entries, and now and
-    then the rows themselves; what a glob finds, too."""
+    """Looked at before each of the job's changes to the file system: the rows by the entries, and now and
+    then the rows themselves; the rows of a glob, too."""
     log, out = GrowingLog(tmp_path / "store", 6, TOPICS[:2]), tmp_path / "archive"
     log.grow(100)
     archive_log(log, out)

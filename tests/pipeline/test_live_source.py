@@ -1,4 +1,4 @@
-"""Format `trovemq`, batch, against real brokers: every row that was sent, once; and what is not there."""
+"""Format `trovemq`, batch, against real brokers: every row that was sent, once; and missing topics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ QUEUES = {"orders": 3, "lines": 2}
 
 @dataclass
 class Filled:
-    """A broker with what was sent to it."""
+    """A broker with its messages."""
 
     process: BrokerProcess
     sent: list[Sent]
@@ -252,7 +252,7 @@ def test_a_time_that_no_message_has_is_an_error_unless_it_may_be(filled: Filled)
     assert partitions_of(future | {"startingOffsetsByTimestampStrategy": "latest"}) == []
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_there_is_named(spark: SparkSession, filled: Filled) -> None:
@@ -270,7 +270,7 @@ def test_what_is_not_there_is_named(spark: SparkSession, filled: Filled) -> None
             partitions_of({"nameServer": filled.address} | option)
         assert refused.value.spec is spec, option
     assert partitions_of({"nameServer": filled.address, "subscribePattern": "nothing"}) == []
-    assert list(reader_of(filled.options()).read(None)) == []  # type: ignore[arg-type]  # what Spark gives
+    assert list(reader_of(filled.options()).read(None)) == []  # type: ignore[arg-type]  # as Spark passes it
 
 
 def test_offsets_out_of_range_are_data_loss(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
@@ -346,7 +346,7 @@ def test_damaged_and_compressed_records(damaged: BrokerProcess, caplog: pytest.L
     assert "1 damaged records are left out" in caplog.text
 
 
-# --- what changes while it is read ----------------------------------------------------------------------
+# --- changes during a reading ---------------------------------------------------------------------------
 
 
 def test_what_retention_takes_meanwhile_is_data_loss(

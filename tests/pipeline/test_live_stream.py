@@ -50,7 +50,7 @@ def read_between(reader: LiveStreamReader, start: Offsets, end: Offsets) -> list
 
 
 def batches_of(reader: LiveStreamReader, start: Offsets) -> Iterator[tuple[Offsets, list[Row]]]:
-    """What a query does: batch after batch until nothing comes."""
+    """The batches of a query: one after another until nothing comes."""
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         yield end, read_between(reader, start, end)
         start = end

@@ -336,7 +336,8 @@ def test_one_load_serves_several_queries(spark: SparkSession, stores: dict[str, 
 def test_later_queries_of_a_load_read_no_segment_newer_than_its_first(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark 4.2 keeps the partitions of its first query with what .load() gave; told so in log_batch."""
+    """Spark 4.2 keeps the partitions of its first query with the result of .load(); described in
+    log_batch."""
 
     def load() -> DataFrame:
         return spark.read.format("trovemq-log").schema("queueId int").load(str(tmp_path))
@@ -350,7 +351,7 @@ def test_later_queries_of_a_load_read_no_segment_newer_than_its_first(
     assert (found.count(), load().count()) == (2, 3)
 
 
-# --- what the options ask -------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -423,7 +424,7 @@ def test_a_time_after_the_log_gives_nothing_by_request(stores: dict[str, Path]) 
 def damage(store: Path, source: random.Random, count: int) -> set[int]:
     """Flips a bit in each of `count` records where a reader sees it; returns their physical offsets."""
     messages = load_manifest("rollover")["messages"]
-    chosen = source.sample(range(len(messages) - 1), count)  # what is torn at the very end is the log's end
+    chosen = source.sample(range(len(messages) - 1), count)  # a torn record at the very end is the log's end
     for index in chosen:
         message = messages[index]
         start = message["commitLogOffset"] // 65536 * 65536
@@ -543,7 +544,7 @@ def test_damage_through_spark(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("trovemq-log").option("columns", "topic").load(str(store)).collect()
 
 
-# --- what is not there ----------------------------------------------------------------------------------
+# --- missing parts --------------------------------------------------------------------------------------
 
 
 def test_missing_segments_are_reported_or_passed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

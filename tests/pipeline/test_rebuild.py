@@ -41,7 +41,7 @@ def test_spark_rebuilds_what_rocketmq_wrote(
 
 
 class _Counting:
-    """Adds up what is told."""
+    """Adds up the reported progress."""
 
     def __init__(self) -> None:
         self.steps: list[list[object]] = []

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def test_workers_run_this_python_and_know_the_codec(spark: SparkSession) -> None:
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import trovemq_proto.records  # noqa: F401  # what a worker needs
+        import trovemq_proto.records  # noqa: F401  # a worker needs it
 
         for batch in batches:
             yield pa.RecordBatch.from_arrays([pa.array([sys.executable] * batch.num_rows)], ["python"])

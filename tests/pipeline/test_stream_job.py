@@ -1,4 +1,4 @@
-"""The job `stream`: every row in the table once, whatever stops it; what it tells and what it refuses."""
+"""The job `stream`: every row in the table once, whatever stops it; its offsets and its refusals."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_topic_becomes_a_table_and_the_group_knows(
     wanted = sorted((m.topic, m.queue_id, m.queue_offset, m.body) for m in sent)
     assert places(out) == (wanted, wanted)
 
-    # A run that was killed before it told the group is made up for, though nothing is new.
+    # A run that was killed before it stored the group's offsets is made up for, though nothing is new.
     ask(broker.address, lambda client: client.admin.commit_offset("tables", "flow-1", 1, 3, NAME))
     third = stream(spark, out, **arguments)
     assert (third.facts["rows"], third.facts["batches"]) == (0, 0)

@@ -32,7 +32,7 @@ def test_results_failures_and_progress_are_those_of_one_process(spark: SparkSess
 
 
 class _Moments(Counting):
-    """How many items had ended each time that it was told."""
+    """How many items had ended at each report."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rows written to topics of a real broker, batch and streaming: what arrives, what stays, what is refused."""
+"""Rows written to topics of a real broker, batch and streaming: stored, kept and refused ones."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""docs/pipeline.md: each block runs, in order, and prints what stands below it; the README's example, too.
+"""docs/pipeline.md: each block runs, in order, and prints the text below it; the README's example, too.
 
-| block  | what is done with it                                                                           |
-|--------|------------------------------------------------------------------------------------------------|
-| python | runs; all of them in one program                                                               |
-| sh     | each line is a command line of `trovemq-pipeline`, run in this process with the same session;  |
-|        | its exit code is 0, or that of a comment `# exit code 1`                                       |
-| text   | is what the block above it prints                                                              |
-| json   | is a part of the report that the last line above it prints: what it has, the report has        |
+| block  | treatment                                                                                     |
+|--------|-----------------------------------------------------------------------------------------------|
+| python | runs; all of them in one program                                                              |
+| sh     | each line is a command line of `trovemq-pipeline`, run in this process with the same session; |
+|        | its exit code is 0, or that of a comment `# exit code 1`                                      |
+| text   | is the output of the block above it                                                           |
+| json   | is a part of the report that the last line above it prints: the report has all of it          |
 
 Directories and the broker's port are others than those of the page.
 """

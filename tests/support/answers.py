@@ -1,4 +1,4 @@
-"""What a store must answer: every message of it, asked for by queue offset, id, key and unique key.
+"""The right answers of a store: every message of it, by queue offset, id, key and unique key.
 
 An answer is the same, or an error, or nothing; wrong bytes fail at once.
 """
@@ -46,7 +46,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What differs from the whole store: (message or key, way, what came instead)."""
+    """The differences from the whole store: (message or key, way, the answer instead)."""
 
     lost: frozenset[Known]
     ways: dict[tuple[str, str], str]

@@ -1,4 +1,4 @@
-"""Atomic transactions on a store in memory, and what a crash may have left of them."""
+"""Atomic transactions on a store in memory, and their state after a crash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def batch_of(topic: str, queue_id: int, bodies: Iterable[bytes], settings: Store
 
 @dataclass
 class Sent:
-    """One transaction that somebody tried to commit, and what it consists of."""
+    """One transaction that was to be committed, and its parts."""
 
     transaction_id: str
     messages: list[tuple[str, int, bytes]]
@@ -79,7 +79,7 @@ class AtomicStore:
         self.flush()
 
     def flush(self) -> None:
-        """One group commit; what it covers is durable."""
+        """One group commit; the covered messages are durable."""
         flush(self.store)
         self.store.dispatch()
         if self.store.flushed_offset == self.store.end_offset:
@@ -122,7 +122,7 @@ class AtomicStore:
             raise
 
     def messages(self, transaction_id: str) -> list[Message]:
-        """What can be seen of a transaction, by every queue of its topics."""
+        """The visible part of a transaction, by every queue of its topics."""
         return [
             message
             for topic in ("orders", "bills")
@@ -140,7 +140,8 @@ class AtomicStore:
         return found
 
     def check_all_or_none(self) -> set[str]:
-        """No half transaction can be seen, by a pull, its id or what is pending. The ids that are there."""
+        """No half transaction is visible, by a pull, its id or its pending messages. The ids that are
+        there."""
         owed = self.owed()
         assert len(owed) == len(set(owed)), "each message comes again once"
         there = set()

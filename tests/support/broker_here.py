@@ -53,7 +53,7 @@ def small_settings(path: Path, **values: Any) -> BrokerSettings:
 
 @asynccontextmanager
 async def broker_here(path: Path, **values: Any) -> AsyncIterator[BrokerHere]:
-    """Ends it cleanly at the end of the block; what it raises comes out there."""
+    """Ends it cleanly at the end of the block; its error is raised there."""
     app, stop = BrokerApp(small_settings(path, **values)), Stop()
     running = asyncio.create_task(app.run(stop))
     running.add_done_callback(lambda _: app.serving.cancel())

@@ -1,7 +1,7 @@
 """Tiny stores with a file of every kind, and copies of them that are cheap to damage.
 
 `tiny_store()` is one store by the real engine, as a clean stop or a kill leaves it: at most 64 KiB of files.
-What they must answer: tests/support/answers.py.
+The right answers: tests/support/answers.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FileContents = Mapping[str, bytes]
 
 
 class Files(MemoryFileSystem):
-    """A store's files in memory, with what the tools ask besides."""
+    """A store's files in memory, with the further methods that the tools need."""
 
     @classmethod
     def of(cls, contents: FileContents) -> Files:
@@ -71,7 +71,7 @@ class Files(MemoryFileSystem):
 
 
 def killed(files: MemoryFileSystem) -> dict[str, bytes]:
-    """What another process finds after this one was killed."""
+    """The files for another process after this one was killed."""
     return contents_of(files.after_process_kill())
 
 
@@ -132,7 +132,7 @@ def _send(broker: Broker, topic: str, queue_id: int, numbers: range) -> None:
 
 
 def places_of(contents: FileContents) -> list[tuple[str, int]]:
-    """Every byte that holds data, and every 4,096th of what are zeros only, as (path, offset)."""
+    """Every byte that holds data, and every 4,096th of ranges of zeros, as (path, offset)."""
     places = []
     for path, data in sorted(contents.items()):
         array = np.frombuffer(data, np.uint8)
@@ -154,9 +154,9 @@ def flipped(contents: FileContents, path: str, offset: int, bit: int) -> dict[st
     return {**contents, path: bytes(data)}
 
 
-# --- what is reported --------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------------
 def scrub(store: MessageStore) -> list[Finding]:
-    """What the online scrub of the open store finds."""
+    """The findings of the online scrub of the open store."""
     found: list[Finding] = []
     mappings = IndexMappings(store)
     mappings.open()

@@ -1,8 +1,8 @@
 """IndexedStoreMachine with damage among its steps, and walks of it by chance.
 
-Damage hits a record of the log, or projections' files, while nobody has the store open. A hit record lies
-below what the store knows as written (after that, a crash and damage look alike), and its queue continues
-after it: of a queue's last messages nobody could tell, without its files, that they were there.
+Damage hits a record of the log, or projections' files, while nobody has the store open. A damaged record lies
+below the part that the store knows as written (after that, a crash and damage look alike), and its queue
+continues after it: without its files, a queue's last messages leave no trace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DAMAGES: Final = ("remove", "remove all", "flip", "cut", "zeros")
 
 
 class DamagedStoreMachine(IndexedStoreMachine):
-    """See the module's text. `choice` picks among what there is to be hit."""
+    """See the module's text. `choice` picks the place to damage."""
 
     def stopped(self, clean: bool) -> Files:
         """The files as nobody has them open, with marks that are not old."""
@@ -88,8 +88,7 @@ class DamagedStoreMachine(IndexedStoreMachine):
         repaired=st.booleans(),
     )
     def damage_projections(self, choice: int, clean: bool, how: str, repaired: bool) -> None:
-        """What is gone is rebuilt by the start; what is there and wrong, and the first of several files,
-        by `repair`."""
+        """The start rebuilds missing files; `repair` rebuilds wrong ones, and the first of several."""
         files = self.stopped(clean)
         source = random.Random(choice)
         if paths := self.projection_files(files):
@@ -224,7 +223,7 @@ def random_step(machine: DamagedStoreMachine, source: random.Random) -> Callable
 
 
 def walk(source: random.Random, steps: int) -> None:
-    """So many steps; what must hold is looked at after each."""
+    """So many steps; the invariants are checked after each."""
     machine = DamagedStoreMachine()
     machine.start(source.choice(("sync", "async")), source.random() < 0.8, source.random() < 0.8)
     for topic in TOPICS:

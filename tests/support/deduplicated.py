@@ -1,4 +1,4 @@
-"""A store with deduplicated topics beside a plain model of what it must know."""
+"""A store with deduplicated topics beside a plain model of its knowledge."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def append_records(
 
 
 def ended(files: MemoryFileSystem, store: MessageStore, how: str, now_ms: int) -> MemoryFileSystem:
-    """What the next start finds; `how` is one of ENDS."""
+    """The state after the next start; `how` is one of ENDS."""
     if how == "stopped":
         store.close(now_ms)
     else:
@@ -119,7 +119,7 @@ def stored(store: MessageStore, topic: str = TOPIC) -> list[tuple[str, Place]]:
 
 
 def places_of(result: AppendResult, queue_id: int) -> list[Place]:
-    """Where each message of the batch is, by what the sender is told."""
+    """Where each message of the batch is, by the sender's replies."""
     found = []
     kept = 0
     for index in range(result.message_count):

@@ -85,7 +85,7 @@ class Engine:
     def spoil(self, physical_offset: int) -> None:
         """The record's body goes bad, and the process is killed: from then on its CRC counts."""
         flush(self.store)
-        self.store.flush_projections(index=False)  # what the marks cover is not read again
+        self.store.flush_projections(index=False)  # the part below the marks is not read again
         path = f"commitlog/{0:020d}"
         self.files._files[path].data[physical_offset + 88] ^= 0xFF
         self.crash(flushed=True)

@@ -94,7 +94,7 @@ def sent_record(body: bytes, **fields: Any) -> bytes:
 
 
 def own_properties(message: Message) -> dict[str, str]:
-    """What the message carries beside the whole record's CRC."""
+    """The message's properties beside the whole record's CRC."""
     return {name: value for name, value in message.properties.items() if name != PROPERTY_CRC}
 
 

@@ -1,8 +1,8 @@
 """How much of the engine the tests in this process went through: `python -m tests.support.engine_coverage`.
 
-Reads what `pytest --cov` collected, prints each space's share of branches and where the missing ones are, and
-exits with 1 where fewer than BRANCHES_MIN of all are gone through. Daemons and what tracing.py leaves out are
-not counted: what is shown is what the plain tests do.
+Reads the data of `pytest --cov`, prints each package's share of branches and where the missing ones are, and
+exits with 1 where fewer than BRANCHES_MIN of all are covered. Daemons and files that tracing.py leaves out
+are not counted: the figures are those of the plain tests.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ THREAD_WAIT_S = 30.0
 
 
 class _Selector(selectors.SelectSelector):
-    """Tells the loop's clock how long the loop would have slept."""
+    """Reports to the loop's clock how long the loop would have slept."""
 
     slept_s = 0.0
 

@@ -1,7 +1,7 @@
 """A scripted broker of RocketMQ's v2 protocol in the test's own loop: one queue, leases, commands.
 
-It keeps what it was told, so that tests can say what a client put on the wire. A hook that returns a status
-makes the call answer with it. An orderly fake holds what lies after an unsettled message of its group.
+It keeps the requests, so that tests can check a client's bytes on the wire. A hook that returns a status
+makes the call answer with it. An orderly fake holds messages after an unsettled message of its group.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Talk:
     replies: asyncio.Queue[service_pb2.TelemetryCommand] = field(default_factory=asyncio.Queue)
 
     async def command(self, **content: Any) -> service_pb2.TelemetryCommand:
-        """Sends a command and returns what the client answers on the stream."""
+        """Sends a command and returns the client's answer on the stream."""
         await self.tell(**content)
         return await asyncio.wait_for(self.replies.get(), 30)
 
@@ -64,7 +64,7 @@ class FakeMessaging:
 
     Attributes:
         name: The broker's name.
-        settings: What clients are answered; fifo makes the fake hold message groups.
+        settings: The answer to clients; fifo makes the fake hold message groups.
         hooks: By method; a status that a hook returns is the call's answer.
         calls: By method, every request.
         talks: The Telemetry streams, oldest first.
@@ -94,7 +94,7 @@ class FakeMessaging:
         self._leases = 0
         self._changed = asyncio.Condition()
 
-    # --- what tests do --------------------------------------------------------------------------------
+    # --- for tests ------------------------------------------------------------------------------------
 
     async def offer(self, *bodies: bytes, topic: str = "orders", message_group: str | None = None) -> None:
         """Puts messages on the queue."""
@@ -116,12 +116,12 @@ class FakeMessaging:
             await self._changed.wait_for(condition)
 
     async def until_received(self) -> None:
-        """Waits until all that is on the queue was leased, and the stream that brought it has ended: a client
-        whose next poll waits here has what it polled before."""
+        """Waits until all messages of the queue were leased, and the stream that brought them has ended: a
+        client whose next poll waits here has the messages of its last one."""
         await self.until(lambda: not self.visible() and self.waiting_polls > 0)
 
     def bodies(self) -> list[bytes]:
-        """What is left."""
+        """The remaining messages."""
         return [held.message.body for held in self.held]
 
     def visible(self) -> list[bytes]:
@@ -222,7 +222,7 @@ class FakeMessaging:
                 self._take_back(found)
 
     def _take_back(self, messages: list[v2.Message]) -> None:
-        """The handles of what was received are void, and it comes again."""
+        """The handles of received messages are void, and they come again."""
         for message in messages:
             held = self._of_handle(message.system_properties.receipt_handle)
             if held is not None:
@@ -344,7 +344,7 @@ def client_of(context: Any) -> str:
 
 
 def message_of(body: bytes, *, topic: str = "orders", message_group: str | None = None) -> v2.Message:
-    """A message as a broker hands it out, without a lease."""
+    """A message as a broker delivers it, without a lease."""
     message = v2.Message(body=body, user_properties={"p": "v"})
     message.topic.name = topic
     system = message.system_properties

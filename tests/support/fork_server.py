@@ -1,7 +1,7 @@
 """Starts `python -m MODULE` as a fork of a server process that has MODULE's imports done.
 
-A new interpreter takes 0.6 s of processor time to import the broker, a fork none. What runs is the same: a
-process of its own, a child of the test's process, with its own arguments, environment, working directory and
+A new interpreter takes 0.6 s of processor time to import the broker, a fork none. The process is the same as
+a started one: a child of the test's process, with its own arguments, environment, working directory and
 standard streams, reached by signals and ended by its exit code.
 
     with popen([sys.executable, "-m", "broker", "--store", directory], stderr=subprocess.PIPE) as broker:
@@ -10,7 +10,7 @@ standard streams, reached by signals and ended by its exit code.
 | step | who does it                                                                                         |
 |------|-----------------------------------------------------------------------------------------------------|
 | 1    | the test sends arguments, environment, directory and three descriptors over a socket to the server  |
-| 2    | the server imports what MODULE needs, once, and forks an intermediate process                       |
+| 2    | the server imports MODULE's dependencies, once, and forks an intermediate process                   |
 | 3    | the intermediate process forks the child and exits                                                  |
 | 4    | the kernel gives the orphan to the nearest "subreaper", which the test's process is for that moment |
 | 5    | the server answers with the child's process id                                                      |
@@ -62,7 +62,7 @@ PRELOADED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "tests.pipeline.rebuild_kill": ("tests.pipeline.archive_logs", "tests.support.rebuilt"),
 }
-"""MODULE -> what is imported for it. Not MODULE's `__main__`: that runs again in each child."""
+"""MODULE -> the imports for it. Not MODULE's `__main__`: that runs again in each child."""
 INTERPRETER_OPTIONS: Final = ("-u", "-P")
 _STARTING: Final = threading.Lock()
 
@@ -186,7 +186,7 @@ def _set_subreaper(on: bool) -> None:
 
 
 def serve(requests: socket.socket) -> dict[str, Any]:
-    """Answers requests until their sender has gone. In a child it returns what the child shall run."""
+    """Answers requests until their sender has gone. In a child it returns the child's function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the tests
     loaded: set[str] = set()
     while True:

@@ -1,4 +1,4 @@
-"""What a fuzzed broker acknowledged, and whether it is there after a power cut."""
+"""The messages that a fuzzed broker acknowledged, and whether they are there after a power cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ADMIN: Final = "trovemq.rocketmq.v2.Admin."
 
 
 class Acknowledged:
-    """What the broker said that it has: it must have it after a power cut, and nothing that nobody sent."""
+    """The acknowledged messages: the broker must have them after a power cut, and no message that was not
+    sent."""
 
     def __init__(self) -> None:
         self._placed: list[tuple[str, int, tuple[bytes, ...]]] = []
@@ -37,7 +38,7 @@ class Acknowledged:
 
     @property
     def blocks(self) -> int:
-        """Memory blocks of what it keeps, its few large tables left out."""
+        """Memory blocks of its content, its few large tables left out."""
         kept = {*map(id, self._attempted), *map(id, self._bodies)}
         for entry in self._placed:
             topic, physical_offset, bodies = entry
@@ -115,7 +116,7 @@ class Acknowledged:
 
 
 def _bodies_of(frame: AppendFrame) -> list[bytes]:
-    """Stored bodies of a frame's records; none of those that are no batch."""
+    """Stored bodies of a frame's records; none of frames that are not a batch."""
     try:
         batch = RecordBatch.split(bytes(frame.records))
         return [bytes(body) for body in batch.stored_bodies()]

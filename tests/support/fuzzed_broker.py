@@ -1,8 +1,8 @@
-"""A broker with something in it that gets hostile requests, and what must hold then:
+"""A broker with messages that gets hostile requests, and its invariants then:
 
 - a call ends with OK or a documented error: nothing unexpected is raised, no code means an internal fault;
 - a call ends, within a minute of the services' own clock and a second of processor time;
-- what waits or is open belongs to a call under way; tables stay within their limits;
+- everything that waits or is open belongs to a call under way; tables stay within their limits;
 - after a power cut the store opens and has every acknowledged message at its place, and no other.
 """
 
@@ -127,7 +127,7 @@ class LiveContext(CallContext):
 
 
 class FuzzedBroker:
-    """A broker, what its clients know of it, and what it acknowledged."""
+    """A broker, its clients' knowledge of it, and its acknowledged messages."""
 
     def __init__(self, files: FileSystem, settings: BrokerSettings, source: random.Random) -> None:
         self.settings = settings
@@ -200,7 +200,7 @@ class FuzzedBroker:
         return [*self._valid[name]]
 
     def _learn(self, name: str, outcome: Outcome, replies: Sequence[Any]) -> None:
-        """What a client can use later."""
+        """Values that a client can use later."""
         learn = self.values.learn
         if name == f"{MESSAGING}ReceiveMessage":
             for reply in replies:
@@ -268,7 +268,7 @@ class FuzzedBroker:
             recall = service_pb2.RecallMessageRequest(topic=sent.topic, recall_handle=entry.recall_handle)
             self._valid[f"{MESSAGING}RecallMessage"].append(recall)
 
-    # --- what the inputs may name -----------------------------------------------------------------------
+    # --- names for the inputs ------------------------------------------------------------------------------
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Its background work runs, and a client is connected, for the time of the block."""
@@ -325,10 +325,10 @@ class FuzzedBroker:
         return await self.call(name, [request.SerializeToString()], CLIENT_METADATA)
 
     def accounted_blocks(self) -> int:
-        """Memory blocks of what is kept with good reason, and has its limits elsewhere: what lies on the disk
-        (trees are dictionaries here), what is acknowledged, and what consumers have come to. These are groups
-        (GROUP_COUNT_MAX of them: a receive makes the group that it names), and a state of each queue that one
-        receives from: as many as stored offsets, until the group or the topic is deleted."""
+        """Memory blocks of objects that are kept with good reason, and have their limits elsewhere: files on
+        the disk (trees are dictionaries here), acknowledged messages, and the state of consumers. These are
+        groups (GROUP_COUNT_MAX of them: a receive makes the group that it names), and a state of each queue
+        that one receives from: as many as stored offsets, until the group or the topic is deleted."""
         pairs = self.calls.model.delivery.group_topics
         return (
             self._blocks_on_disk()
@@ -367,7 +367,7 @@ class FuzzedBroker:
         assert len(self.calls.store.topics) <= TOPIC_COUNT_MAX
 
     def check_recovered(self, files: FileSystem) -> None:
-        """Opens what the disk has now: it holds what was acknowledged, and closes cleanly."""
+        """Opens the files now on the disk: they hold the acknowledged messages, and close cleanly."""
         now_ms = clock_ms() + 1_000
         store = MessageStore.open(files, self.settings.store_settings(ADVERTISED), now_ms, process_id=43)
         model = open_consumer_state(store, self.settings)

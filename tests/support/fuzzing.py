@@ -174,7 +174,7 @@ class MessageMaker:
         self._plans: dict[tuple[str, str], list[tuple[FieldDescriptor, Callable[[bool], Any]]]] = {}
 
     def begin(self, source: random.Random) -> None:
-        """From now on what it makes depends on this source alone."""
+        """From now on the inputs depend on this source alone."""
         self._source = source
         self._bodies = 0
         self._plans.clear()
@@ -343,7 +343,7 @@ class MessageMaker:
         try:
             return encode_record(topic, self.body(plausible), **fields)
         except (TroveError, ValueError, OverflowError):
-            return source.randbytes(120)  # what cannot even be encoded
+            return source.randbytes(120)  # cannot even be encoded
         except Exception as error:
             if type(error).__name__ == "error":  # struct's, for a number out of its range
                 return source.randbytes(120)

@@ -1,4 +1,4 @@
-"""What a store with B+trees must answer, by the plain list of messages of tests/support/store_answers.py.
+"""The right answers of a store with B+trees, by the plain list of messages of tests/support/store_answers.py.
 
 Searches, the order of priorities, which ids may be stored again and which transactions are there: each as the
 list says, with trees and without, however far they are. The steps: tests/support/indexed_store_machine.py.
@@ -61,7 +61,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Where it lies in the log, its messages in the order of sending, and what it acknowledged."""
+    """Its place in the log, its messages in the order of sending, and its acknowledgements."""
 
     begin: int
     end: int
@@ -86,7 +86,7 @@ class IndexedAnswers(StoreMachine):
         self.consumed: set[QueuePlace] = set()
 
     def opened(self) -> None:
-        """What stands on the store is opened as a broker opens it."""
+        """The parts on top of the store are opened as a broker opens them."""
         self.deduplication = Deduplication(self.store)
         settings = ConsumerSettings(new_group_start="begin")
         self.model = ConsumerState.open(self.store, self.files, settings, self.now)
@@ -148,7 +148,7 @@ class IndexedAnswers(StoreMachine):
         self.consumed &= {place_of(m) for m in self.sent}
 
     def check_answer(self, transaction_id: str, one: Transaction) -> None:
-        """Who asks again what became of it is told the same."""
+        """A repeated question gets the same answer."""
         if any(m.physical_offset in self.hits for m in one.messages):
             return
         committed = self.commits.ends.committed(transaction_id)

@@ -1,7 +1,7 @@
 """StoreMachine with the steps of B+trees: known ids, options, trees that come and go; by transaction_steps.py
 and numbered_steps.py (beside this) transactions and numbered producers.
 
-What must hold after each step: tests/support/indexed_answers.py.
+The invariants after each step: tests/support/indexed_answers.py.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class IndexedStoreMachine(NumberedSteps):
 
     @rule(count=st.integers(1, 2))
     def expire(self, count: int) -> None:
-        """What a start would read of the deliveries is in a snapshot first."""
+        """The deliveries that a start would read are in a snapshot first."""
         before = list(self.sent)
         segments = self.store.closed_segments()[:count]
         if segments and self.model.saved_log_end < segments[-1].end:
@@ -160,7 +160,7 @@ class IndexedStoreMachine(NumberedSteps):
 
     @rule(how=st.sampled_from(HARMS), clean=st.booleans(), trees=st.booleans())
     def lose_trees(self, how: str, clean: bool, trees: bool) -> None:
-        """Trees that are gone, damaged or of another format are rebuilt; whatever they were lies aside."""
+        """Trees that are gone, damaged or of another format are rebuilt; the old ones are quarantined."""
         if clean:
             self.close()
         files = self.files if clean else self.files.after_process_kill()

@@ -105,7 +105,7 @@ def row_of_sent(message: Sent) -> Row:
 
 
 def reader_of(options: dict[str, str], *filters: Filter) -> DataSourceReader:
-    """The batch reader as Spark makes it; it is told the filters."""
+    """The batch reader as Spark makes it, with the filters."""
     source = TroveDataSource(options | ({"pushdown": "true"} if filters else {}))
     reader = source.reader(source.schema())
     if filters:

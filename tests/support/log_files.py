@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class LogFiles:
-    """Segments of `segment_size` bytes in `directory`; `rows`: what was appended."""
+    """Segments of `segment_size` bytes in `directory`; `rows`: the appended messages."""
 
     directory: Path
     segment_size: int = 4096

@@ -1,4 +1,4 @@
-"""What the daemons log in a block; afterwards this process logs as it did before.
+"""The daemons' log in a block; afterwards this process logs as it did before.
 
 The daemons set up logging once a process. A test that left it so would send the libraries' errors of every
 later test to structlog's default, which is standard output.
@@ -20,7 +20,7 @@ from trovemq_daemon.logging import configure_logging
 
 @contextmanager
 def logging_restored() -> Iterator[None]:
-    """structlog and the root logger are at the end what they were at the beginning."""
+    """At the end structlog and the root logger are as at the beginning."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     configured, configuration = structlog.is_configured(), structlog.get_config()

@@ -1,4 +1,4 @@
-"""The parts of a broker on a store in memory, and what its /metrics says, read by Prometheus' own parser."""
+"""The parts of a broker on a store in memory, and its /metrics, read by Prometheus' own parser."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bench:
         return self.parts.statistics.counters()[name]
 
     def dispatch(self) -> None:
-        """What was appended is visible, and read by the consumer model."""
+        """The appended messages are visible, and read by the consumer model."""
         self.parts.model.on_messages_available(self.store.dispatch())
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Steps of the store's machine: producers that number their messages, with gaps, replays and what comes late.
+"""Steps of the store's machine: producers that number their messages, with gaps, replays and late ones.
 
-What a number is worth is said by the list of messages (index/trees/producers.py has the table). Where all
-of it can be known, the answer must be exactly that; where it rests on a message that is damaged or that
-retention removed, the trees may know it or not, and what may never be is looked for all the same.
+The list of messages decides about a number (index/trees/producers.py has the table). Where all of it can be
+known, the answer must be exactly that; where it depends on a message that is damaged or that retention
+removed, the trees may know it or not, and forbidden answers are checked all the same.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ID_KINDS: Final = ("none", "none", "own", "own", "own", "another")
 
 @dataclass
 class Expected:
-    """What becomes of a batch. `originals`: where each message is that is not stored, or the index of the
-    one in the batch that is."""
+    """The expected result of a batch. `originals`: where each message is that is not stored, or the index of
+    the one in the batch that is."""
 
     originals: dict[int, Place | int] = field(default_factory=dict)
     gaps: dict[int, Gap] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class NumberedSteps(TransactionSteps):
             )
         assert self.store.end_offset == before
 
-    # --- what the list says of numbers ----------------------------------------------------------------
+    # --- numbers by the list -------------------------------------------------------------------------
     def since_ms(self, topic: str) -> int:
         return max(self.now, self.store.last_store_timestamp) - self.options_of(topic).window_ms
 
@@ -216,7 +216,7 @@ class NumberedSteps(TransactionSteps):
     def check_duplicates(
         self, messages: list[Sent], places: list[Place], result: AppendResult, highest: int
     ) -> None:
-        """What must hold where not all is known."""
+        """The invariants where not all is known."""
         for index, m in enumerate(messages):
             by_id, known = self.known(m.topic, m.unique_key, self.now)
             by_number = self.stored_as(m.topic, m.producer, m.sequence)

@@ -42,7 +42,7 @@ def own_store(root: Path) -> Path:
     broker.commit("whole")
     received = broker.receive(WORKERS, count=10)
     broker.ack(received[::2])
-    for _ in range(4):  # the others are handed out again until their attempts are over
+    for _ in range(4):  # the others are delivered again until their attempts are over
         broker.now_ms += LEASE_MS + 1_000
         broker.receive(WORKERS, count=5)
     broker.deliver_timers()

@@ -1,4 +1,4 @@
-"""Rebuilding a store's consume queues and index in this process, and comparing what comes out."""
+"""Rebuilding a store's consume queues and index in this process, and comparing the results."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _BUSY: Final = "import os\np = os.getppid()\nwhile os.getppid() == p:\n    for _
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs what is missing; returns the exit code."""
+    """Does the missing runs; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

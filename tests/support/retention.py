@@ -83,7 +83,7 @@ class Broker:
         assert self.store.flushed_offset >= end
 
     def sync(self) -> None:
-        """One group commit, and what became visible read."""
+        """One group commit, and a read of the messages that became visible."""
         flush(self.store)
         self.store.dispatch()
         self.model.timers.catch_up()
@@ -155,7 +155,7 @@ class Broker:
 
     # --- retention ----------------------------------------------------------------------------------
     def fill(self, segments: int = 1) -> None:
-        """The log gets so many more closed segments, which nothing keeps from going but what is pending."""
+        """The log gets so many more closed segments, which only pending messages keep from being removed."""
         end = self.store.end_offset // 32_768 * 32_768 + segments * 32_768
         while self.store.end_offset < end:
             self.send("x" * 5_000, "filler")

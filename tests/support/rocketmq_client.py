@@ -35,7 +35,7 @@ class RawClient:
         self._channel.close()
 
     def call(self, name: str, request: Any, reply: Any, *, seconds: float = CALL_S_MAX) -> Any:
-        """A unary call of any method; `reply` is the class of what comes back."""
+        """A unary call of any method; `reply` is the class of the reply."""
         method = self._channel.unary_unary(
             SERVICE + name, request_serializer=_serialise, response_deserializer=reply.FromString
         )
@@ -57,7 +57,7 @@ class RawClient:
         )
         return method(commands, metadata=self._metadata)
 
-    # --- what tests do most -------------------------------------------------------------------------
+    # --- common calls -------------------------------------------------------------------------------
     def send(self, topic: str, *bodies: bytes, tag: str = "", **properties: Any) -> Any:
         """SendMessage; `properties` are those of SystemProperties (message_group, message_type, …)."""
         messages = [message(topic, body, tag, **properties) for body in bodies]

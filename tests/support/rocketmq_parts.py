@@ -155,7 +155,7 @@ class Parts:
         if self.store.settings.flush_mode == "async":
             asyncio.get_running_loop().call_soon(lambda: self.on_messages_available(self.store.dispatch()))
 
-    # --- what tests do most -------------------------------------------------------------------------
+    # --- common calls -------------------------------------------------------------------------------
     async def send(self, *messages: v2.Message, context: RpcContext | None = None) -> Any:
         request = service.SendMessageRequest(messages=messages)
         return await self.sender.send(request, context or RpcContext())
@@ -169,7 +169,7 @@ class Parts:
         return [service.ReceiveMessageResponse.FromString(element) async for element in stream]
 
     async def messages(self, topic: str = "orders", **fields: Any) -> list[v2.Message]:
-        """What is received; [] for MESSAGE_NOT_FOUND."""
+        """The received messages; [] for MESSAGE_NOT_FOUND."""
         replies = await self.receive(topic, **fields)
         return [reply.message for reply in replies if reply.HasField("message")]
 

@@ -51,7 +51,7 @@ class ServiceBench:
         self.handlers = self.service.messaging_handlers() | self.service.admin_handlers()
 
     async def _durable(self, _end: int) -> None:
-        """What the flush task does elsewhere."""
+        """The flush task's work elsewhere."""
         flush(self.parts.store)
 
     async def call(self, name: str, request: Message | bytes, context: RpcContext | None = None) -> list[Any]:

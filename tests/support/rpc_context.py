@@ -16,7 +16,7 @@ class Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # grpc has no types
 
 
 class RpcContext:
-    """Requests of a stream come from `requests`, what is written goes to `written`."""
+    """Requests of a stream come from `requests`, its replies go to `written`."""
 
     def __init__(
         self, client_id: str = "client-1", *, deadline_s: float | None = None, **metadata: str

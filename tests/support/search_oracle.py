@@ -1,4 +1,4 @@
-"""What the job `search` must answer, message by message, and the stores and archives it is asked about."""
+"""The right answers of the job `search`, message by message, and the stores and archives that it searches."""
 
 from __future__ import annotations
 

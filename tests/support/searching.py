@@ -1,4 +1,4 @@
-"""Searches for tests: what each must answer, by looking at every message of the log."""
+"""Searches for tests, and their right answers, by comparing every message of the log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every RPC of a broker and of a nameserver in process: real services over a real engine, no sockets, a clock
 of their own.
 
-`BrokerServices` wires what the broker's composition root wires, over any file system; `NameserverServices`
-what the nameserver's does. `call(method, requests)` takes bytes and gives an `Outcome`, through the real
+`BrokerServices` wires the parts of the broker's composition root, over any file system; `NameserverServices`
+those of the nameserver's. `call(method, requests)` takes bytes and gives an `Outcome`, through the real
 deserializer, error interceptor and serializer. For use inside of `tests.support.fake_loop.run`, whose time is
 the services' clock.
 """
@@ -108,11 +108,11 @@ def clock_ms() -> int:
 
 
 class Ended(grpc.aio.AbortError):  # type: ignore[misc]  # grpc has no types
-    """What ServicerContext.abort raises."""
+    """Raised by ServicerContext.abort."""
 
 
 class CallContext:
-    """The server's side of one call. `requests` are what its client sends; then its side ends."""
+    """The server's side of one call. `requests` are the client's messages; then its side ends."""
 
     def __init__(self, requests: Sequence[Any] = (), metadata: Sequence[tuple[str, Any]] = ()) -> None:
         self._requests = iter(requests)
@@ -142,7 +142,7 @@ class CallContext:
         self._done_callbacks.append(callback)
 
     def ended(self) -> None:
-        """What gRPC does when the reply is written."""
+        """gRPC calls it when the reply is written."""
         for callback in self._done_callbacks:
             callback(self)
 
@@ -170,7 +170,7 @@ class CallContext:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the client of one call saw."""
+    """The result for the client of one call."""
 
     code: str
     """gRPC's status; UNPARSED: the request's bytes were no message and gRPC refused them."""
@@ -182,7 +182,7 @@ class Outcome:
 
 
 class Faults:
-    """Exceptions that nobody expected: what the services log as unexpected errors, with their tracebacks."""
+    """Unexpected exceptions that the services log, with their tracebacks."""
 
     def __init__(self) -> None:
         self.found: list[BaseException] = []
@@ -210,7 +210,7 @@ class Calls:
         self._guard = HandlerGuard(RpcMetrics(new_registry("1.2.3"), cluster="c", node_type="t", node_id="n"))
         self._handlers: dict[str, Any] = {}
 
-    # --- what add_…Servicer_to_server calls -----------------------------------------------------------
+    # --- for add_…Servicer_to_server ------------------------------------------------------------------
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         pass
 
@@ -286,7 +286,7 @@ class BrokerServices(Calls):
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """For the time of the block its background work runs. What ends a task of it is raised."""
+        """For the time of the block its background work runs. An error that ends a task of it is raised."""
         tasks = {"group-commit": asyncio.create_task(self.services.group_commit.run())}
         tasks |= {name: asyncio.create_task(work) for name, work in self.all.background().items()}
         try:

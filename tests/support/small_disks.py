@@ -50,7 +50,7 @@ def small_disk(kind: str, place: Path, trials: Trials) -> Iterator[Path]:
 
 
 def fill_up(disk: Path) -> Path:
-    """Another process's file takes what is left, to the last byte."""
+    """Another process's file takes the rest, to the last byte."""
     path = disk / "others"
     with path.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):

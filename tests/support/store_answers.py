@@ -1,7 +1,7 @@
-"""What a store must answer, by a plain list of messages: see tests/support/store_machine.py.
+"""The right answers of a store, by a plain list of messages: see tests/support/store_machine.py.
 
-Each way to a message must give what the list says: queue offset, key, unique key, tag, offsetMsgId and time.
-Of a record that was hit (tests/support/damaged_store_machine.py) all that counts is that no answer has it.
+Each way to a message must agree with the list: queue offset, key, unique key, tag, offsetMsgId and time. Of a
+record that was hit (tests/support/damaged_store_machine.py) all that counts is that no answer has it.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Sent:
 
 class StoreAnswers(RuleBasedStateMachine):
     """`self.sent` lists the living messages, oldest first; those before `self.visible` can be read, those
-    before `self.durable` survive a power cut, and what is behind survives from the front. `self.hits` has the
+    before `self.durable` survive a power cut, and of later ones a beginning survives. `self.hits` has the
     physical offsets of damaged records, also of deleted topics: a damaged topic may read as another one.
-    `self.expired` counts what retention removed of each queue, `self.expired_whole` up to the last record of
-    it that was whole."""
+    `self.expired` counts the messages of each queue that retention removed, `self.expired_whole` up to the
+    last record of it that was whole."""
 
     settings: StoreSettings
     store: MessageStore
@@ -112,7 +112,7 @@ class StoreAnswers(RuleBasedStateMachine):
     def queue_end(self, topic: str, queue_id: int, end: int) -> int:
         return self.queue_begin(topic, queue_id) + len(self.queue(topic, queue_id, end))
 
-    # --- what must hold after each step ---------------------------------------------------------------
+    # --- invariants after each step -------------------------------------------------------------------
     @invariant()
     def queues_equal_the_model(self) -> None:
         for topic in TOPICS:

@@ -1,7 +1,7 @@
 """The store against a plain list of messages: restarts, kills and power cuts are steps like all others.
 
-A power cut keeps what was synced and any of the pages (or sectors), sizes, names that were not. What must
-hold after every step: tests/support/store_answers.py.
+A power cut keeps the synced bytes and any of the pages (or sectors), sizes, names that were not synced. The
+invariants after every step: tests/support/store_answers.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trovemq_store.files.memory import PAGE_SIZE, SECTOR_SIZE, MemoryFileSystem
 
 
 class StoreMachine(StoreAnswers):
-    """Its steps; what it must answer after each of them: StoreAnswers."""
+    """Its steps; its right answers after each of them: StoreAnswers."""
 
     @initialize(mode=st.sampled_from(["sync", "async"]), index=st.booleans(), trees=st.booleans())
     def start(self, mode: str, index: bool, trees: bool) -> None:
@@ -192,7 +192,7 @@ class StoreMachine(StoreAnswers):
             self.sync()
 
     def note_stored_offsets(self) -> None:
-        """What the file has: nothing beyond what the log has on disk."""
+        """The offsets in the file: none beyond the synced part of the log."""
         self.stored = {
             key: min(offset, self.queue_end(key[1], key[2], self.durable))
             for key, offset in self.committed.items()

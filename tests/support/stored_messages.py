@@ -1,4 +1,4 @@
-"""What a real broker has stored, asked with the SDK."""
+"""The messages that a real broker has stored, read with the SDK."""
 
 from __future__ import annotations
 

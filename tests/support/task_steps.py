@@ -12,7 +12,7 @@ from trovemq_store.files.files import StorageError
 
 
 class Counting(NoProgress):
-    """Adds up what is told: [what, total, advanced] of each step."""
+    """Adds up the reports: [what, total, advanced] of each step."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int]] = []

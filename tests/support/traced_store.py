@@ -29,7 +29,7 @@ class Times:
     stages: dict[tuple[str, str, str, int], list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def rows(self) -> list[dict[str, object]]:
-        """What a trace must say: quantiles by sorting."""
+        """The right result of a trace: quantiles by sorting."""
         rows: list[dict[str, object]] = []
         for (stage, topic, group, hour), values in self.stages.items():
             ordered = sorted(values)
@@ -40,7 +40,8 @@ class Times:
 
 
 class TracedStore:
-    """Messages are appended first; then `deliver` hands them to a group, which acknowledges some of them."""
+    """Messages are appended first; then `deliver` delivers them to a group, which acknowledges some of
+    them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

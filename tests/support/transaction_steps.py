@@ -1,8 +1,9 @@
 """Steps of the store's machine: messages are received, and atomic transactions store messages and acknowledge
-what was received.
+received ones.
 
-Nothing else acknowledges, so the group has consumed exactly what the transactions that are in the log say,
-after any crash too. Which transaction is in the log, and that it is whole: tests/support/indexed_answers.py.
+Nothing else acknowledges, so the group has consumed exactly the messages acknowledged by the transactions in
+the log, after any crash too. Which transaction is in the log, and that it is whole:
+tests/support/indexed_answers.py.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Lease:
 
 
 class TransactionSteps(IndexedAnswers):
-    """`leases`: what was received and not consumed since."""
+    """`leases`: received messages that were not consumed since."""
 
     def __init__(self) -> None:
         super().__init__()

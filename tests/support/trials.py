@@ -1,16 +1,16 @@
-"""How many trials the tests of durability run, how one of them is run again, and what was run.
+"""How many trials the tests of durability run, how one of them is repeated, and their counts.
 
 A trial is one kill, one crash state, one flipped bit, one hostile input: numbered, and made from its number
-alone. By default a test runs a fixed part of its trials, at least what GOALS says; the environment chooses
+alone. By default a test runs a fixed part of its trials, at least as many as GOALS; the environment chooses
 others:
 
-    SOAK=1        all of them (`make soak`, which also writes what was run into docs/soak.md)
-    TRIAL=n       that one alone: what the note of a failure says
+    SOAK=1        all of them (`make soak`, which also writes the counts into docs/soak.md)
+    TRIAL=n       that one alone: as the note of a failure says
     WHOLE=1       the run has every test (`make test` and `make soak` say so): a goal of which less than its
                   part was run is then an error
     SOAK_NAME=n   the run is `make n` and writes docs/n.md: a soak of some tests alone
 
-Each test counts what it did under a goal of GOALS; the counts stand at the end of pytest's output.
+Each test counts its trials under a goal of GOALS; the counts are printed at the end of pytest's output.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def trials(request: pytest.FixtureRequest) -> Trials:
 
 
 class Tally:
-    """What the tests of one run counted."""
+    """The counts of the tests of one run."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -185,7 +185,7 @@ class Tally:
         return self.done(goal) < (max(1, goal.total) if SOAK else goal.usual)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """identifier, what, how many there are, how many passed, seconds; of each goal that was run."""
+        """identifier, name, how many there are, how many passed, seconds; of each goal that was run."""
         rows = []
         for goal in GOALS:
             key = (goal.identifier, goal.what)

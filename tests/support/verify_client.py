@@ -1,4 +1,4 @@
-"""Runs of `trovemq verify` without a network: a client whose producer does as it is told."""
+"""Runs of `trovemq verify` without a network: a client whose producer follows a script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORED, UNKNOWN_STORED, UNKNOWN_NOT, REFUSED, HALF = "stored", "unknown stored",
 
 @dataclass
 class ScriptedProducer:
-    """Stores what `send` takes; `script` says what becomes of the next batches, then all are stored."""
+    """Stores the messages of `send`; `script` has the results of the next batches, then all are stored."""
 
     send: Callable[..., Any]
     topic: str

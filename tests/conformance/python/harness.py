@@ -99,7 +99,7 @@ def main() -> None:
     closer.join(5)
     failed = sum(fault is not None for fault in _outcomes.values())
     print(f"{len(_outcomes) - failed} passed, {failed} failed", flush=True)
-    os._exit(1 if failed else 0)  # the client leaves threads behind
+    os._exit(1 if failed else 0)  # the client leaves threads running
 
 
 def _close_all() -> None:

@@ -1,4 +1,4 @@
-"""What users do with the official Python client of RocketMQ 5, against one broker."""
+"""The use of RocketMQ 5's official Python client, against one broker."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_only_the_latest_transactions_are_remembered(atomic: AtomicStore) -> Non
 def test_a_commit_with_a_lost_answer_was_made_twice_by_a_forgetful_broker(
     atomic: AtomicStore, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
-    """A client that asks is told since when the broker remembers: before that it cannot know."""
+    """A client gets the time from which the broker remembers: before that it cannot know."""
     monkeypatch.setattr(TransactionEnds.__init__, "__defaults__", (4,))
     atomic.commits.ends = TransactionEnds(atomic.store)  # type: ignore[misc]
     for number in range(6):

@@ -1,4 +1,4 @@
-"""Backups of open stores, and what a restore makes of them, on real files."""
+"""Backups of open stores, and their restores, on real files."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def test_retention_waits_while_a_backup_holds_the_store() -> None:
 
 
 def test_a_backup_that_begins_while_retention_is_at_work() -> None:
-    """What is pending was carried by then; the segments stay."""
+    """The pending messages were carried by then; the segments stay."""
     broker = Broker(MemoryFileSystem())
     broker.send("owed")
     broker.receive()

@@ -1,4 +1,4 @@
-"""The transport's benchmark: its idle client, and what it says where a row cannot be measured."""
+"""The transport's benchmark: its idle client, and its text where a row cannot be measured."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ BATCH_MESSAGES = 3  # small, so that every answer takes several pages
 
 @dataclass
 class Page:
-    """What the SDK's query answers."""
+    """An answer of the SDK's query."""
 
     messages: tuple[Message, ...]
     complete: bool
@@ -52,7 +52,7 @@ class Page:
 
 @dataclass
 class Found:
-    """What the SDK's get answers."""
+    """An answer of the SDK's get."""
 
     kind: str
     messages: tuple[Message, ...]
@@ -275,7 +275,7 @@ class FakeClient:
 
 @dataclass
 class Ran:
-    """What one run of the command line did."""
+    """The result of one run of the command line."""
 
     code: int
     out: bytes

@@ -1,4 +1,4 @@
-"""apply FILE: what it makes of files, what it does, and what it never does."""
+"""apply FILE: how it reads files, its changes, and the changes that it never makes."""
 
 from __future__ import annotations
 

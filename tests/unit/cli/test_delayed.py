@@ -1,4 +1,4 @@
-"""send with a delivery time or a message group, and queries that show what still waits."""
+"""send with a delivery time or a message group, and queries that show waiting messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo may be told."""
+"""The settings of the demo."""
 
 from __future__ import annotations
 

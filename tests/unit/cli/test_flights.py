@@ -1,6 +1,6 @@
-"""The demo's messages against what pandas computes from the same file.
+"""The demo's messages against pandas' results from the same file.
 
-`make soak` takes every row, `make test` the first ones; what is counted by pandas alone is the whole file.
+`make soak` takes every row, `make test` the first ones; the counts by pandas alone are of the whole file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""group create … reset: what is asked of the client, and what is shown of its answer."""
+"""group create … reset: the calls to the client, and the output of its answers."""
 
 from __future__ import annotations
 

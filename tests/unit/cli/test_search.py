@@ -16,7 +16,7 @@ PARTS = (SearchPart("broker-a", "term: key = a*, 2 values", 0, 4096, 256, at_lea
 
 @pytest.fixture
 def asked(client: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the SDK is asked; it answers two messages, one a page."""
+    """The SDK's requests; it answers two messages, one a page."""
     for body in ("first", "second"):
         assert run("send", "orders", body, "--key", "a1").code == 0
     queue = client.records["orders", 0]

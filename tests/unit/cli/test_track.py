@@ -77,7 +77,7 @@ DONE = replace(VERDICT, group="archive", reason="acknowledged", consumed=True, a
 
 @pytest.fixture
 def told(client: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the SDK answers (`answer`), and what it was asked (`asked`)."""
+    """The SDK's answer (`answer`), and its requests (`asked`)."""
     state: dict[str, Any] = {
         "answer": MessageTrack((COPY,), (EVENT,), (VERDICT, DONE), True),
         "asked": [],

@@ -85,7 +85,7 @@ def client() -> VerifyClient:
 
 @dataclass
 class Run:
-    """A run on queue 0 of `orders`: what the store holds and what the ledger says."""
+    """A run on queue 0 of `orders`: the store's messages and the ledger's."""
 
     client: VerifyClient
     path: Path
@@ -348,7 +348,7 @@ def test_what_was_under_way_when_the_verifier_was_killed_is_not_a_phantom(
     stored(planted.client, 100)
     report = check(run, planted, ended=False)
     assert (found(report), report["unrecorded"], report["ended"]) == ({}, 1, False)
-    planted.append(planted.queue[5])  # what was acknowledged is never sent again
+    planted.append(planted.queue[5])  # acknowledged messages are never sent again
     planted.append(planted.queue[-2])  # nor is anything sent twice without a line
     assert found(check(run, planted, ended=False)) == {"duplicated": sorted(planted.names(5, 100))}
 

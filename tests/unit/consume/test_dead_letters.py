@@ -1,4 +1,4 @@
-"""Dead letters sent again: what the new message has, where it lies, and what is refused."""
+"""Dead letters sent again: the new message's fields and place, and refusals."""
 
 from __future__ import annotations
 

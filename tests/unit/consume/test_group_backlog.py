@@ -1,4 +1,4 @@
-"""What groups have in their hands and what is ready for them, against what they then receive."""
+"""The in-flight and ready messages of groups, against their next receives."""
 
 from __future__ import annotations
 

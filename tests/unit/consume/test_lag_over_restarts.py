@@ -1,4 +1,5 @@
-"""What waits for its retry counts as lag, wherever it waits: in flight, delayed, in a retry topic."""
+"""Messages that wait for their retry count as lag, wherever they wait: in flight, delayed, in a retry
+topic."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class Run:
             self.model.timers.catch_up()
 
     def lags(self) -> tuple[int, int, int]:
-        """(what the group's lag says, what the metric says, in flight)."""
+        """(the group's lag, the metric, in flight)."""
         timers, delivery = self.model.timers, self.model.delivery
         steps = GroupLags(self.store, delivery.progress, lambda *_: [], timers.pending_of).steps(
             "workers", ["orders"], self.now_ms

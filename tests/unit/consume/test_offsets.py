@@ -1,4 +1,4 @@
-"""Consumer offsets as a service: ranges, what is on disk when, and what a failed write means."""
+"""Consumer offsets as a service: ranges, which offsets are on disk when, and failed writes."""
 
 from __future__ import annotations
 

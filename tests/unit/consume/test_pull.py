@@ -1,4 +1,4 @@
-"""Pulling by queue offset: what comes, how far, and what is said about the rest."""
+"""Pulling by queue offset: which messages come, how far, and the notes on the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget of bytes against what it promises, in any order of claims, waits and releases."""
+"""The budget of bytes against its promises, in any order of claims, waits and releases."""
 
 from __future__ import annotations
 

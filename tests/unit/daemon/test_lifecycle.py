@@ -36,7 +36,7 @@ HANG = "await stop.wait(); print('draining', flush=True); await asyncio.sleep(60
 BUSY = "await stop.wait(); print('draining', flush=True)\n    while True: pass"
 
 
-# Hands down an ignored signal. (A preexec_fn would run Python in a fork of a process that has gRPC threads.)
+# Passes on an ignored signal. (A preexec_fn would run Python in a fork of a process that has gRPC threads.)
 LAUNCHER = """
 import os, signal, sys
 signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))

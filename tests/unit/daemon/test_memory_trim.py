@@ -23,8 +23,8 @@ def test_the_process_knows_its_own_memory() -> None:
 
 
 def test_what_was_freed_after_a_look_at_much_in_use_was_never_returned() -> None:
-    """By the process's size: it was looked at while a gigabyte was in use, and did not grow any more. What is
-    free grows when that is freed."""
+    """By the process's size: it was looked at while a gigabyte was in use, and did not grow any more. The
+    free memory grows when that is freed."""
     policy = TrimPolicy()
     for free_mib in (10, 60, 20):
         if policy.wants(free_mib << 20):

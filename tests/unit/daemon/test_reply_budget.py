@@ -72,7 +72,8 @@ def test_small_replies_are_not_counted() -> None:
 
 
 def test_when_one_reply_was_read_all_that_waited_made_theirs() -> None:
-    """A thousand streams that wait for space get it one after the other, each with what it then makes."""
+    """A thousand streams that wait for space get it one after the other, each with the reply that it then
+    makes."""
 
     async def scene() -> None:
         replies = ReplyBudget(LIMITS)

@@ -19,7 +19,7 @@ from trovemq_proto.v1 import message_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 
 HEADS = {0x101: bytes.fromhex("04224d18"), 0x201: bytes.fromhex("28b52ffd"), 0x301: bytes.fromhex("789c")}
-"""By which the doors take such a body for what its flag says."""
+"""With these first bytes the doors believe the body's flag."""
 
 
 async def _scenario(sys_flag: int) -> None:

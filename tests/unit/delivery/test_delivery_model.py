@@ -1,4 +1,4 @@
-"""The engine against a plain model of what groups are pending: random sends, receives, acknowledgements,
+"""The engine against a plain model of groups' pending messages: random sends, receives, acknowledgements,
 changes, time, restarts, and crashes that take the tail of the events."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.letters = dict.fromkeys(GROUPS, 0)
         self.old_handles: list[tuple[str, str]] = []
 
-    # --- what users do ---------------------------------------------------------------------------------
+    # --- users' steps --------------------------------------------------------------------------------
     @rule(queue_id=st.integers(0, QUEUES - 1), keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
     def send(self, queue_id: int, keys: list[str]) -> None:
         for key in keys:
@@ -123,7 +123,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         return any(state.open.packed.count for state in states if state.group == group)
 
     def _available(self, group: str) -> list[tuple[int, int]]:
-        """What a receive could hand out now."""
+        """The messages that a receive could deliver now."""
         now_ms = self.engine.now_ms
         found = []
         for queue_id, keys in enumerate(self.keys):
@@ -140,7 +140,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         return found
 
     def _open(self, group: str) -> list[tuple[int, int]]:
-        """What is invisible."""
+        """The invisible messages."""
         return sorted(
             (queue_id, offset)
             for (name, queue_id, offset), owed in self.model.owed.items()
@@ -209,7 +209,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def time_goes_on(self, by_ms: int) -> None:
         self.engine.now_ms += by_ms
 
-    # --- what happens to the broker ----------------------------------------------------------------------
+    # --- the broker's steps --------------------------------------------------------------------------------
     @rule()
     def flush_events(self) -> None:
         self.engine.events.flush(self.engine.now_ms)
@@ -217,7 +217,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule()
     def store_offsets(self) -> None:
-        flush(self.engine.store)  # no offset is stored beyond what the log has on disk
+        flush(self.engine.store)  # no offset is stored beyond the synced part of the log
         self.engine.store.offsets.persist()
         for group in GROUPS:
             for queue_id in range(QUEUES):
@@ -225,7 +225,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(flushed=st.booleans())
     def crash(self, flushed: bool) -> None:
-        """What was not flushed is forgotten, except what the stored offsets say."""
+        """Unflushed events are forgotten, except where the stored offsets cover them."""
         if flushed:
             self.flush_events()
         handles = [(key[0], owed.handle) for key, owed in self.model.owed.items() if owed.handle]
@@ -245,7 +245,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.flush_events()
         self.store_offsets()
 
-    # --- what must hold -------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------------
     @invariant()
     def the_committed_offset_never_passes_an_open_message(self) -> None:
         for group in GROUPS:

@@ -1,4 +1,4 @@
-"""What went wrong once: full disks, full property blocks, full windows. Each test has its symptom's name."""
+"""Former faults: full disks, full property blocks, full windows. Each test has its symptom's name."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_stored_offset_that_is_further_than_the_events_wins(engine: Engine) ->
     got = engine.receive()
     engine.events.flush(engine.now_ms)
     engine.ack(*got[:2])
-    flush(engine.store)  # no offset is stored beyond what the log has on disk
+    flush(engine.store)  # no offset is stored beyond the synced part of the log
     engine.store.offsets.persist()
     engine.crash()
     engine.now_ms += LEASE_MS

@@ -1,4 +1,4 @@
-"""Orderly groups: one message group at a time is in one pair of hands, and other message groups continue."""
+"""Orderly groups: one client at a time has messages of a message group, and other message groups continue."""
 
 from __future__ import annotations
 

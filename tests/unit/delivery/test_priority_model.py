@@ -36,7 +36,7 @@ class Owed:
 
 
 class Model:
-    """Of one group: what it is pending, and for how long each priority was skipped."""
+    """Of one group: its pending messages, and for how long each priority was skipped."""
 
     def __init__(self, starvation_max: int) -> None:
         self.starvation_max = starvation_max
@@ -50,7 +50,7 @@ class Model:
         return sum(1 for owed in self.owed.values() if owed.attempt and not owed.done)
 
     def next(self, priorities: list[int], now_ms: int, new_allowed: bool) -> int | None:
-        """The offset that must be handed out now."""
+        """The offset that must be delivered now."""
         visible = [
             (-priority, offset)
             for offset, priority in enumerate(priorities)
@@ -68,7 +68,7 @@ class Model:
         return waiting[0][1]
 
     def delivered(self, priorities: list[int], offset: int, visible: set[int]) -> None:
-        """Counts; `visible`: priorities of what still waits."""
+        """Counts; `visible`: priorities of the waiting messages."""
         for priority in range(10):
             waits = priority in visible and priority != priorities[offset]
             self.was_skipped[priority] = self.was_skipped[priority] + 1 if waits else 0
@@ -93,7 +93,7 @@ class PriorityMachine(RuleBasedStateMachine):
         self.stored = dict.fromkeys(GROUPS, 0)
         self.letters = dict.fromkeys(GROUPS, 0)
 
-    # --- what users do ---------------------------------------------------------------------------------
+    # --- users' steps --------------------------------------------------------------------------------
     @rule(priorities=st.lists(PRIORITIES, min_size=1, max_size=12))
     def send(self, priorities: list[int | None]) -> None:
         for priority in priorities:
@@ -105,7 +105,7 @@ class PriorityMachine(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from(GROUPS), count=st.sampled_from([1, 2, 5, 32]))
     def receive(self, group: str, count: int) -> None:
-        """Message by message what the model says."""
+        """Message by message, by the model."""
         model, now_ms = self.models[group], self.engine.now_ms
         before = deepcopy(model)
         got = self.engine.receive(group, count=count)
@@ -180,7 +180,7 @@ class PriorityMachine(RuleBasedStateMachine):
     def time_goes_on(self, by_ms: int) -> None:
         self.engine.now_ms += by_ms
 
-    # --- what happens to the broker ----------------------------------------------------------------------
+    # --- the broker's steps --------------------------------------------------------------------------------
     @rule()
     def flush_events(self) -> None:
         self.engine.events.flush(self.engine.now_ms)
@@ -200,7 +200,7 @@ class PriorityMachine(RuleBasedStateMachine):
 
     @rule()
     def the_topic_is_of_another_order_for_a_while(self) -> None:
-        """Nothing is received meanwhile; what the trees have of it has a hole."""
+        """Nothing is received meanwhile; the trees' entries of it have a hole."""
         self.engine.store.topics.alter("orders", options={"order": "log"})
         self.send([9, 0, None])
         self.the_trees_catch_up()
@@ -208,7 +208,7 @@ class PriorityMachine(RuleBasedStateMachine):
 
     @rule(flushed=st.booleans())
     def crash(self, flushed: bool) -> None:
-        """What was not flushed is forgotten, except what the stored offsets say."""
+        """Unflushed events are forgotten, except where the stored offsets cover them."""
         if flushed:
             self.flush_events()
         self.engine.crash()
@@ -237,7 +237,7 @@ class PriorityMachine(RuleBasedStateMachine):
         for model in self.models.values():
             model.was_skipped = dict.fromkeys(range(10), 0)
 
-    # --- what must hold -------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------------
     @invariant()
     def the_committed_offset_never_passes_a_message_that_is_owed(self) -> None:
         for group in GROUPS:

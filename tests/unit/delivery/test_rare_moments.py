@@ -1,4 +1,4 @@
-"""What happens seldom: limits reached, topics deleted in between, queues with holes, many leases."""
+"""Rare cases: limits reached, topics deleted in between, queues with holes, many leases."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_attempt_is_remembered_while_there_are_not_too_many(
     assert (bodies(again), attempts(again)) == (["a", "b", "c"], [2, 2, 2]), "b's lease was over before"
 
 
-# --- what a queue may say -----------------------------------------------------------------------------
+# --- states of a queue --------------------------------------------------------------------------------
 @pytest.mark.parametrize("orderly", [False, True])
 @pytest.mark.parametrize("how", ["blank", "no size", "another place", "another segment"])
 def test_a_unit_that_names_no_record_costs_no_other_message(engine: Engine, how: str, orderly: bool) -> None:
@@ -153,7 +153,7 @@ def test_bytes_that_are_no_record_have_no_properties_to_be_filtered_by(engine: E
     assert engine.committed() == 2
 
 
-# --- what came back -----------------------------------------------------------------------------------
+# --- returned messages ---------------------------------------------------------------------------------
 def test_a_forwarded_message_that_cannot_be_read_is_skipped_and_counted(engine: Engine) -> None:
     sent(engine, 2)
     first, second = engine.receive()

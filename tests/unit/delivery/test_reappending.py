@@ -1,4 +1,4 @@
-"""Retention and what is pending of old segments: rare states of the records, the queues and the retries."""
+"""Retention and pending messages of old segments: rare states of the records, the queues and the retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state from its events and from a snapshot, also where the store has lost some of what they say of."""
+"""The state from its events and from a snapshot, also where the store has lost some of their records."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_was_visible_again_at_a_stop_is_visible_after_it() -> None:
 @pytest.mark.parametrize("kept", range(6))
 @pytest.mark.parametrize("orderly", [False, True])
 def test_a_queue_that_is_shorter_than_the_state_cuts_the_state(kept: int, orderly: bool) -> None:
-    """As after a power cut: what is sent afterwards at those offsets is new to the group."""
+    """As after a power cut: messages sent afterwards at those offsets are new to the group."""
     before = with_messages(5)
     group = SubscriptionGroup("workers", orderly=orderly)
     first, second, *_ = before.receive(group, count=3)

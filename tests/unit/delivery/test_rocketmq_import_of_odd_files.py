@@ -1,4 +1,4 @@
-"""Order info and revive logs as nobody should have left them: what can be taken over is, nothing else."""
+"""Order info and revive logs as nobody should have left them: usable parts are imported, nothing else."""
 
 from __future__ import annotations
 

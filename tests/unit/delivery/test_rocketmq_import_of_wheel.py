@@ -1,4 +1,4 @@
-"""Check points of RocketMQ that still wait in its timer wheel: who was handed them is pending them once."""
+"""Check points of RocketMQ that still wait in its timer wheel: their messages are in flight once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record that cannot be copied is set aside: counted, logged once by its place, and in nobody's way."""
+"""A record that cannot be copied is counted, logged once by its place, and holds up no other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERLY = SubscriptionGroup(
 
 
 def broken(engine: Engine) -> None:
-    """A first message whose record goes bad in memory, where nobody checks what this process wrote."""
+    """A first message whose record goes bad in memory, where the process's own records are not checked."""
     engine.send("A", key="a")
     ((at, _, _),) = engine.store.consume_queues.get("orders", 0).units(0, 1).tolist()  # type: ignore[union-attr]
     engine.send("B", key="a")

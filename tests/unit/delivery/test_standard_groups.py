@@ -1,4 +1,4 @@
-"""Groups without order: what is handed out, when it comes back, and what each handle may still do."""
+"""Groups without order: which messages are delivered, when they come back, and the effect of each handle."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a crash may leave, one thing each: what is not a message must not become one, and what is one
-stays."""
+"""The states after a crash, one each: bytes that are not a message must not become one, and messages stay."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def test_a_record_of_an_older_generation_after_the_end_is_not_a_message() -> Non
 
 
 def test_a_record_without_a_body_that_lost_a_sector_is_cut() -> None:
-    """A power cut kept the sectors around it; without the whole record's CRC nothing else tells."""
+    """A power cut kept the sectors around it; without the whole record's CRC there is no other sign."""
     files = MemoryFileSystem()
     store = open_store(files, replace(SMALL, append_property_crc=False))
     send(store, b"synced")
@@ -88,7 +87,7 @@ def test_the_saved_state_names_nothing_that_no_sync_has_covered() -> None:
 
 
 def test_the_saved_state_names_nothing_of_the_index_that_was_not_synced() -> None:
-    """The log is synced often, the index seldom: what lies between is read again at the next start."""
+    """The log is synced often, the index seldom: the records in between are read again at the next start."""
     files = MemoryFileSystem()
     store = open_store(files)
     for i in range(5):

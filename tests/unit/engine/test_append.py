@@ -1,4 +1,4 @@
-"""Appending: where records go, what is given to them, and that a refused append leaves no trace."""
+"""Appending: the places of records, their fields, and that a refused append leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries, timers and transactions together: opened, saved, handed over."""
+"""Deliveries, timers and transactions together: opened, saved, exported."""
 
 from __future__ import annotations
 

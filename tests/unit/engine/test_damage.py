@@ -1,4 +1,4 @@
-"""Damaged and missing files: the store starts, keeps every other message in its place, and tells."""
+"""Damaged and missing files: the store starts, keeps every other message in its place, and reports them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 
 
 def emptied() -> MemoryFileSystem:
-    """One message, expired; the second segment was begun, and a power cut took what it had."""
+    """One message, expired; the second segment was begun, and a power cut took its content."""
     files = MemoryFileSystem()
     store = open_store(files)
     send(store, bytes(7_000), queue_id=1)

@@ -48,7 +48,7 @@ class Nth:
 
 
 class Broker:
-    """What a broker does with its store: after a failed sync it stops, after anything else it continues."""
+    """A broker's use of its store: after a failed sync it stops, after any other failure it continues."""
 
     def __init__(self, files: FaultyFileSystem) -> None:
         self.files = files

@@ -1,4 +1,5 @@
-"""A full disk: what is kept for the broker's own records, what users' messages never take, how it ends."""
+"""A full disk: the reserve for the broker's own records, which users' messages never take, and how it
+ends."""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ def test_a_directory_that_could_not_be_opened_is_unsynced_and_not_lost() -> None
 
 @pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 def test_a_queue_sync_that_failed_for_space_was_believed_when_tried_again(error_number: int) -> None:
-    """What a sync could not write may be gone from the page cache, whatever the reason: the next one lies."""
+    """Pages that a sync could not write may be gone from the page cache, whatever the reason: the next one
+    lies."""
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, SETTINGS)
     send(store, b"one")

@@ -1,4 +1,4 @@
-"""Topics of `retention = until_acknowledged`: what is not acknowledged stays, what is goes early."""
+"""Topics of `retention = until_acknowledged`: unacknowledged messages stay, acknowledged ones go early."""
 
 from __future__ import annotations
 

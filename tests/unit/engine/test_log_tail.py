@@ -1,4 +1,4 @@
-"""Where the log ends after a crash: what is torn or stale is cut, what was damaged later is not an end."""
+"""Where the log ends after a crash: torn or stale records are cut, records damaged later are not an end."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_stale_bytes_after_the_end_are_cut() -> None:
 
 
 def test_an_older_record_after_a_foreign_end_does_not_come_back() -> None:
-    """RocketMQ does not zero what it cuts: the records there name their own positions."""
+    """RocketMQ does not zero the bytes that it cuts: the records there name their own positions."""
     files, _ = crashed(8)
     store = reopened(files)
     store.close(NOW_MS + 2_000)
@@ -164,7 +164,7 @@ def test_an_older_record_after_a_foreign_end_does_not_come_back() -> None:
     files.write_atomic("abort", b"1")
     log = files.open(f"commitlog/{0:020d}")
     shorter = open_store(MemoryFileSystem(), replace(SMALL, append_property_crc=False))
-    for number in range(4):  # what was written over records 0..3, later: it ends within one of them
+    for number in range(4):  # written over records 0..3, later: it ends within one of them
         send(shorter, bytes([90 + number]) * 290, NOW_MS + 5_000 + number)
     end = shorter.end_offset
     log.write(0, bytes(shorter.files.open(f"commitlog/{0:020d}").view()[:end]))

@@ -1,4 +1,4 @@
-"""Stores that are odd when they are opened: what is refused, what is believed, what is rebuilt."""
+"""Odd stores at their opening: which are refused, believed, rebuilt."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_killed_store_of_rocketmq_is_opened_without_an_index() -> None:
 
 
 def test_a_killed_rocketmq_store_whose_queue_lacks_a_file_is_rebuilt() -> None:
-    """The scan begins after what the missing file had, and finds a gap."""
+    """The scan begins after the missing file's records, and finds a gap."""
     files = MemoryFileSystem()
     store = open_store(files, SMALL)
     for number in range(120):
@@ -240,7 +240,7 @@ def test_an_index_whose_first_file_went_with_the_log_is_kept() -> None:
 
 # --- our own files ----------------------------------------------------------------------------------------
 def flip_digit(files: MemoryFileSystem, path: str, after: bytes) -> None:
-    """One bit of the last digit of the number that stands behind `after`."""
+    """One bit of the last digit of the number after `after`."""
     data = bytearray(files.read_bytes(path))
     at = data.index(after) + len(after)
     while not chr(data[at]).isdigit() or chr(data[at + 1]).isdigit():

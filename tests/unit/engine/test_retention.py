@@ -1,4 +1,4 @@
-"""Old segments go; what is pending does not; and no crash on the way loses anything else."""
+"""Old segments go; pending messages do not; and no crash on the way loses anything else."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def filled(files: MemoryFileSystem | RealFileSystem, count: int = 400) -> Messag
     return store
 
 
-# --- what readers see -----------------------------------------------------------------------------------
+# --- readers ------------------------------------------------------------------------------------------
 def test_a_pull_below_the_minimum_is_told_where_the_queue_begins() -> None:
     store = filled(MemoryFileSystem())
     trim_now(store.trim(store.closed_segments()[2].end))
@@ -285,7 +285,7 @@ def test_a_crash_anywhere_in_a_removal_leaves_a_store_that_opens(
     assert sum(len(page.records) for page in pages) == len(found)
 
 
-# --- what is pending ---------------------------------------------------------------------------------------
+# --- pending messages ------------------------------------------------------------------------------------
 @RESTARTS
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_is_pending_is_delivered_once_after_its_segment_went(restart: Restart, when: str) -> None:

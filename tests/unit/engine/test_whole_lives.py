@@ -89,7 +89,7 @@ def suppress_not_found() -> Iterator[None]:
 
 
 class Life:
-    """One broker and what was sent to it."""
+    """One broker and its messages."""
 
     def __init__(self, seed: int, *, any_store: bool) -> None:
         self.source = random.Random(seed)
@@ -140,7 +140,7 @@ class Life:
         self.broker.sync()
 
     def receive_all(self) -> None:
-        """By a plain group, an ordered one, and one with a condition; what is received is read by clients."""
+        """By a plain group, an ordered one, and one with a condition; clients read the messages."""
         broker = self.broker
         for group, topic in ((WORKERS, "orders"), (STEPS, "lines")):
             found = broker.receive(group, topic)
@@ -193,7 +193,7 @@ class Life:
         self.broker = Broker(broker.files, now_ms=broker.now_ms, settings=TREES)
 
     def check(self) -> int:
-        """Every copy says what its original said; how many there are."""
+        """Every copy equals its original; how many there are."""
         count = 0
         assert self.broker.model.writer.copy_failures.count == 0
         for topic in self.broker.store.consume_queues.topics():

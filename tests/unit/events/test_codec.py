@@ -1,4 +1,4 @@
-"""Events survive their way through a record's body; what is no such body is refused."""
+"""Events survive their way through a record's body; other bodies are refused."""
 
 from __future__ import annotations
 

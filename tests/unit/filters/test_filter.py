@@ -1,4 +1,4 @@
-"""Filters by tag, which kinds there are, and what is remembered of parsed ones."""
+"""Filters by tag, their kinds, and the memory of parsed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters by SQL-92 conditions: what RocketMQ takes and refuses, three-valued logic, hostile texts."""
+"""Filters by SQL-92 conditions: those that RocketMQ takes and refuses, three-valued logic, hostile texts."""
 
 from __future__ import annotations
 

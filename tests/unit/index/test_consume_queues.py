@@ -1,4 +1,4 @@
-"""Consume queues against a plain model: lists of what each queue must hold, through crashes and cuts."""
+"""Consume queues against a plain model: the right content of each queue, through crashes and cuts."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_what_is_not_a_queue_is_skipped() -> None:
 
 
 def test_stale_units_after_the_end_of_a_clean_queue_are_not_believed() -> None:
-    """RocketMQ does not clear what it cuts: an older timeline's units may stand after the last one."""
+    """RocketMQ does not clear the units that it cuts: an older timeline's units may follow the last one."""
     files = MemoryFileSystem()
     units = np.array([(0, 100, 0), (100, 100, 0), (50, 100, 0)], UNIT_DTYPE)
     files.write_atomic(f"consumequeue/orders/0/{0:020d}", units.tobytes().ljust(100, b"\0"))

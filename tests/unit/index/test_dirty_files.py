@@ -1,4 +1,4 @@
-"""What a projection has to sync: each file, or very many of them at once."""
+"""A projection's syncs: each file, or very many of them at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trovemq_store.index.dirty_files import MANY, DirtyFiles
 
 
 class CountingFiles(MemoryFileSystem):
-    """Counts the syncs; `whole` is what sync_all answers."""
+    """Counts the syncs; `whole` is the answer of sync_all."""
 
     def __init__(self, *, whole: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What consume queues, index files and the search by time do with records and bytes that are out of order."""
+"""Consume queues, index files and the search by time with records and bytes that are out of order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def units(queues: ConsumeQueues) -> list[int]:
     ("offsets", "expected"),
     [
         ((0, 0, 1), [0, 2]),  # the same number twice: the first record has it
-        ((0, 9, 1, 2), [0, 2, 3]),  # the records behind continue before it: its number is damaged
+        ((0, 9, 1, 2), [0, 2, 3]),  # later records continue before it: its number is damaged
         ((0, 1, 4, 5), [0, 1, -1, -1, 2, 3]),  # two are lost
     ],
 )

@@ -1,4 +1,5 @@
-"""Bad places at the end of the log, each of its own kind: what is kept after them, and what is cut."""
+"""Bad places at the end of the log, each of its own kind: which records after them are kept, and which are
+cut."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_messages_behind_many_bad_bytes_are_kept() -> None:
 def test_a_bad_head_right_before_the_blank_does_not_hide_the_next_segment() -> None:
     files, places = crashed(40)
     last = last_of_segment(places)
-    # What looks like a blank within the record is none: it does not reach to the segment's end.
+    # Bytes within the record that look like a blank are not one: they do not reach to the segment's end.
     overwrite(files, places[last] + 100, b"\0\0\0\x63" + MAGIC_BLANK.to_bytes(4))
     overwrite(files, places[last], b"\xff" * 8)
     store = reopened(files)
@@ -79,7 +80,7 @@ def test_a_lost_blank_is_the_end() -> None:
 
 @pytest.mark.parametrize("lost", ["first", "second"])
 def test_a_blank_that_lost_a_sector_was_reported_as_damage(lost: str) -> None:
-    """A power cut kept one of its two sectors and what came after: the log ends, and nothing is damaged."""
+    """A power cut kept one of its two sectors and later ones: the log ends, and nothing is damaged."""
     for size in range(300, 450):
         files, places = crashed(30, size)
         end = places[last_of_segment(places)] + (places[1] - places[0])
@@ -115,7 +116,7 @@ def test_a_next_segment_that_cannot_be_read_stops_the_start() -> None:
 
 
 def test_messages_after_a_record_that_cannot_be_read_are_found() -> None:
-    """Its head can be read, and what looks like a record within it cannot."""
+    """Its head can be read, and bytes within it that look like a record cannot."""
     memory = MemoryFileSystem()
     settings = replace(SMALL_SYNC, commit_log_file_size=65_536, append_property_crc=False)
     store = open_store(memory, settings)
@@ -167,7 +168,7 @@ def test_the_age_of_a_segment_that_is_read_in_many_runs(monkeypatch: pytest.Monk
     assert segment_age.last_store_timestamp(segment) == NOW_MS + last_of_segment(places)
 
 
-# --- what is counted and saved ----------------------------------------------------------------------------
+# --- counts and saved state ------------------------------------------------------------------------------
 def test_more_damaged_places_than_are_kept_are_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damage_counts, "PLACES_MAX", 2)
     counts = DamageCounts(

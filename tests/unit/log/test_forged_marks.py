@@ -1,4 +1,4 @@
-"""Marks of atomic transactions that a client wrote: nothing of what was acknowledged is cut for them."""
+"""Marks of atomic transactions that a client wrote: no acknowledged message is cut because of them."""
 
 from __future__ import annotations
 

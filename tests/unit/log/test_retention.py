@@ -1,4 +1,4 @@
-"""What retention decides, by figures; and how old a closed segment is."""
+"""Retention's decisions, by figures; and how old a closed segment is."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_what_is_not_an_hour_is_refused(text: str) -> None:
 def ages(
     files: MemoryFileSystem, sizes: list[int], *, file_size: int = 1 << 20, damaged: int = -1
 ) -> tuple[list[int], list[int]]:
-    """What is found of a log with bodies of these sizes, stored a second apart; and what is right. The head
+    """The ages found in a log with bodies of these sizes, stored a second apart; and the right ones. The head
     of record `damaged` is overwritten."""
     store = open_store(files, replace(SMALL, commit_log_file_size=file_size, body_size_max=file_size))
     last: dict[int, int] = {}

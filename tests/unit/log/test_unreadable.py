@@ -1,4 +1,4 @@
-"""Parts of the disk that cannot be read: what lies on them errs, everything else is served."""
+"""Parts of the disk that cannot be read: reading them is an error, everything else is served."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def can_find(store: MessageStore, physical_offset: int) -> bool:
 
 
 def test_a_start_with_a_shortened_segment_did_not_say_what_to_do(tmp_path: Path) -> None:
-    """What the error says helps: with its size the file has again what is left in it."""
+    """The error's advice helps: with its size the file has its remaining records again."""
     store = open_store(RealFileSystem(tmp_path), SETTINGS)
     places = [send(store, bytes([i]) * 900, keys="k") for i in range(100)]  # in two segments
     store.close(NOW_MS)
@@ -171,7 +171,7 @@ def test_an_unreadable_page_of_the_brokers_own_queue_stopped_its_readers() -> No
     assert store.damage.ranges == {"unit-unreadable": len(lost)}, "each once"
 
 
-# --- what is written in part is read first ----------------------------------------------------------------
+# --- bytes of a partial write are read first ----------------------------------------------------------------
 @pytest.mark.parametrize("part", ["head", "slots", "items"])
 @pytest.mark.parametrize("count", [1, 20])
 def test_an_unreadable_index_file_lags_and_the_log_finds_its_messages(part: str, count: int) -> None:

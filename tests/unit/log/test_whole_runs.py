@@ -1,4 +1,4 @@
-"""Unfinished transactions: cut at the log's end, kept and reported where something stands behind them."""
+"""Unfinished transactions: cut at the log's end, kept and reported where other records follow them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_another_brokers_writes_after_an_open_transaction_keep_its_records() -> 
     cut_at = committed.messages[3].physical_offset
     whole._files[PATH].data[cut_at:] = bytes(len(whole._files[PATH].data) - cut_at)
     other_files = MemoryFileSystem()
-    other = AtomicStore(other_files)  # makes the record that lies behind
+    other = AtomicStore(other_files)  # makes the record after it
     while other.store.end_offset < cut_at:
         room = cut_at - other.store.end_offset
         send(other.store, b"x" * max(0, min(room - 200, 4_000)), topic="orders", queue_id=1)
@@ -101,7 +101,7 @@ def _with_right_crc(record: bytearray) -> bytes:
 
 
 def test_a_copy_of_its_first_message_is_not_an_unfinished_transaction() -> None:
-    """Retries and dead letters carry the properties of what they are a copy of."""
+    """Retries and dead letters carry the properties of their originals."""
     atomic = AtomicStore(MemoryFileSystem())
     atomic.commit("t", MESSAGES)
     atomic.flush()

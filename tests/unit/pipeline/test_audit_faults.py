@@ -33,7 +33,7 @@ def named(report: Report) -> set[tuple[str, str, int]]:
 
 
 def check_nothing_missed(root: Path, report: Report) -> None:
-    """What the broker's own tool finds, the audit finds at the same place."""
+    """The audit reports the findings of the broker's own tool at the same places."""
     found: list[Finding] = []
     try:
         view = StoreView.open(root)

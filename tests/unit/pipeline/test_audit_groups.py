@@ -1,4 +1,4 @@
-"""Which messages a group never acknowledged: against what the test itself acknowledged."""
+"""Which messages a group never acknowledged: against the test's own acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as Arrow columns: what the one-by-one decoder says, for every golden store and for hostile text."""
+"""Records as Arrow columns equal the one-by-one decoder, for every golden store and for hostile text."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_hostile_properties_give_what_the_decoder_gives(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_properties_of_one_producer_give_what_the_decoder_gives(seed: int) -> None:
-    """The same names in the same order, but for what one record may have otherwise."""
+    """The same names in the same order, except for values that may differ."""
     source = random.Random(seed)
     letters = "abcKEYS" if seed % 4 else "é"
     names = ["_" + "".join(source.choices(letters, k=source.randint(0, 30))) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Bodies that inflate to much: what an archive and a search make of them at once is bounded, and is all."""
+"""Bodies that inflate to much: an archive and a search use bounded memory for them, and keep all."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bombs(store: Path) -> LogDirectory:
 
 
 def test_a_row_group_is_bounded_by_what_its_bodies_inflate_to(tmp_path: Path) -> None:
-    """It was bounded by what they are stored as: gigabytes in a task, of a few megabytes of log."""
+    """It was bounded by their stored size: gigabytes in a task, of a few megabytes of log."""
     log = bombs(tmp_path / "store")
     task = SegmentTask(
         str(tmp_path / "store"),

@@ -125,7 +125,7 @@ def test_a_java_without_the_vector_module_gets_the_launcher(
     words = ["-Xmx1g", VECTOR, "-Dname=a b", "", "*"]
     said = subprocess.run([str(home / "bin" / "java"), *words], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines() == ["<-Xmx1g>", "<-Dname=a b>", "<>", "<*>"]
-    # What inherits the environment of a job finds the launcher there, and takes it as it is.
+    # A process that inherits the environment of a job finds the launcher there, and takes it as it is.
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert find_java_home() == home
 

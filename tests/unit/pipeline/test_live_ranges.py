@@ -1,4 +1,4 @@
-"""How offsets are shared out and split, and what conditions rule out: against plain references."""
+"""How offsets are shared out and split, and which ranges conditions rule out: against plain references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of what was fetched: cut as asked, with the queue's own offsets, and what is damaged in each mode."""
+"""Rows of fetched records: cut as requested, with the queue's own offsets, and damaged ones in each mode."""
 
 from __future__ import annotations
 

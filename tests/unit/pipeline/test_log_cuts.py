@@ -1,4 +1,4 @@
-"""Format `trovemq-log`: how a reading is cut and bounded, and what is said of what cannot be read."""
+"""Format `trovemq-log`: how a reading is cut and bounded, and its reports of unreadable parts."""
 
 from __future__ import annotations
 

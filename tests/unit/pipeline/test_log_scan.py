@@ -16,7 +16,7 @@ from trovemq_store.log.tail import find_record
 
 
 def test_a_record_that_was_seen_half_written_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan meets half of it; when it looks for what stands behind, it and one more are there."""
+    """The scan meets half of it; when it looks for later records, it and one more are there."""
     first = encode_record("T", b"first")
     second = encode_record("T", b"second" * 100, physical_offset=len(first))
     third = encode_record("T", b"third", physical_offset=len(first) + len(second))

@@ -1,4 +1,4 @@
-"""The archive's manifest: what a plain model says, whole or not at all, by one writer at a time."""
+"""The archive's manifest equals a plain model, whole or not at all, by one writer at a time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def linked(archive: Path) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_says_what_the_model_says(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random commits by several runs; what a reader opens is the model's files, links and batches."""
+    """Random commits by several runs; a reader opens the model's files, links and batches."""
     monkeypatch.setattr(chain, "SNAPSHOT_EVERY", 3)
     source = random.Random(seed)
     place = Place(str(tmp_path / "a"))
@@ -198,7 +198,7 @@ def test_a_file_that_is_not_as_it_was_written_is_not_committed(tmp_path: Path) -
         assert manifest.commit([entry])
 
 
-# --- what a killed run leaves ----------------------------------------------------------------------------
+# --- after a killed run ----------------------------------------------------------------------------------
 
 
 def test_the_next_run_clears_away_what_no_commit_names(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Options of the Spark sources: what is meant is read, what cannot be meant is refused by its name."""
+"""Options of the Spark sources: legal ones are read, illegal ones are refused by name."""
 
 from __future__ import annotations
 

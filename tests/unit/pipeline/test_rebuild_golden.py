@@ -1,4 +1,4 @@
-"""The rebuilt files against those that Apache RocketMQ wrote, and what an unusual place or size does."""
+"""The rebuilt files against those that Apache RocketMQ wrote, and unusual places and sizes."""
 
 from __future__ import annotations
 

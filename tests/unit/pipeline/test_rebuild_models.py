@@ -90,7 +90,7 @@ def _save(log: bytes, store: Path) -> None:
 
 
 def _rebuild(store: Path, out: Path, core_count: int) -> Report:
-    with patch.object(os, "fsync"):  # the disk is not what is tested here
+    with patch.object(os, "fsync"):  # the disk is not tested here
         return rebuild_here(
             store,
             out,

@@ -1,4 +1,4 @@
-"""The ledger of a replay: what comes back, which other replay is refused, who may write."""
+"""The ledger of a replay: its content when read again, which other replay is refused, who may write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replayed message has of its original, against a model; which messages are told to be a run's own."""
+"""The fields of a replayed message, against a model; which messages are recognised as a run's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search answers what a look at every message says: archive, index and scan together, each message once."""
+"""A search equals a look at every message: archive, index and scan together, each message once."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def test_places_that_the_archive_could_not_read_are_reported(tmp_path: Path) -> 
 
 
 def test_bodies_that_do_not_inflate_hide_no_message_and_no_doubt(tmp_path: Path) -> None:
-    """Found by what else the message has, its body is null; asked for a body, the answer is in doubt."""
+    """Found by the message's other fields, its body is null; where the body is a condition, the answer is in
+    doubt."""
     bad = [{"body": b"no zlib", "sys_flag": 1, "properties": {"KEYS": "bad"}}] * 3
     good = {"body": b"some text", "properties": {"KEYS": "good"}}
     store = log_of(tmp_path / "store", [*bad, good])

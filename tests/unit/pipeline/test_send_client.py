@@ -20,7 +20,7 @@ from trovemq_spark.sinks.send_client import ChunkSender
 
 
 class FakeClient:
-    """Stores what it is sent; `failure` is raised for the body `bad`."""
+    """Stores its messages; `failure` is raised for the body `bad`."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
@@ -63,7 +63,7 @@ def test_a_chunk_that_fails_in_any_way_is_not_taken_for_sent(failure: Exception,
 
 
 def test_tasks_of_one_process_send_on_one_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a loop for each, gRPC logged `Event loop is closed` for what it finished after it."""
+    """With a loop for each, gRPC logged `Event loop is closed` for work that it finished after it."""
     loops = set()
     client = FakeClient()
 

@@ -1,4 +1,4 @@
-"""What the writer of topics takes: options, columns, and rows made into chunks, against a model."""
+"""The input of the writer of topics: options, columns, and rows made into chunks, against a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the job `stream` is told: combinations that are refused, and what becomes of the others."""
+"""Arguments of the job `stream`: refused combinations, and the effect of the others."""
 
 from __future__ import annotations
 

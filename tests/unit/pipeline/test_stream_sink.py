@@ -43,8 +43,8 @@ def read_log(store: Path, **options: str) -> list[pa.RecordBatch]:
 
 
 class Batches:
-    """What a checkpoint makes of a query: numbered batches that are the same whenever they run, each in parts
-    as tasks have them."""
+    """A query by its checkpoint: numbered batches that are the same whenever they run, each in parts as tasks
+    have them."""
 
     def __init__(self, store: Path, seed: int, count: int = 3) -> None:
         self._source = random.Random(seed)
@@ -122,7 +122,7 @@ def test_a_crash_before_any_step_loses_nothing_and_doubles_nothing(batches: Batc
     crashes: dict[int, int] = {}
 
     def crash(at: int) -> None:
-        """What lies on disk at this moment is what a kill leaves."""
+        """The disk at this moment is the one that a kill leaves."""
         if PIPELINE_LONG or at % 2 == 0:
             shutil.copytree(table, tmp_path / f"crash-{at}")
             crashes[at] = len(checkpoint)

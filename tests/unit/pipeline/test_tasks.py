@@ -1,4 +1,4 @@
-"""What a task that fails becomes, and what a runner says of its progress."""
+"""The error of a task that fails, and a runner's progress."""
 
 from __future__ import annotations
 

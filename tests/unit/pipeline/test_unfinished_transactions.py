@@ -60,7 +60,7 @@ def random_log(source: random.Random, directory: Path) -> tuple[TransactionLog, 
         log.plain(source.randrange(4))
         count = source.randint(1, 6)
         log.transaction(number, count, count if source.random() < 0.7 else source.randint(1, count))
-        log.plain(source.randint(1, 2))  # after an unfinished one too: it is no end
+        log.plain(source.randint(1, 2))  # after an unfinished one too: it is not an end
     end = log.end
     if source.random() < 0.8:
         count = source.randint(2, 6)
@@ -106,7 +106,7 @@ def test_a_batch_in_any_number_of_parts_has_none_of_it(seed: int, tmp_path: Path
 
 
 def test_what_the_broker_knows_to_be_written_is_read(tmp_path: Path) -> None:
-    """Below the known end the log is what it is: there is damage after these records."""
+    """Below the known end nothing is cut: there is damage after these records."""
     log = TransactionLog(tmp_path)
     log.plain()
     begin = log.transaction(1, 3, 2)
@@ -155,7 +155,7 @@ def test_jobs_leave_it_out_and_say_so(tmp_path: Path) -> None:
     checked = audit(OneProcess(NoProgress()), AuditArguments(str(tmp_path / "store"), checks=("log",)))
     assert any(note.startswith(said) for note in checked.notes)
     assert checked.findings == []
-    log.transaction(2, 1, 1)  # the broker continued after it: now it is what it is
+    log.transaction(2, 1, 1)  # the broker continued after it: now it stays
     report = run_here(arguments, NoProgress())
     assert report.facts["rows"] == 3
     assert not any("transaction" in note for note in report.notes)

@@ -1,4 +1,4 @@
-"""The append path: what is refused, under which name, and that a refusal leaves the log untouched."""
+"""The append path: refusals, their names, and that a refusal leaves the log untouched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trovemq_store.settings import StoreSettings
 
 
 class Bench:
-    """An appender over a store in memory; `grown` is what was announced."""
+    """An appender over a store in memory; `grown` has the announcements."""
 
     def __init__(self, settings: StoreSettings = SMALL, **append_settings: bool | int) -> None:
         self.store = open_store(MemoryFileSystem(), settings)

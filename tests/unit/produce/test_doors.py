@@ -1,4 +1,4 @@
-"""What every door refuses: the same at each of them, whatever way a message takes into the store."""
+"""Refusals of every door: the same at each of them, whatever way a message takes into the store."""
 
 from __future__ import annotations
 

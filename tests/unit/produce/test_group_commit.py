@@ -200,7 +200,7 @@ async def test_space_comes_with_the_sync_and_is_refused_where_it_does_not() -> N
 
 
 async def commit_room(commit: GroupCommit) -> None:
-    """Room, however often the short wait has to be repeated."""
+    """Space, however often the short wait has to be repeated."""
     async with asyncio.timeout(30):
         while True:
             try:

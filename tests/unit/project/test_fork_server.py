@@ -1,4 +1,4 @@
-"""A forked process is what a started one would be: arguments, streams, environment, signals, exit code."""
+"""A forked process equals a started one: arguments, streams, environment, signals, exit code."""
 
 from __future__ import annotations
 

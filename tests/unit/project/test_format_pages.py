@@ -1,4 +1,4 @@
-"""docs/store-format.md and docs/rocketmq-protocol.md say what the code does."""
+"""docs/store-format.md and docs/rocketmq-protocol.md agree with the code."""
 
 from __future__ import annotations
 

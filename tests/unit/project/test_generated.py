@@ -1,4 +1,4 @@
-"""What is generated is what its sources give: the protocol's code and the pages of reference."""
+"""Generated files equal their sources: the protocol's code and the pages of reference."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The tree keeps its own rules: small modules, calls only in their packages, no traces of one machine.
 
-import-linter checks who imports whom and ruff the style; what stands here is what they cannot see.
+import-linter checks who imports whom and ruff the style; the rules here are those that they cannot check.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_OURS = {".git", ".venv", "data", "build", "dist", "__pycache__"}
 
 @functools.cache
 def tracked_files() -> tuple[Path, ...]:
-    """What is or would be committed; without git, everything but caches, builds and the store."""
+    """Files that are or would be committed; without git, everything but caches, builds and the store."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -81,7 +81,8 @@ def modules(places: tuple[str, ...] = (*ROOMS, "deploy", "bench", "docs", "tests
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the rules ask of a module: it is parsed and walked once. What has a line begins with it."""
+    """The facts of a module that the rules need: it is parsed and walked once. What has a line begins with
+    it."""
 
     empty: bool
     documented: bool
@@ -270,7 +271,7 @@ def test_every_folder_of_tests_says_what_it_shows() -> None:
 
 
 def readme_lines(folder: Path) -> list[str]:
-    """What stands below the heading; nothing where there is no README.md."""
+    """The text below the heading; nothing where there is no README.md."""
     path = folder / "README.md"
     text = text_of(path) if path.is_file() else None
     return [line for line in (text or "").splitlines()[1:] if line]

@@ -28,7 +28,7 @@ INSTEAD = {
     r"\b(ConsumerModel|OrderlyTaker|PriorityTaker|StoreRoom|RoomWork|LateMessages)\b": "the new names",
     r"\b(carry_before|owed_before|lowest_owed|go_on_at|tend_deliveries|pair_table)\b": "the new names",
 }
-"""Each pattern, and what to write."""
+"""Each pattern, and the words to write instead."""
 
 EXCEPTIONS = {
     "docs/track-record.md", "tests/durability/test_track_record.py",  # faults under the names of their time

@@ -26,7 +26,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 
 @pytest.fixture
 def scene() -> Scene:
-    """A store whose key index lags behind everything that is sent."""
+    """A store whose key index lags behind all messages."""
     made = Scene()
     made.lag(True)
     return made
@@ -37,7 +37,8 @@ def send_some(scene: Scene, count: int) -> None:
         scene.send(TOPICS[number % 3 % 2], (("k1",) if number % 4 == 0 else ()), "", f"U{number % 5}", 1)
 
 
-# --- what the index does not have yet ---------------------------------------------------------------------
+# --- records that the index does not have yet
+# ------------------------------------------------------------------
 @pytest.mark.parametrize("window_bytes", [300, 1_000, 5_000])
 def test_a_log_that_is_read_window_by_window_gives_the_same_answer(
     scene: Scene, window_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +168,7 @@ def test_a_unique_key_that_takes_too_much_work_is_refused(monkeypatch: pytest.Mo
     assert caught.value.symbol == "LIMIT_EXCEEDED"
 
 
-# --- what is said -----------------------------------------------------------------------------------------
+# --- notes ------------------------------------------------------------------------------------------------
 def test_of_many_damaged_records_the_first_are_noted() -> None:
     scene = Scene()
     places = send_one_key(scene.store, 20)
@@ -245,7 +246,7 @@ def test_a_request_has_a_share_of_work_and_then_a_cursor() -> None:
 
 
 def test_a_key_is_found_behind_malformed_text_as_before() -> None:
-    """A look at the bytes is no stricter than reading them: U+FFFD stands for what is malformed."""
+    """A look at the bytes is no stricter than reading them: U+FFFD replaces malformed bytes."""
     data = bytearray(record(b"x", keys="k?y", unique_key="U"))
     at = data.index(b"k?y")
     data[at + 1] = 0xFF

@@ -70,7 +70,7 @@ def ask(store: MessageStore, query: KeyQuery, messages_max: int = 1 << 30) -> tu
 
 
 class Scene:
-    """A store, the list of what was sent, and a switch that keeps the key index from getting a file."""
+    """A store, the list of sent messages, and a switch that keeps the key index from getting a file."""
 
     def __init__(self) -> None:
         self.files = FaultyFileSystem(MemoryFileSystem(), self._decide)

@@ -163,7 +163,7 @@ def index_hashes(record: Record, tags: bool = True) -> list[int]:
 
 
 def state(data: bytes, position: int, physical_offset: int | None, check_crc: bool) -> tuple[str, int]:
-    """What recovery sees at `position` of `data`, whose end is the limit: (state, size)."""
+    """Recovery's view of `position` of `data`, whose end is the limit: (state, size)."""
     record = parse(data, position)
     if record is not None:
         plausible = 0 < len(record.topic) <= 255 and all(0x21 <= byte < 0x7F for byte in record.topic)

@@ -1,4 +1,4 @@
-"""What the tests of the codec draw: records, runs of them, and ways to spoil their bytes."""
+"""Random input for the tests of the codec: records, runs of them, and ways to spoil their bytes."""
 
 from __future__ import annotations
 

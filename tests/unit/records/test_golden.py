@@ -1,4 +1,4 @@
-"""The golden stores: every record, tags code and index item is what RocketMQ wrote and answered."""
+"""The golden stores: every record, tags code and index item equals RocketMQ's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trovemq_proto.records.layout import MAGIC_V1
 
 @dataclass
 class Log:
-    """What scan_run finds in a store's commit log."""
+    """The runs that scan_run finds in a store's commit log."""
 
     records: list[bytes] = field(default_factory=list)
     manifests: list[dict[str, object]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Batches that are damaged, unlike each other or illegal in one field, and what is said of them."""
+"""Batches that are damaged, unlike each other or illegal in one field, and their errors."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_properties_of_a_message_are_checked_one_by_one() -> None:
         message_properties(None, "", None, None)
 
 
-# --- what may be appended ---------------------------------------------------------------------------------
+# --- legal appends -----------------------------------------------------------------------------------------
 def illegal(data: bytes, *, crc: bool = False, ipv6: bool = False) -> str:
     with pytest.raises(TroveError) as caught:
         validate_batch(

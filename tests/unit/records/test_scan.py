@@ -1,4 +1,4 @@
-"""scan_run finds what check_record finds one by one, also where many records in a row have one size."""
+"""scan_run finds the records that check_record finds one by one, also where many in a row have one size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker does with a client's batch: check it, fill it in."""
+"""The broker's treatment of a client's batch: check it, fill it in."""
 
 from __future__ import annotations
 

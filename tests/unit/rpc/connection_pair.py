@@ -1,4 +1,4 @@
-"""Two HTTP/2 cores joined by pipes, and the plain model of what each stream must deliver."""
+"""Two HTTP/2 cores joined by pipes, and the plain model of each stream's deliveries."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -12,12 +12,12 @@ from trovemq_rpc.testing.pipe import Faults, Pipe
 
 REQUEST = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/m"), (b":authority", b"a")]
 RESPONSE = [(b":status", b"200")]
-NOISE = Random(0).randbytes(400_000)  # what is sent: a wrong order or place shows
+NOISE = Random(0).randbytes(400_000)  # the payload: a wrong order or place shows
 
 
 @dataclass
 class Direction:
-    """One direction of a stream: what was sent and what came."""
+    """One direction of a stream: its sent and its received bytes."""
 
     sent: bytearray = field(default_factory=bytearray)
     came: bytearray = field(default_factory=bytearray)
@@ -38,7 +38,7 @@ class Exchange:
 
 
 class Side:
-    """A core with the layer above it: it keeps what comes and lets the peer send on when it is told to."""
+    """A core with the layer above it: it keeps received messages and lets the peer send on when told to."""
 
     def __init__(self, client: bool, limits: Limits, outgoing: Pipe) -> None:
         self.client = client
@@ -94,7 +94,7 @@ class Side:
 
 
 class Pair:
-    """A client and a server, and what random calls do to them."""
+    """A client and a server, and random calls on them."""
 
     def __init__(self, seed: int, client_limits: Limits, server_limits: Limits, faults: Faults) -> None:
         self.random = Random(seed)
@@ -107,7 +107,7 @@ class Pair:
     def exchanges(self) -> dict[int, Exchange]:
         return self.client.exchanges
 
-    # --- what a test does at random -----------------------------------------------------------------------
+    # --- random steps -------------------------------------------------------------------------------------
     def open(self) -> None:
         if not self.client.core.can_open:
             return

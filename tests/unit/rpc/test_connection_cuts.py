@@ -62,8 +62,8 @@ def start(client: bool) -> Connection:
 
 
 def seen(core: Connection, pieces: list[bytes]) -> tuple[list[Any], bytes]:
-    """What the pieces make of a connection: its events, neighbouring DATA of a stream joined, and its
-    output.
+    """The result of a connection fed with the pieces: its events, neighbouring DATA of a stream joined, and
+    its output.
     """
     events: list[Any] = []
     for piece in pieces:

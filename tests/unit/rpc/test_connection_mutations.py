@@ -24,7 +24,7 @@ EDGES = [0, 1, 0x7F, 0x80, 0xFF, 0x3FFF, 0x4000, 0x7FFF_FFFF, 0x8000_0000, 0xFFF
 
 
 def record(seed: int) -> tuple[bytes, bytes]:
-    """What a client and a server wrote to each other in a short random conversation."""
+    """The bytes of a client and a server in a short random conversation."""
     pair = Pair(seed, LIMITS, LIMITS, Faults())
     wires = (bytearray(), bytearray())
     for side, wire in zip(pair.sides, wires, strict=True):
@@ -95,7 +95,7 @@ def mutated(random: Random, wire: bytes) -> bytes:
 
 
 class Owner:
-    """The layer above a core: answers calls and acknowledges what comes, as long as it may."""
+    """The layer above a core: answers calls and acknowledges received bytes, as long as it may."""
 
     def __init__(self, client: bool) -> None:
         self.core = Connection(client, LIMITS)

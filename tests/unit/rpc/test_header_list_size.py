@@ -1,4 +1,4 @@
-"""A peer's SETTINGS_MAX_HEADER_LIST_SIZE: what is larger is not sent, and the call says why."""
+"""A peer's SETTINGS_MAX_HEADER_LIST_SIZE: a larger list is not sent, and the call says why."""
 
 from typing import Any
 

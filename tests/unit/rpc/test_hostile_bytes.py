@@ -1,6 +1,6 @@
 """Hostile peers of the core, as raw bytes: bounded memory and work, and the end with the right code.
 
-Work is counted in frames and bytes, memory by what the core holds; no clock is involved. The same peers
+Work is counted in frames and bytes, memory by the core's content; no clock is involved. The same peers
 against a whole server are in test_hostile_peers.py.
 """
 

@@ -31,7 +31,7 @@ LARGE = b"\0\0\0\x3e\x80" + bytes(16_000)
 
 
 class Raw(asyncio.Protocol):
-    """A peer that writes what a test says."""
+    """A peer that writes a test's bytes."""
 
     def __init__(self) -> None:
         self.came = bytearray()

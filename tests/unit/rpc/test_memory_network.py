@@ -17,7 +17,7 @@ def run(program: Callable[[MemoryLoop], Coroutine[Any, Any, Any]], **options: An
 
 
 class Echo(asyncio.BufferedProtocol):
-    """Sends back what comes, through a buffer that is smaller than most pieces."""
+    """Sends received bytes back, through a buffer that is smaller than most pieces."""
 
     def __init__(self) -> None:
         self.buffer = bytearray(100)

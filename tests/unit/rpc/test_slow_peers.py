@@ -1,6 +1,4 @@
-"""Peers that are slow: those that stop are ended within 5 s, those that go on are served. The clock is
-the loop's.
-"""
+"""Slow peers: those that stop are ended within 5 s, those that continue are served. The clock is virtual."""
 
 import asyncio
 import ssl

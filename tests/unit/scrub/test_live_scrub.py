@@ -63,7 +63,7 @@ def begin(store: MessageStore) -> tuple[LiveScrub, list[Finding]]:
 
 
 def scrub(store: MessageStore, between: Callable[[int], None] = lambda _: None) -> list[Finding]:
-    """What a whole check finds; between(number) is called after each step."""
+    """The findings of a whole check; between(number) is called after each step."""
     checking, found = begin(store)
     for number, _ in enumerate(checking.steps):
         between(number)
@@ -320,8 +320,8 @@ def test_damage_is_found_by_its_first_thousand_and_counted_in_all(
 
 @pytest.mark.parametrize("bad", [(0, 4096), (8192, 12_288)])
 def test_a_scrub_of_a_disk_with_a_bad_sector_ended_the_broker(bad: tuple[int, int]) -> None:
-    """Also one that reading ahead did not meet: in the record that continues after what was read ahead, or
-    of a file that somebody shortened."""
+    """Also one that reading ahead did not meet: in the record that continues after that range, or of a file
+    that was shortened."""
     files = FaultyFileSystem(MemoryFileSystem())
     store = open_store(files, replace(SMALL, commit_log_file_size=65_536))
     results = [send(store, bytes(700), NOW_MS, keys="k") for _ in range(40)]

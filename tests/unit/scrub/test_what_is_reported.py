@@ -1,4 +1,4 @@
-"""What a check says where a store lacks something, and where it changes while it is checked."""
+"""A check's reports where a store lacks something, and where it changes while it is checked."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ def test_records_that_are_not_indexed_yet_are_a_note(tmp_path: Path) -> None:
 
 # --- consume queues ---------------------------------------------------------------------------------------
 def test_units_without_a_file(tmp_path: Path) -> None:
-    """A whole queue, and the last file of one; what is not a file of a queue is named and skipped."""
+    """A whole queue, and the last file of one; a file that does not belong to a queue is named and
+    skipped."""
     store = open_store(RealFileSystem(tmp_path))
     fill(store, 200)
     flush(store)

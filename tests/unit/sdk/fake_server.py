@@ -1,7 +1,7 @@
 """A scripted server in the test's own loop: routes, appends, fetches and queries as the test wants them.
 
-It keeps what it was sent, so that tests can say what the client put on the wire. Hooks answer in its
-stead; without hooks every frame is acknowledged at once.
+It keeps the requests, so that tests can check the client's bytes on the wire. Hooks answer in its stead;
+without hooks every frame is acknowledged at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FakeServer:
     """One server; `role` is BROKER or NAMESERVER.
 
     Attributes:
-        routes: What RouteService tells; change it with `set_routes`.
+        routes: The routes of RouteService; change them with `set_routes`.
         frames: Every AppendFrame that came.
         streams: Append streams opened so far.
         messaging: RocketMQ's v2 service at the same address.
@@ -67,7 +67,7 @@ class FakeServer:
         self.streams = 0
         self.on_frame: FrameHook | None = None
         self.next_sequence: int | TroveError = 0
-        """What producers that number their messages are told."""
+        """The answer for producers that number their messages."""
         self.producers: list[str] = []
         """The ids of those that asked."""
         self.on_fetch: FetchHook | None = None
@@ -129,7 +129,7 @@ class FakeServer:
         return self
 
     def set_routes(self, *routes: common_pb2.BrokerRoute) -> None:
-        """New routes; those who watch are told."""
+        """Sets new routes and notifies the watchers."""
         self.routes = list(routes)
         self.version += 1
         for changed in self._changed:

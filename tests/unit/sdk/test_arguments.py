@@ -1,4 +1,4 @@
-"""Arguments of a wrong type, and calls of a client that is closed: errors that say what is wrong."""
+"""Arguments of a wrong type, and calls of a closed client: errors that name the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which broker and which queues an atomic transaction takes, and what it refuses before anybody is asked."""
+"""Which broker and which queues an atomic transaction takes, and its refusals before any call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connecting, and what gRPC's own errors become."""
+"""Connecting, and the mapping of gRPC's own errors."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def until_missed(client: Client, broker: str) -> None:
-    """Until the client noticed that the stream is broken: what it writes before may be in doubt."""
+    """Until the client noticed that the stream is broken: messages that it writes before may be in doubt."""
     while not client._pool.suspect(client._pool.routes.broker(broker)):
         await asyncio.sleep(0.001)
 
@@ -191,7 +191,7 @@ async def test_changed_settings_are_learned_once(broker: FakeServer, connect: Co
     client = await connect(broker)
     await client.send("orders", b"old form")
     changed = broker.route({"orders": 4}, store_host_ipv6=True, append_property_crc=True)
-    broker.routes = [changed]  # those who watch are not told
+    broker.routes = [changed]  # watchers are not notified
 
     async def hook(frame: message_pb2.AppendFrame) -> message_pb2.AppendReply:
         wide = all(flags & 0x20 for flags in RecordBatch.split(frame.records).sys_flags.tolist())

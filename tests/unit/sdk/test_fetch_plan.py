@@ -1,4 +1,4 @@
-"""Whatever a broker answers, and in whatever order: every record is handed out once, in order."""
+"""Whatever a broker answers, and in whatever order: every record is returned once, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames packed by hand are what protobuf makes of the same message."""
+"""Frames packed by hand equal protobuf's of the same message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client.admin.groups: which brokers are asked, whose answer counts, and what is refused before any call."""
+"""Client.admin.groups: which brokers are called, whose answer counts, and refusals before any call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ConnectionPool:
 
 
 class Calls:
-    """One broker's GroupService: what it answers, or raises."""
+    """One broker's GroupService: its answers, or errors."""
 
     def __init__(self, name: str, answers: dict[str, Any], asked: list[str]) -> None:
         self.name = name

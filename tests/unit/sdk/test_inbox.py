@@ -45,7 +45,7 @@ def test_a_lease_that_is_over_is_dropped_with_what_waits_after_it() -> None:
 
 
 def test_what_a_poll_brought_late_overtook_what_was_returned() -> None:
-    """The rest of the poll goes back as well; what another poll brings comes after it and stays."""
+    """The rest of the poll is returned as well; messages of another poll come after it and stay."""
     inbox = Inbox(8, 1_000)
     inbox.ordered = True
     inbox.begin_poll(1)
@@ -108,7 +108,7 @@ async def test_several_tasks_wait_and_one_that_gives_up_loses_nothing() -> None:
     takers = [asyncio.create_task(inbox.get()) for _ in range(3)]
     await asyncio.wait(takers, timeout=0)
     inbox.put(message(0))
-    takers[0].cancel()  # with its turn in its hands
+    takers[0].cancel()  # while it has its turn
     inbox.put(message(1))
     first, second = await asyncio.gather(takers[1], takers[2])
     assert first is not None

@@ -1,4 +1,4 @@
-"""The ledger of a verifiable run: what is written is read again, also where the verifier was killed."""
+"""The ledger of a verifiable run: every line is read again, also where the verifier was killed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_line_is_one_json_object_with_rocketmqs_names(tmp_path: Path) -> None:
 
 
 def test_each_write_is_in_the_file_at_once(tmp_path: Path) -> None:
-    """A verifier that is killed now has lost nothing that it was told."""
+    """A verifier that is killed now has lost no answer."""
     with LedgerWriter(tmp_path / "l", HEADER) as writer:
         for number in range(3):
             writer.add([entry(number)])

@@ -1,4 +1,4 @@
-"""Batching, linger, back-pressure, queues, receipts: what the producer puts on the wire."""
+"""Batching, linger, back-pressure, queues, receipts: the producer's bytes on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look-ups over several brokers: the merge is what one broker with all messages would answer."""
+"""Look-ups over several brokers: the merge equals the answer of one broker with all messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class FakeIndex:
-    """What one broker finds for a key: one message at each of these store times."""
+    """One broker's answer for a key: one message at each of these store times."""
 
     def __init__(self, server: FakeServer, times: list[int]) -> None:
         self.times = times

@@ -41,7 +41,7 @@ def stored(broker: str, number: int, timestamp: int) -> bytes:
 
 
 class Brokers:
-    """What the client sees of a cluster; each broker answers in pages of two messages."""
+    """The client's view of a cluster; each broker answers in pages of two messages."""
 
     def __init__(self, times: list[list[int]]) -> None:
         self.records = {

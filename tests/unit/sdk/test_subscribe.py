@@ -172,7 +172,7 @@ async def test_a_body_that_is_not_its_digests_is_never_shown(broker: FakeServer,
     assert fake.bodies() == [b"bad"]
 
 
-# --- what becomes of messages ---------------------------------------------------------------------------
+# --- settlements ----------------------------------------------------------------------------------------
 async def test_process_acknowledges_together(broker: FakeServer, connect: Connect) -> None:
     fake = broker.messaging
     client = await connect(broker)
@@ -341,8 +341,8 @@ async def test_closing_returns_what_was_not_handed_out(broker: FakeServer, conne
 async def test_acknowledgements_were_lost_when_a_subscription_closed(
     broker: FakeServer, connect: Connect
 ) -> None:
-    """The receive was cancelled first: the broker took back what it had brought, the processed messages too,
-    and refused their acknowledgements."""
+    """The receive was cancelled first: the broker took its messages back, the processed ones too, and refused
+    their acknowledgements."""
     fake = broker.messaging
     fake.long_streams = True
     client = await connect(broker)
@@ -420,7 +420,7 @@ async def test_the_handler_consumes_directly(broker: FakeServer, connect: Connec
 
     async def handler(message: ReceivedMessage) -> None:
         seen.append(message.body)
-        await message.ack()  # owes nobody anything
+        await message.ack()  # pending for nobody
         if message.body == b"bad":
             raise ValueError("not this one")
 

@@ -17,7 +17,7 @@ from .test_groups import BROKERS, ConnectionPool
 
 
 def answer(broker: str, *times: int, complete: bool = True) -> MessageTrack:
-    """A message a time: stored and told of then."""
+    """A message a time: stored, with an event, then."""
     copies = [
         MessageCopy(
             broker, n, "message", "orders", 0, 0, 0, 1, "", "k", "", "", 0, "", t, "", 0, "", "", "", 0

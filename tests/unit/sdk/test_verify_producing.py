@@ -60,7 +60,7 @@ class Store:
 
 @dataclass
 class Outcome:
-    """What a run left behind."""
+    """The result of a run."""
 
     summary: RunSummary
     entries: list[LedgerEntry]

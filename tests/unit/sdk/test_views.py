@@ -1,4 +1,4 @@
-"""What several nameservers say, made into one."""
+"""The routes of several nameservers, made into one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def broker(name: str, version: int = 1, address: str = "10.0.0.1:1", topics: int
 
 
 def views(*states: list[BrokerRoute]) -> Views:
-    """Told by ns0, ns1, …, one after another."""
+    """Routes from ns0, ns1, …, one after another."""
     made = Views()
     for number, state in enumerate(states):
         made.tell(f"ns{number}", ClusterState(tuple(state)), NAMESERVER)

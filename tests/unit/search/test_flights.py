@@ -1,4 +1,4 @@
-"""Searches of the flights that left New York in 2013 are equal to what pandas says of the file.
+"""Searches of the flights that left New York in 2013 equal pandas' results of the file.
 
 `make soak` searches the whole year, `make test` its first weeks.
 """
@@ -32,7 +32,7 @@ QUERIES: Final = 500 if SOAK else 200
 BATCH: Final = 500
 """Rows a millisecond."""
 INDEXED: Final = ROWS - 3_000
-"""What follows is not in the trees yet."""
+"""Later messages are not in the trees yet."""
 SETTINGS = StoreSettings(
     commit_log_file_size=1 << 24,
     consume_queue_file_size=2_000_000,
@@ -88,7 +88,7 @@ def table() -> pd.DataFrame:
 
 
 class Question:
-    """A search and what pandas makes of it."""
+    """A search and pandas' result of it."""
 
     def __init__(self, table: pd.DataFrame, source: random.Random) -> None:
         row = table.iloc[source.randrange(len(table))]

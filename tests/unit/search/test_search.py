@@ -214,7 +214,7 @@ def test_a_search_is_equal_to_a_scan_of_the_log(
         assert answered(script.store, query) == expected(script.store, query)
 
 
-# --- what is refused --------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------
 
 
 def _deep(depth: int) -> Condition:

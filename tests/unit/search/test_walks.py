@@ -1,4 +1,4 @@
-"""Walks name what their entries lead to, in order, whatever the range; equal to sets that are sorted."""
+"""Walks name the records of their entries, in order, whatever the range; equal to sets that are sorted."""
 
 from __future__ import annotations
 

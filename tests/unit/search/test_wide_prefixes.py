@@ -1,4 +1,4 @@
-"""Prefixes that very many messages have: what of them is estimated, and tested by columns."""
+"""Prefixes of very many messages: their estimates, and tests by columns."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ WAYS: dict[str, dict[str, object]] = {
 @cache
 def indexed_in_steps(*, unique: bool) -> MessageStore:
     """Each of twelve keys has an entry of each of six steps, of one or several messages; of unique ids one
-    each. Behind them comes what is like none of them."""
+    each. Then come messages that are like none of them."""
     store = open_store(MemoryFileSystem(), SETTINGS, topics=("flights", "bills"))
     for n in range(120):
         key = f"k{n * 7 % 12:02} other" if n % 5 else f"k{n % 12:02} k{n % 7:02} k{n % 12:02}"

@@ -1,4 +1,4 @@
-"""The Append stream without a network: what is answered, when, and what an end leaves behind."""
+"""The Append stream without a network: its answers, their times, and the state after an end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bench:
             )
 
     def sync(self) -> None:
-        """What the flush worker does, in this thread."""
+        """The flush worker's work, in this thread."""
         work = self.commit._store.begin_flush()
         assert work is not None
         work.run()

@@ -1,4 +1,4 @@
-"""What /metrics and the statistics say of groups, delayed messages, transactions and connected clients."""
+"""/metrics and the statistics of groups, delayed messages, transactions and connected clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-read frames are protobuf: they read and write what protobuf's own code does."""
+"""The hand-read frames are protobuf: they read and write the same as protobuf's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GroupService on a store in memory: groups and what goes with them, lag, resets, dead letters, commands."""
+"""GroupService on a store in memory: groups and their state, lag, resets, dead letters, commands."""
 
 from __future__ import annotations
 

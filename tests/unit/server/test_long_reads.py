@@ -2,7 +2,7 @@
 
 A store in which every message has one key: many small messages, messages of the most properties or keys,
 large bodies. In a soak it has 250 MiB, as in the review that found this; by default 3 MiB of the same
-density, since a step's length depends on what lies together and not on how much there is.
+density, since a step's length depends on the density and not on the total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.untraced  # times are measured
 
 KEY = "customer-42"
 STEP_MAX_S = 0.040
-"""Of processor time: 20 ms, and as much again for what shares the processor."""
+"""Of processor time: 20 ms, and as much again for other work on the processor."""
 TRIES = 3
 STORE_MIB = 250 if SOAK else 3
 
@@ -96,7 +96,7 @@ def reads() -> list[tuple[str, Any]]:
 
 
 async def longest_step(broker: BrokerServices, measured: LoopTime, name: str, request: Any) -> float:
-    """The least of some tries: what is long each time is long, whatever else the machine did."""
+    """The least of some tries: a long step is long each time, whatever else the machine did."""
     least = 1.0
     for _ in range(TRIES):
         await asyncio.sleep(0)

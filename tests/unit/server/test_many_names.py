@@ -60,7 +60,7 @@ def fill(broker: BrokerServices) -> None:
 
 
 async def longest_step(measured: LoopTime, work: Any) -> float:
-    """The least of some tries: what is long each time is long, whatever else the machine did."""
+    """The least of some tries: a long step is long each time, whatever else the machine did."""
     least = 1.0
     for _ in range(TRIES):
         await asyncio.sleep(0)

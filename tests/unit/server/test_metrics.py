@@ -1,4 +1,4 @@
-"""What /metrics says, read by Prometheus' own parser; and that each name stands on the page about it."""
+"""The /metrics page, read by Prometheus' own parser; each name is on the page about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SearchService: what the wire asks becomes a search, or an error that says what is wrong with it."""
+"""SearchService: a request becomes a search, or an error that names its fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StoreService on real files in this process: what it refuses, counts and leaves alone."""
+"""StoreService on real files in this process: its refusals, its counts, and untouched files."""
 
 from __future__ import annotations
 

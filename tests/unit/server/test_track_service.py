@@ -20,7 +20,7 @@ from trovemq_proto.v1 import biography_pb2 as pb
 
 
 class Served:
-    """The service over one world; `disk_error` is what every wait for the disk ends with."""
+    """The service over one world; every wait for the disk ends with `disk_error`."""
 
     def __init__(self) -> None:
         self.world = World()

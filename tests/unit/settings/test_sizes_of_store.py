@@ -1,4 +1,4 @@
-"""Sizes that nobody wrote are those of the store; what somebody wrote is checked against it."""
+"""Sizes that nobody set are those of the store; given sizes are checked against it."""
 
 from __future__ import annotations
 

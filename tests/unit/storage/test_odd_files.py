@@ -1,4 +1,4 @@
-"""The seam where files are closed, cut or odd, and where a file system cannot tell what it is asked."""
+"""The seam where files are closed, cut or odd, and where a file system does not know the answer."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_directories_that_are_removed(files: FileSystem) -> None:
         assert caught.value.errno == errno.ENOTDIR
 
 
-# --- what a file system cannot tell -----------------------------------------------------------------------
+# --- unknown answers of a file system ----------------------------------------------------------------------
 def test_a_file_system_without_holes_has_written_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_kernel_that_cannot_say_what_is_readable_is_believed() -> None:
 def test_space_is_looked_for_before_a_file_is_preallocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, made: bool
 ) -> None:
-    """A file system that gives no number of blocks cannot tell: then it is tried."""
+    """A file system that gives no number of blocks does not know: then it is tried."""
     status = SimpleNamespace(f_blocks=blocks, f_bavail=2, f_frsize=4_096)
     monkeypatch.setattr(os, "fstatvfs", lambda _: status)
     files = RealFileSystem(tmp_path)

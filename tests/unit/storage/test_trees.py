@@ -1,4 +1,4 @@
-"""Sorted trees: LMDB's and those in memory do the same; what LMDB alone can meet."""
+"""Sorted trees: LMDB's and those in memory behave alike; and cases of LMDB alone."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_reader_sees_the_commit_before_it_was_opened(trees: Trees) -> None:
 
 @pytest.mark.parametrize("long", [LONG_RUN, LONG_RUN - 1])
 def test_long_runs_of_keys_come_to_lie_where_a_dictionary_would_have_them(trees: Trees, long: int) -> None:
-    """Behind everything, between two neighbours, across others, again, and beside large values."""
+    """After everything, between two neighbours, across others, again, and beside large values."""
     model: dict[bytes, bytes] = {}
     runs = [
         [b"m%05d" % n for n in range(long)],

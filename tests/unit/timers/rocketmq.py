@@ -122,7 +122,7 @@ class RocketMqTimers:
                 out_ms = write_ms + (WINDOW_MS // 2 if far else WINDOW_MS)
             if "TIMER_DEL_UNIQKEY" in found[1]:
                 magic |= 4
-            # What is late is read at once.
+            # Late ones are read at once.
             second = max(out_ms, self.read_ms) // 1000
             known = self.wheel.get(second % SLOTS)
             previous = known[1].last if known is not None and known[0] == second else -1

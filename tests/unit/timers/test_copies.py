@@ -1,4 +1,4 @@
-"""A copy made from a waiting record's bytes says what the record says, told by the slow codec."""
+"""A copy made from a waiting record's bytes equals the record, by the slow codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of RocketMQ reads our export; what RocketMQ wrote is imported."""
+"""A model of RocketMQ reads our export; RocketMQ's files are imported."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_rocketmq_deliveries_are_not_repeated_even_with_our_snapshot_lost() -> N
 
 # --- the golden stores ------------------------------------------------------------------------------------
 def owed_of(manifest: dict[str, Any]) -> dict[str, int]:
-    """By unique key: when RocketMQ would deliver what it has not delivered."""
+    """By unique key: when RocketMQ would deliver the undelivered messages."""
     codes = {
         (queue["topic"], queue["queueId"], queue["minOffset"] + index): code
         for queue in manifest["queues"]

@@ -1,4 +1,4 @@
-"""The numbers that timers keep for those who watch: they agree with what waits, whatever happened."""
+"""The figures of timers for metrics: they agree with the waiting messages, whatever happened."""
 
 from __future__ import annotations
 

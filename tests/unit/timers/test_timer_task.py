@@ -1,4 +1,5 @@
-"""When the daemon delivers what is due: at its time, several in a turn, a full turn followed by the next."""
+"""When the daemon delivers due messages: at their time, several in a turn, a full turn followed by the
+next."""
 
 from __future__ import annotations
 

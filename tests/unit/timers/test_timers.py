@@ -1,4 +1,4 @@
-"""Delayed messages by example: what is stored, what is delivered and when, what is refused."""
+"""Delayed messages by example: which are stored, delivered and when, and refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Any course of sends, recalls, clock steps, stops and crashes: never early, exactly once while nothing
-crashes, at least once otherwise, and never what was recalled."""
+crashes, at least once otherwise, and never a recalled message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dump --tree` and what `verify` says of the B+trees."""
+"""`dump --tree` and the findings of `verify` on the B+trees."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_verify_checks_trees_that_lag_as_far_as_they_are(root: Path) -> None:
     assert verify(root)[:2] == (0, [])
 
 
-# --- what takes no trees along ----------------------------------------------------------------------------
+# --- without the trees -------------------------------------------------------------------------------------
 
 
 def test_repair_removes_them_and_the_next_start_makes_them_again(root: Path) -> None:

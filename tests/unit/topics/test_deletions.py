@@ -1,4 +1,4 @@
-"""Deleted topics: what counts as alive, and that a deletion is never forgotten."""
+"""Deleted topics: which records count as alive, and that a deletion is never forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what fastjson writes, and writing standard JSON."""
+"""Reading fastjson's JSON, and writing standard JSON."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def run(steps: Generator[None, None, Result]) -> Result:
 
 @dataclass
 class Member:
-    """One connected consumer: what it subscribes to."""
+    """One connected consumer: its subscriptions."""
 
     topic: str = "orders"
     expression: str = "*"
@@ -66,7 +66,7 @@ class World:
         self.model.on_messages_available(self.store.dispatch())
 
     def stop(self) -> None:
-        """A clean stop: what is pending becomes retry messages; then a start."""
+        """A clean stop: pending messages become retry messages; then a start."""
         self.model.export_to_rocketmq(self.now_ms)
         flush(self.store)
         self.store.close(self.now_ms)
@@ -157,7 +157,7 @@ class World:
         return found
 
     def happenings(self, body: str, group: str | None = None) -> list[str]:
-        """What happened, in order; of one group, or all."""
+        """The events, in order; of one group, or all."""
         return [event.kind for event in self.story(body).events if group is None or event.group == group]
 
 

@@ -101,7 +101,7 @@ def test_several_messages_under_one_key_each_have_a_life_of_their_own(world: Wor
     assert [life.copies[0].queue_offset for life in world.tell(second).messages] == [1]
 
 
-# --- one group: what is pending --------------------------------------------------------------------------
+# --- one group: pending messages -------------------------------------------------------------------------
 def test_in_flight_until_its_lease_ends_then_ready(world: World) -> None:
     world.send("a")
     world.receive()
@@ -169,7 +169,7 @@ def test_by_priority_what_is_higher_is_ahead_whatever_its_offset(world: World) -
         ("not-reached", 1),
         ("not-reached", 2),
     ]
-    assert world.happenings("p1", "workers") == []  # what lies after it was delivered: it was not skipped
+    assert world.happenings("p1", "workers") == []  # later messages were delivered: it was not skipped
     world.receive(count=1, filter=parse_filter("tag", "paid"))
     assert world.status("p1").reason == "filtered-out"
     assert world.happenings("p1", "workers") == ["passed-over"]

@@ -1,7 +1,7 @@
 """Transactions against a plain history of each, with checks, kills, power cuts and restarts among the steps.
 
 A half message is never seen in its topic, a committed one once, one that was rolled back or given up never.
-After a power cut each transaction stands somewhere between what was synced and what was done.
+After a power cut each transaction is somewhere between its synced and its last state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUEUES = 2
 
 @dataclass
 class Known:
-    """What happened to one transaction; `synced` of `history` is certainly on disk. `asked`: checks seen."""
+    """The history of one transaction; `synced` of `history` is certainly on disk. `asked`: checks seen."""
 
     queue_id: int
     history: list[str] = field(default_factory=lambda: [OPEN])
@@ -205,7 +205,7 @@ class TransactionsMachine(RuleBasedStateMachine):
             del known.history[known.history.index(state) + 1 :]
             known.synced = len(known.history)
 
-    # --- what must hold -----------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------
     def is_open(self, name: str) -> bool:
         return self.transactions._open.of("orders", name) is not None
 

@@ -46,7 +46,7 @@ def reopened(broker: Broker) -> Broker:
     return broker
 
 
-# --- what looks like an end and is none ---------------------------------------------------------------
+# --- false ends --------------------------------------------------------------------------------------
 @BOTH
 def test_a_message_with_the_transactions_id_that_is_no_commit_ends_nothing(settings: StoreSettings) -> None:
     broker = Broker(settings)

@@ -468,8 +468,7 @@ def test_golden_small_without_positions_settles_what_was_committed(tmp_path: Pat
 def test_a_broker_with_all_its_groups_fell_over_the_first_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its positions had no space in the offsets; who told transactions of the append then ended the
-    daemon."""
+    """Its positions had no space in the offsets; the listener of transactions then ended the daemon."""
     broker = Broker()
     monkeypatch.setattr(broker.store.offsets, "_group_count_max", 0)
     broker.transactions.prepare(message("A"), NOW_MS)

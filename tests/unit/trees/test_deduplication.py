@@ -46,8 +46,8 @@ IDS = [f"id-{number}" for number in range(8)] + ["x" * 255, "x" * 300, "x" * 299
 
 
 class Machine(RuleBasedStateMachine):
-    """Sends, steps of the trees, restarts, power cuts, changes of the option; compared with what is in the
-    log: an id may be stored where, and only where, no message of it lies within the window."""
+    """Sends, steps of the trees, restarts, power cuts, changes of the option; compared with the log: an id
+    may be stored where, and only where, no message of it lies within the window."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
         self._read_model()
 
     def _read_model(self) -> None:
-        """What is in the log; the queues have no holes."""
+        """The content of the log; the queues have no holes."""
         found = stored(self.store)
         self.model = dict(found)
         self.next_offsets = {}
@@ -250,7 +250,7 @@ def test_topics_have_ids_of_their_own() -> None:
 
 
 def _waiting(store: MessageStore, kind: str) -> Any:
-    """Writes a message of id `a` as the broker lets it wait; returns what is appended."""
+    """Writes a message of id `a` as the broker lets it wait; returns the appended record."""
     from trovemq_store.engine.record_writer import NewRecord, RecordWriter
 
     writer = RecordWriter(store, lambda: None)

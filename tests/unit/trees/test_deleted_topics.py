@@ -1,4 +1,4 @@
-"""What the trees have of topics that are deleted: it goes, and no topic of the same name gets it."""
+"""The trees' entries of deleted topics: they go, and no topic of the same name gets them."""
 
 from __future__ import annotations
 

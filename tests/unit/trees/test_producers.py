@@ -77,7 +77,7 @@ def test_a_number_that_was_stored_before_the_window_is_stored_again(indexed: boo
     later = send(deduplication, store, numbers("p", 1, 0, 3), now_ms=NOW_MS + WINDOW_MS)
     assert sorted(later.duplicates) == [2]
     if not indexed:
-        step(store, 1)  # what is on disk: the older ones
+        step(store, 1)  # the older ones, on disk
     for _ in range(2):
         again = send(deduplication, store, numbers("p", 0, 1), now_ms=NOW_MS + WINDOW_MS)
         assert [each.physical_offset for each in again.duplicates.values()] == [

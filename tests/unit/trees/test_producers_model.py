@@ -1,4 +1,4 @@
-"""Numbered messages by a model of what must be known of them, as Hypothesis chooses the steps."""
+"""Numbered messages by a model of the broker's knowledge, as Hypothesis chooses the steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trovemq_store.index.trees.unique_ids import Place
 
 
 class Model:
-    """What the log has, and what must be known of it."""
+    """The content of the log, and the known numbers."""
 
     def __init__(self) -> None:
         self.log: list[Stored] = []
@@ -60,7 +60,7 @@ class Model:
     def gaps(
         self, messages: Sequence[Message], duplicates: Mapping[int, Place], since_ms: int
     ) -> list[tuple[int, Gap]]:
-        """What is missing before each message of a batch, where anything is."""
+        """The gaps before each message of a batch, where there are any."""
         highest = {message.producer: self.highest(message.producer, since_ms) for message in messages}
         found = []
         for index, message in enumerate(messages):
@@ -116,8 +116,8 @@ def _check(original: Message, again: Message) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Sends of several producers, with gaps, replays and what comes late; steps of the trees, restarts, power
-    cuts, lost trees; compared with what is in the log."""
+    """Sends of several producers, with gaps, replays and late ones; steps of the trees, restarts, power cuts,
+    lost trees; compared with the log."""
 
     def __init__(self) -> None:
         super().__init__()

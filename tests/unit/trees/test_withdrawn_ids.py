@@ -23,7 +23,7 @@ LATER = pytest.mark.parametrize("later", ["at once", "in the tree", "killed", "p
 
 
 class Bench:
-    """A store with a deduplicated topic, and what holds messages back in it."""
+    """A store with a deduplicated topic, and the parts that hold messages back in it."""
 
     def __init__(self) -> None:
         self.files = MemoryFileSystem()
@@ -55,7 +55,7 @@ class Bench:
         assert self.model.transactions.given_up_count == 1
 
     def settle(self) -> None:
-        """What was appended is synced, and known to all but the trees."""
+        """The appended messages are synced, and known to all but the trees."""
         flush(self.store)
         self.model.transactions.catch_up()
         self.model.timers.catch_up()

@@ -322,7 +322,7 @@ def test_a_forwarded_message_is_a_dead_letter_and_consumed() -> None:
 
 
 def test_a_dead_letter_that_was_answered_was_not_listed_yet() -> None:
-    """In sync mode readers see what is on disk: the reply waits for that."""
+    """In sync mode readers see synced messages: the reply waits for that."""
 
     async def scene() -> None:
         parts = Parts(replace(ROOMY, flush_mode="sync"))

@@ -1,4 +1,4 @@
-"""Who is connected: known, alive, gone, told once."""
+"""Connected clients: known, alive, gone, reported once."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_producers_are_those_that_declared_a_topic_or_sent_a_half_message() -> N
     assert sorted(ids(registry.producers_of("orders"))) == ["declared", "early"]
     registry.sent_half("other", "orders")
     assert len(registry.producers_of("orders")) == 3
-    registry.settle("declared", producer("payments"), NOW_MS)  # it says now what it produces to
+    registry.settle("declared", producer("payments"), NOW_MS)  # it now declares its topics
     assert sorted(ids(registry.producers_of("orders"))) == ["early", "other"]
 
 

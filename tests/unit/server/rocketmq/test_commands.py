@@ -1,4 +1,4 @@
-"""Commands to clients: who is asked, what is answered, and that nothing waits for ever."""
+"""Commands to clients: which client gets them, the answers, and that nothing waits for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndTransaction and RecallMessage: each status, and what is visible afterwards."""
+"""EndTransaction and RecallMessage: each status, and the visible messages afterwards."""
 
 from __future__ import annotations
 

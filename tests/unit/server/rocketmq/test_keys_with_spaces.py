@@ -35,7 +35,7 @@ SENT = (
 
 
 def properties_of(keys: list[str]) -> dict[str, str]:
-    """What the store gets of a message with these keys."""
+    """The stored properties of a message with these keys."""
     message = v2.Message(body=b"x")
     message.system_properties.message_id = "id"
     message.system_properties.keys.extend(keys)

@@ -205,7 +205,7 @@ def test_any_property_block_gives_a_message_that_can_be_parsed(block: bytes) -> 
     assert RESERVED_PROPERTIES.isdisjoint(found.user_properties)
 
 
-# --- what was sent --------------------------------------------------------------------------------------
+# --- sent messages --------------------------------------------------------------------------------------
 def test_what_the_store_gets_of_a_sent_message() -> None:
     sent = message(
         b"body",

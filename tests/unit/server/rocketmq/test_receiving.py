@@ -1,4 +1,4 @@
-"""ReceiveMessage: the order of its stream, each status, how long it waits and what wakes it."""
+"""ReceiveMessage: the order of its stream, each status, how long it waits and which event wakes it."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_too_many_polls_are_refused() -> None:
     run(scene())
 
 
-# --- what is taken --------------------------------------------------------------------------------------
+# --- received messages ----------------------------------------------------------------------------------
 def test_a_batch_has_at_most_32_and_at_least_one() -> None:
     async def scene() -> None:
         parts = parts_with()

@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: what clients decide everything else by."""
+"""QueryRoute and QueryAssignment: the basis of all clients' decisions."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_a_stopping_broker_refuses_every_kind() -> None:
     run(scene())
 
 
-# --- what is stored -------------------------------------------------------------------------------------
+# --- stored messages ----------------------------------------------------------------------------------------
 def test_a_normal_message() -> None:
     async def scene() -> None:
         parts = Parts()

@@ -1,4 +1,4 @@
-"""The telemetry stream: what clients are told, and how a stream ends."""
+"""The telemetry stream: the messages to clients, and how a stream ends."""
 
 from __future__ import annotations
 
