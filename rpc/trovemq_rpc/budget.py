@@ -1,4 +1,5 @@
-"""A budget of received bytes: incomplete messages, and messages that nobody has read yet.
+"""A budget of bytes: received messages that are incomplete or that nobody has read yet, and the answers of a
+server that its clients have not taken.
 
 | rule | why |
 | --- | --- |
@@ -7,6 +8,9 @@
 | a used up share or total keeps the connection's window closed | pressure, and control frames still pass |
 | one message is admitted even where all is used up | one message can always continue |
 | bytes of an admitted message never wait for the window | they are counted already |
+| output counts in the total, not in its connection's share | a client that reads late may still send |
+
+Who makes large answers looks at `output_held` first: a budget cannot refuse bytes that are there.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ SMALL_MESSAGE_MAX: Final = 4 << 20
 class Holder(Protocol):
     """A connection, as the budget sees it."""
 
-    held: int
+    held: int  # of received bytes
+    output_held: int
     admissions: int  # messages of it that were admitted and are not read yet
 
+    def peer(self) -> str: ...
     def on_budget(self) -> None:
         """There is space again: return the windows that were withheld."""
 
@@ -37,6 +43,7 @@ class BytesBudget:
         self.total = total
         self.connection_share = min(connection_share, total)
         self.held = 0
+        self.output_held = 0  # of these, what is ready to be sent
         self.large_held = 0
         self.admissions = 0
         self.refused = 0  # admissions that had to wait
@@ -61,8 +68,21 @@ class BytesBudget:
         holder.held += size
 
     def give(self, holder: Holder, size: int) -> None:
-        self.held -= size
         holder.held -= size
+        self._release(size)
+
+    def set_output(self, holder: Holder, size: int) -> None:
+        """So much is ready on the connection and not taken by its peer."""
+        more = size - holder.output_held
+        holder.output_held = size
+        self.output_held += more
+        if more > 0:
+            self.held += more
+        else:
+            self._release(-more)
+
+    def _release(self, size: int) -> None:
+        self.held -= size
         assert self.held >= 0, "more returned than taken"
         if self._small or self._large:
             self._admit_waiting()

@@ -16,6 +16,7 @@ from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.constants import DATA, ErrorCode
 from trovemq_rpc.http2.errors import ConnectionFault
 from trovemq_rpc.http2.events import Event
+from trovemq_rpc.http2.streams import Buffer, Stream
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
@@ -25,6 +26,7 @@ FRAME_PROGRESS_MIN: Final = 512  # bytes within `stall_timeout_s` of a frame tha
 JOIN_TOTAL_MAX: Final = (
     64 << 10
 )  # output up to this is joined: one buffer is cheaper than many for the kernel
+OUTPUT_UNCOUNTED: Final = 64 << 10  # what a connection may have ready without the budget
 LINGER_S: Final = 1.0  # how long after GOAWAY the peer may take to read it
 WRITE_HIGH: Final = 1 << 20
 WRITE_LOW: Final = 256 << 10
@@ -36,7 +38,9 @@ class Endpoint(asyncio.BufferedProtocol):
     """The base of the server's and the channel's connections."""
 
     held = 0  # of the budget
+    output_held = 0
     admissions = 0
+    counts_output = False  # servers': who uses a channel knows how much it sends
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._ticks_still = 0  # since a frame that is incomplete grew
         self._ticks_setup = 0  # since the last step of TLS and of the peer's first SETTINGS
         self._close_at = 0.0
+        self._unread: dict[Stream, tuple[Buffer, int]] = {}  # what each waits with, since how many ticks
         # Keepalive
         self._active = False
         self._last_active = 0.0
@@ -88,7 +93,10 @@ class Endpoint(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
         self.parts.discard(self)
+        if self.output_held:
+            self.budget.set_output(self, 0)
         self.budget.forget(self)
+        self.counts_output = False
         self.metrics.connections -= 1
         self.metrics.window_stalls += self.connection.window_stalls
         for code, count in self.connection.resets_sent.items():
@@ -205,6 +213,8 @@ class Endpoint(asyncio.BufferedProtocol):
         connection = self.connection
         transport = self.transport
         if transport is None or not connection.output or (self.tls is not None and not self.tls.established):
+            if self.output_held:
+                self.count_output()
             return
         size = connection.output_size
         pieces = connection.take_output()
@@ -216,6 +226,19 @@ class Endpoint(asyncio.BufferedProtocol):
             transport.write(b"".join(pieces))
         else:
             transport.writelines(pieces)
+        if connection.held_back or self.output_held or not connection.can_write:
+            self.count_output()
+
+    def count_output(self) -> None:
+        """Tells the budget what is ready and not taken by the peer."""
+        connection = self.connection
+        size = connection.held_back + connection.output_size
+        if not connection.can_write and self.transport is not None:
+            size += self.transport.get_write_buffer_size()
+        if size <= OUTPUT_UNCOUNTED:
+            size = 0
+        if size != self.output_held and self.counts_output:
+            self.budget.set_output(self, size)
 
     def _write(self, data: bytes) -> None:
         if data and self.transport is not None:
@@ -279,6 +302,10 @@ class Endpoint(asyncio.BufferedProtocol):
         if self._tail:
             self._look_for_frames()
         self._keepalive(now)
+        if self.output_held:
+            self.count_output()
+        if self._unread or self.connection.held_back:
+            self._look_for_readers()
         for call in () if self.closing else tuple(self.assembling):
             call.look_for_progress()
         self.on_tick(now)
@@ -301,6 +328,25 @@ class Endpoint(asyncio.BufferedProtocol):
         if self._ticks_still >= self.options.stall_timeout_s:
             self.metrics.calls_stalled += 1
             self.goaway(ErrorCode.ENHANCE_YOUR_CALM, "a frame that does not end")
+
+    def _look_for_readers(self) -> None:
+        """A stream of which the peer took nothing for long is reset: its bytes would lie here for ever."""
+        unread, self._unread = self._unread, {}
+        for stream in tuple(self.connection.streams.values()):
+            if not stream.pending:
+                continue
+            first = stream.pending[0]
+            before, ticks = unread.get(stream, (first, 0))
+            ticks = ticks + 1 if before is first else 0
+            if ticks < self.options.unread_timeout_s:
+                self._unread[stream] = first, ticks
+                continue
+            self.metrics.calls_unread += 1
+            owner = stream.owner
+            self.connection.reset(stream, ErrorCode.CANCEL)
+            if owner is not None:
+                owner.on_reset()
+        self.flush()
 
     def _keepalive(self, now: float) -> None:
         """A PING where nothing came for long; without an answer in time the peer is gone."""

@@ -25,6 +25,7 @@
 | grpc.compression_enabled_algorithms_bitset | 7 | the same as bits: what requests may use (server) |
 | trovemq.budget | 256 MiB | a BytesBudget |
 | trovemq.stall_timeout_ms | 5 s (server), 30 s (channel) | time for 512 bytes of a message or frame |
+| trovemq.unread_timeout_ms | unlimited | a stream of whose bytes the peer takes none for so long is reset |
 | trovemq.setup_timeout_ms | 5 s (server), 10 s (channel) | for each step of TLS, and for the first SETTINGS |
 | grpc.server_handshake_timeout_ms | 5 s | the same, of a server |
 | trovemq.limits | Limits() | of HTTP/2, see `http2.limits` |
@@ -71,6 +72,7 @@ class Options:
     connection_age_grace_s: float = NEVER_S
     connection_idle_s: float = NEVER_S
     stall_timeout_s: float = 30.0
+    unread_timeout_s: float = NEVER_S
     setup_timeout_s: float = 10.0
     backoff_initial_s: float = 1.0
     backoff_max_s: float = 120.0
@@ -119,6 +121,7 @@ _TIMES: Final = {
     "grpc.max_reconnect_backoff_ms": "backoff_max_s",
     "grpc.min_reconnect_backoff_ms": "connect_timeout_s",
     "trovemq.stall_timeout_ms": "stall_timeout_s",
+    "trovemq.unread_timeout_ms": "unread_timeout_s",
     "trovemq.setup_timeout_ms": "setup_timeout_s",
     "grpc.server_handshake_timeout_ms": "setup_timeout_s",
 }

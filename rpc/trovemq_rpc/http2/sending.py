@@ -158,6 +158,7 @@ class Sending(ConnectionState):
         if stream.pending:
             stream.pending.extend(pieces)
             stream.pending_size += size
+            self.held_back += size
             stream.pending_end = end
             return
         if not size or (
@@ -171,6 +172,7 @@ class Sending(ConnectionState):
             return
         stream.pending = deque(pieces)
         stream.pending_size = size
+        self.held_back += size
         stream.pending_end = end
         if not self.blocked and self.can_write:
             self._drain(stream)
@@ -200,6 +202,7 @@ class Sending(ConnectionState):
                 return
             pieces = _take(pending, size)
             stream.pending_size -= size
+            self.held_back -= size
             last = not stream.pending_size
             self._data_frame(
                 stream, pieces, size, last and stream.pending_end and not stream.pending_trailers

@@ -3,6 +3,7 @@
 Invariants:
 - `streams` holds exactly the streams that are not closed; `streams[n].id == n`.
 - `output` is in the order of the wire; nothing is inserted before present bytes.
+- `held_back` is the sum of the streams' `pending_size`.
 - `receive_window` is how much the peer may still send, `unacknowledged` the consumed part that is not yet
   returned; a WINDOW_UPDATE moves the second into the first.
 """
@@ -72,6 +73,7 @@ class ConnectionState:
         self.peer_initial_window = WINDOW_DEFAULT
         self.send_window = WINDOW_DEFAULT
         self.can_write = True  # False while the transport is full
+        self.held_back = 0  # bytes that wait at the streams
         self.blocked: OrderedDict[int, Stream] = OrderedDict()
 
         # Until the peer acknowledges our settings it may use the default windows (section 6.9.2): a smaller
@@ -135,6 +137,7 @@ class ConnectionState:
         self.streams.pop(stream.id, None)
         if stream.pending is not None:
             self.blocked.pop(stream.id, None)
+            self.held_back -= stream.pending_size
             stream.pending = None
             stream.pending_size = 0
             stream.pending_trailers = None

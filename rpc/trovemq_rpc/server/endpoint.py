@@ -34,6 +34,7 @@ _NOT_GRPC: Final = Connection.encode(
         (b"content-length", b"%d" % len(NOT_GRPC_BODY)),
     ]
 )
+IN_BUFFERS_S: Final = 5.0  # how long bytes may take through the kernel's buffers
 _HTTP_1: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN")
 _HTTP_1_ANSWER: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 39\r\n"
@@ -86,6 +87,8 @@ class NotGrpc:
 class ServerEndpoint(CallEndpoint):
     """See the module."""
 
+    counts_output = True
+
     def __init__(self, server: EndpointServer, tls: Tls | None) -> None:
         options = server.endpoint_options
         assert options.budget is not None
@@ -98,8 +101,7 @@ class ServerEndpoint(CallEndpoint):
         self.calls: set[ServerCall] = set()
         self._ready: list[ServerCall] = []
         self._draining = False
-        self._pings_seen = 0
-        self._last_ping = 0.0
+        self._last_ping = self._sent_at = float("-inf")
         self._ping_strikes = 0
         self._sent_before = (0, 0)
         self._idle_since = 0.0
@@ -301,21 +303,23 @@ class ServerEndpoint(CallEndpoint):
 
     # --- keepalive of the client's ----------------------------------------------------------------------
     def _count_pings(self, count: int) -> None:
-        """A client that asks too often while nothing is sent to it is sent away (gRPC's keepalive)."""
+        """A client that asks too often while nothing is sent to it is sent away (gRPC's keepalive). It
+        also asks to measure its network, as long as bytes come out of the buffers on the way to it.
+        """
         now = self.loop.time()
-        interval = self.options.ping_interval_min_s
-        allowed = self._last_ping == 0.0 or now - self._last_ping >= interval
-        self._last_ping = now
-        sent = (self.connection.streams_opened, self.connection.send_window)
-        if sent != self._sent_before:
+        connection = self.connection
+        sent = (connection.streams_opened, connection.send_window)
+        if sent != self._sent_before or not connection.can_write:
             self._sent_before = sent
+            self._sent_at = now
+        if now - self._sent_at < IN_BUFFERS_S:
             self._ping_strikes = 0
-            allowed = True
-        if not allowed or count > 1:
+        elif count > 1 or now - self._last_ping < self.options.ping_interval_min_s:
             self._ping_strikes += count
             if self._ping_strikes > self.options.ping_strikes_max > 0:
                 self.metrics.too_many_pings += 1
                 self.goaway(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._last_ping = now
 
     # --- drain (RFC 9113 section 6.8) -------------------------------------------------------------------
     def drain(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from trovemq_rpc.endpoint import OUTPUT_UNCOUNTED
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.http2.headers import Field, list_size
 from trovemq_rpc.http2.streams import Buffer, Stream
@@ -114,6 +115,8 @@ class Outgoing:
         endpoint = self.endpoint
         endpoint.metrics.messages_sent += 1
         endpoint.connection.send_data(self.stream, (pack_prefix(flag, size), *pieces), size + PREFIX_SIZE)
+        if size > OUTPUT_UNCOUNTED:
+            endpoint.count_output()
         endpoint.flush_soon()
         return not self.stream.pending
 
@@ -151,6 +154,8 @@ class Outgoing:
             connection.send_headers(self.stream, trailers, True)
         else:
             connection.send_answer(self.stream, head, (prefix, pieces[0]), trailers)
+        if size > OUTPUT_UNCOUNTED:
+            endpoint.count_output()
         endpoint.flush_soon()
         self.end("OK")
 

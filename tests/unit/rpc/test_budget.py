@@ -13,9 +13,12 @@ class Holder:
     """A connection."""
 
     def __init__(self) -> None:
-        self.held = 0
+        self.held = self.output_held = 0
         self.admissions = 0
         self.resumed = 0
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
 
     def on_budget(self) -> None:
         self.resumed += 1
@@ -95,3 +98,14 @@ def test_windows_are_withheld_until_there_is_room() -> None:
 def test_giving_back_more_than_was_taken_is_a_fault() -> None:
     with pytest.raises(AssertionError):
         BytesBudget().give(Holder(), 1)
+
+
+def test_what_is_ready_takes_of_the_total_and_not_of_its_connections_share() -> None:
+    budget = BytesBudget(10 * MIB, 4 * MIB)
+    reader, sender = Holder(), Holder()
+    budget.set_output(reader, 8 * MIB)
+    assert not budget.exhausted(reader)
+    budget.take(sender, 2 * MIB)
+    assert budget.exhausted(sender)
+    budget.set_output(reader, MIB)
+    assert (budget.held, budget.output_held, sender.resumed) == (3 * MIB, MIB, 1)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import trovemq_rpc as rpc
-from tests.unit.rpc.rpc_ends import SERVICE, Handlers, authority, ends, until
+from tests.unit.rpc.rpc_ends import SERVICE, Ends, Handlers, authority, ends, until
+from trovemq_rpc.server.endpoint import ServerEndpoint
 
 pytestmark = pytest.mark.asyncio
 
@@ -213,14 +214,28 @@ async def test_a_silent_peer_is_found_by_keepalive() -> None:
         assert both.server.metrics.keepalive_timeouts == 1
 
 
-async def test_a_client_that_pings_too_often_is_sent_away() -> None:
+async def ping_four_times(both: Ends) -> None:
+    (endpoint,) = both.channel.endpoints
+    for _ in range(4):
+        endpoint.connection.ping(b"whatever")
+        endpoint.flush()
+        await asyncio.sleep(0.001)
+
+
+async def test_a_client_that_reads_an_answer_slowly_was_sent_away_for_its_pings() -> None:
+    """gRPC's clients measure the network by PINGs while bytes arrive, also those that were sent long ago."""
     async with ends() as both:
         await both.unary("Echo")(b"")
-        (endpoint,) = both.channel.endpoints
-        for _ in range(4):
-            endpoint.connection.ping(b"whatever")
-            endpoint.flush()
-            await asyncio.sleep(0.001)
+        await ping_four_times(both)
+        assert await both.unary("Echo")(b"again") == b"again"
+        assert both.server.metrics.too_many_pings == 0
+
+
+async def test_a_client_that_pings_too_often_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ServerEndpoint._count_pings.__globals__, "IN_BUFFERS_S", 0.0)
+    async with ends() as both:
+        await both.unary("Echo")(b"")
+        await ping_four_times(both)
         await until(lambda: both.server.metrics.too_many_pings == 1)
         assert await both.unary("Echo")(b"again") == b"again"
         assert both.channel.metrics.goaways_received == {"ENHANCE_YOUR_CALM": 1}

@@ -1,0 +1,115 @@
+"""Answers that their clients do not read: the budget counts them, and they do not lie there for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import trovemq_rpc as rpc
+from tests.unit.rpc.memory_rpc import TARGET, run, serving
+from tests.unit.rpc.test_hostile_peers import LARGE, OPENING, hostile, others_are_served, request
+from trovemq_rpc.http2 import frames
+from trovemq_rpc.testing.loop import MemoryLoop
+
+MIB = 1 << 20
+STREAMS = 20
+SMALL_WINDOWS = frames.settings([(4, 1)])  # a byte of each stream
+
+
+def unread(loop: MemoryLoop) -> Any:
+    """A peer whose requests are answered and that takes a byte of each answer."""
+    return b"".join([OPENING, SMALL_WINDOWS, *(request(2 * n + 1, LARGE) for n in range(STREAMS))])
+
+
+def test_answers_that_were_not_read_had_no_budget() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        budget = rpc.BytesBudget(64 * MIB)
+        async with serving(loop, [("trovemq.budget", budget)]) as server:
+            transport, _ = await hostile(loop)
+            transport.write(unread(loop))
+            await asyncio.sleep(1)
+            assert server.metrics.calls_active == 0  # answered, as far as the handlers know
+            assert budget.output_held == budget.held == STREAMS * (len(LARGE) - 1)
+            transport.write(b"".join(frames.window_update(2 * n + 1, len(LARGE)) for n in range(STREAMS)))
+            transport.write(frames.window_update(0, STREAMS * len(LARGE)))
+            await asyncio.sleep(1)
+            assert (budget.output_held, budget.held) == (0, 0)
+
+    run(program)
+
+
+@pytest.mark.parametrize("end", ["the stream's reset", "the connection's end"])
+def test_an_unread_answer_leaves_the_budget_with(end: str) -> None:
+    async def program(loop: MemoryLoop) -> None:
+        budget = rpc.BytesBudget(64 * MIB)
+        async with serving(loop, [("trovemq.budget", budget)]):
+            transport, _ = await hostile(loop)
+            transport.write(unread(loop))
+            await asyncio.sleep(1)
+            assert budget.held > 0
+            if end == "the connection's end":
+                transport.abort()
+            else:
+                transport.write(b"".join(frames.rst_stream(2 * n + 1, 8) for n in range(STREAMS)))
+            await asyncio.sleep(1)
+            assert (budget.output_held, budget.held) == (0, 0)
+
+    run(program)
+
+
+def test_an_answer_that_nobody_reads_was_kept_for_ever() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        budget = rpc.BytesBudget(64 * MIB)
+        options = [("trovemq.budget", budget), ("trovemq.unread_timeout_ms", 4_000)]
+        async with serving(loop, options) as server:
+            transport, _ = await hostile(loop)
+            transport.write(unread(loop))
+            await asyncio.sleep(3)
+            assert server.metrics.calls_unread == 0
+            await asyncio.sleep(4)
+            assert server.metrics.calls_unread == STREAMS
+            assert budget.held == 0
+            await others_are_served(loop)
+
+    run(program)
+
+
+def test_an_answer_that_is_read_slowly_is_waited_for() -> None:
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop, [("trovemq.unread_timeout_ms", 4_000)]) as server:
+            transport, peer = await hostile(loop)
+            transport.write(OPENING + SMALL_WINDOWS + request(1, LARGE))
+            for _ in range(16):
+                await asyncio.sleep(3)
+                transport.write(frames.window_update(1, 1_000))
+            await asyncio.sleep(1)
+            assert server.metrics.calls_unread == 0
+            assert len(peer.came) > len(LARGE)
+
+    run(program)
+
+
+def test_a_handler_that_writes_to_nobody_is_ended() -> None:
+    ended = asyncio.Event()
+
+    async def pour(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(100_000)
+        finally:
+            ended.set()
+
+    async def program(loop: MemoryLoop) -> None:
+        async with serving(loop, [("trovemq.unread_timeout_ms", 4_000)]) as server:
+            server.add_registered_method_handlers("a.A", {"Pour": rpc.unary_stream_rpc_method_handler(pour)})
+            async with rpc.insecure_channel(TARGET) as channel:
+                call = channel.unary_stream("/a.A/Pour")(b"")
+                await call.read()
+                async with asyncio.timeout(60):
+                    await ended.wait()
+                assert server.metrics.calls_unread == 1
+
+    run(program)
