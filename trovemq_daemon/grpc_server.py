@@ -20,6 +20,7 @@ from trovemq_daemon.handler_guard import HandlerGuard
 from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits
 from trovemq_daemon.tls import TlsIdentity
+from trovemq_daemon.transport_budget import TransportBudget
 
 _NO_COMPRESSION: Final = 1 << 0
 """The set of gRPC's own methods: as it is alone. A message that gRPC inflates may become receive_size_max out
@@ -83,10 +84,20 @@ class GrpcServer:
     """
 
     def __init__(self, limits: GrpcLimits, metrics: RpcMetrics) -> None:
-        self.replies: Final = ReplyBudget(limits.replies)
-        metrics.replies = self.replies
         self._transport = limits.transport
-        self._server = new_server(limits.transport, limits.options(), limits.concurrent_calls_max)
+        ours = limits.transport == "trovemq"
+        self.replies: Final = ReplyBudget(limits.replies, transport_counts=ours)
+        metrics.replies = self.replies
+        options: list[tuple[str, Any]] = list(limits.options())
+        if ours:
+            budget = TransportBudget(self.replies.budget, limits.receive_size_max)
+            options += [
+                ("trovemq.budget", budget),
+                ("trovemq.unread_timeout_ms", limits.replies.unread_time_max_ms),
+            ]
+        self._server = new_server(limits.transport, options, limits.concurrent_calls_max)
+        if ours:
+            metrics.add_transport(self._server.metrics, budget)
         self._services = GuardedServices(self._server, HandlerGuard(metrics, self.replies))
         self.server: grpc.aio.Server = self._services
         self._health = health.aio.HealthServicer()

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics
-from trovemq_daemon.reply_budget import ReplyBudget, ReplyLimits, size_of
+from trovemq_daemon.reply_budget import UNCOUNTED_SIZE, ReplyBudget, ReplyLimits, size_of
 from trovemq_daemon.request_bounds import check_parts
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -142,9 +142,12 @@ class HandlerGuard:
 
     def _count_unary(self, method: str, reply: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """gRPC writes it after the handler's end, and says when the call is over."""
-        claim = self._replies.claim(context.peer(), size_of(reply))
+        size = size_of(reply)
+        if size <= UNCOUNTED_SIZE:
+            return
+        self._large.add(method)
+        claim = self._replies.claim(context.peer(), size)
         if claim is not None:
-            self._large.add(method)
             context.add_done_callback(lambda _context: self._replies.release(claim))
 
     def _guard_generator(self, method: str, behaviour: Any, stream: bool) -> Any:

@@ -16,6 +16,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from trovemq_daemon.reply_budget import ReplyBudget
+from trovemq_daemon.transport_budget import TransportBudget
+from trovemq_rpc.metrics import Metrics as Transport
 
 RPC_LATENCY_BUCKETS_MS: Final = (0.5, 1, 3, 5, 10, 30, 100, 500, 1_000, 3_000, 10_000)
 
@@ -72,7 +74,13 @@ class RpcMetrics(Collector):
         self._latencies: dict[tuple[str, str, bool], Buckets] = {}
         self._streams: Counter[str] = Counter()
         self.replies: ReplyBudget | None = None
+        self._transport: Transport | None = None
+        self._budget: TransportBudget | None = None
         registry.register(self)
+
+    def add_transport(self, transport: Transport, budget: TransportBudget) -> None:
+        """Our own transport counts what grpcio does not show."""
+        self._transport, self._budget = transport, budget
 
     def observe(
         self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False
@@ -113,6 +121,51 @@ class RpcMetrics(Collector):
         yield streams
         if self.replies is not None:
             yield from self._of_replies(self.replies)
+        if self._transport is not None and self._budget is not None:
+            yield from self._of_transport(self._transport, self._budget)
+
+    def _of_transport(self, transport: Transport, budget: TransportBudget) -> Iterator[Metric]:
+        for name, what, value in (
+            ("trovemq_connections", "Connections now open.", transport.connections),
+            ("trovemq_request_bytes", "Bytes of requests received and not read.", budget.request_bytes),
+        ):
+            gauge = GaugeMetricFamily(name, what, labels=tuple(self._node))
+            gauge.add_metric(tuple(self._node.values()), value)
+            yield gauge
+        for name, what, value in (
+            ("trovemq_connections_opened", "Connections opened.", transport.connections_opened),
+            (
+                "trovemq_connections_refused",
+                "Of another protocol, or whose TLS failed.",
+                transport.refused_connections,
+            ),
+            (
+                "trovemq_keepalive_timeouts",
+                "Connections whose peer did not answer.",
+                transport.keepalive_timeouts,
+            ),
+            ("trovemq_calls_refused", "Calls above the limit of open calls.", transport.calls_refused),
+            ("trovemq_calls_stalled", "Calls whose request stopped half-way.", transport.calls_stalled),
+            (
+                "trovemq_window_stalls",
+                "Replies that waited for their client's window.",
+                transport.window_stalls,
+            ),
+        ):
+            yield self._counter(name, what, value)
+        for name, what, counts in (
+            ("trovemq_connections_ended", "GOAWAYs sent, by code.", transport.goaways_sent),
+            ("trovemq_streams_reset", "Streams that clients reset, by code.", transport.resets_received),
+        ):
+            family = CounterMetricFamily(name, what, labels=(*self._node, "code"))
+            for code, count in counts.items():
+                family.add_metric((*self._node.values(), code), count)
+            yield family
+
+    def _counter(self, name: str, what: str, value: float) -> CounterMetricFamily:
+        counter = CounterMetricFamily(name, what, labels=tuple(self._node))
+        counter.add_metric(tuple(self._node.values()), value)
+        return counter
 
     def _of_replies(self, replies: ReplyBudget) -> Iterator[Metric]:
         budget = replies.budget
@@ -124,11 +177,10 @@ class RpcMetrics(Collector):
             gauge = GaugeMetricFamily(name, what, labels=tuple(self._node))
             gauge.add_metric(tuple(self._node.values()), value)
             yield gauge
+        unread = replies.ended_count + (self._transport.calls_unread if self._transport is not None else 0)
         for name, what, value in (
             ("trovemq_reply_waits", "Replies that waited for space before they were made.", budget.waits),
             ("trovemq_reply_refusals", "Calls refused for lack of that space.", replies.refused_count),
-            ("trovemq_reply_unread", "Calls ended because nobody read their reply.", replies.ended_count),
+            ("trovemq_reply_unread", "Calls ended because nobody read their reply.", unread),
         ):
-            counter = CounterMetricFamily(name, what, labels=tuple(self._node))
-            counter.add_metric(tuple(self._node.values()), value)
-            yield counter
+            yield self._counter(name, what, value)

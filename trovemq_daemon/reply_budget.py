@@ -3,7 +3,8 @@
 gRPC takes a reply when the client's window has space for it; until then its bytes lie here. So code that
 makes large replies first waits until the bytes of earlier ones, of all connections and of this one, leave
 space, and a reply that nobody reads for a while ends its call. Small replies pass: gRPC itself holds at most
-64 KiB of them a stream.
+64 KiB of them a stream. Our own transport counts by itself the bytes that its clients have not taken
+(transport_budget.py), and ends their calls: then nothing is claimed here.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class ReplyLimits:
 class ReplyBudget:
     """One of each server. A peer is a connection."""
 
-    def __init__(self, limits: ReplyLimits) -> None:
+    def __init__(self, limits: ReplyLimits, *, transport_counts: bool = False) -> None:
         self._limits = limits
+        self._transport_counts = transport_counts
         self.budget: Final = BytesBudget(limits.total_max, limits.connection_max)
         self.refused_count = 0
         self.ended_count = 0
@@ -80,8 +82,11 @@ class ReplyBudget:
         )
 
     def claim(self, peer: str, size: int) -> Claim | None:
-        """For a reply that was made; None where it is small. `release` it when it is written."""
-        return self.budget.force(peer, size) if size > UNCOUNTED_SIZE else None
+        """For a reply that was made; None where it is small, or counted by the transport. `release` it when
+        it is written."""
+        if size <= UNCOUNTED_SIZE or self._transport_counts:
+            return None
+        return self.budget.force(peer, size)
 
     def release(self, claim: Claim) -> None:
         self.budget.release(claim)

@@ -87,7 +87,10 @@ class RawCall:
                 continue
             for stream in self._windows:
                 self._windows[stream] -= count
-            self._socket.sendall(frame(DATA, 0, STREAM, bytes(rest[:count])))
+            try:
+                self._socket.sendall(frame(DATA, 0, STREAM, bytes(rest[:count])))
+            except (BrokenPipeError, ConnectionResetError):
+                break  # it was silent for too long
             rest = rest[count:]
         return size - len(rest)
 
