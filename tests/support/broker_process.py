@@ -101,10 +101,10 @@ class BrokerProcess:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        elif self.process.returncode and self.process.stderr is not None and not self.process.stderr.closed:
-            print(f"the broker ended with {self.process.returncode}:", *self.process.stderr)
         self.process.wait(STOP_TIME_MAX_S)
-        if self.process.stderr is not None:
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            # shown where a test fails
+            print(f"exit code {self.process.returncode}; the log:", *self.process.stderr)
             self.process.stderr.close()
 
     def get(self, path: str) -> tuple[int, str]:

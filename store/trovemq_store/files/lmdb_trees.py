@@ -35,6 +35,8 @@ PAGE_SIZE: Final = 4096
 LONG_RUN: Final = 100
 KEYS_AT_ONCE: Final = 1024
 ITEMS_AT_ONCE: Final = 256
+FULL_BELOW_BYTES: Final = 1 << 20
+"""Of free space: what small files are given from the reserve meanwhile is less."""
 LOCK_FILE_SIZE: Final = 1 << 14
 """More than LMDB's head and READERS_MAX places take."""
 Entries = Callable[[], Iterable[tuple[bytes, bytes]]]
@@ -214,7 +216,22 @@ class LmdbTrees:
             except lmdb.MapFullError:
                 self._grow()
             except lmdb.Error as error:
-                raise _storage_error("commit", self._path, error) from error
+                failure = _storage_error("commit", self._path, error)
+                if failure.errno == errno.EIO:
+                    full = self._is_disk_full()
+                    number, operation = (errno.ENOSPC, "commit") if full else (errno.EIO, "sync")
+                    failure = StorageError(operation, self._path, number, str(error))
+                raise failure from error
+
+    def _is_disk_full(self) -> bool:
+        """Whether a commit's EIO is for want of space; else a write failed, or the sync.
+
+        LMDB says EIO, too, where a full disk takes only the first bytes of a write. Should the sync have
+        failed as well, nothing is lost by trying again: no root names a page of a commit that failed, and the
+        next commit writes all of its pages.
+        """
+        disk = os.statvfs(self._data)
+        return disk.f_bavail * disk.f_frsize < FULL_BELOW_BYTES
 
     def _commit(self, changes: Sequence[TreeChange]) -> None:
         with self._environment.begin(write=True) as transaction:
@@ -304,12 +321,9 @@ def _make_lock_file(path: str) -> None:
 
 
 def _storage_error(operation: str, path: str, error: lmdb.Error | OSError) -> StorageError:
-    """LMDB's own codes are negative: the file is damaged (EINVAL). EIO of a commit is a failed sync or write:
-    the content of the pages is unknown."""
+    """LMDB's own codes are negative: the file is damaged (EINVAL)."""
     code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else error.errno
     number = code if isinstance(code, int) and code > 0 else errno.EINVAL
     if code == 0:
         number = errno.EBUSY  # it is open in this process
-    if operation == "commit" and number == errno.EIO:
-        operation = "sync"
     return StorageError(operation, path, number, str(error))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.small_disks import mounted_disk
 from trovemq_store.files.faulty import FaultyFileSystem, fail_at
 from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.guarded import GuardedFileSystem
@@ -220,6 +221,44 @@ def test_a_commit_of_a_key_that_is_too_long_fails_and_changes_nothing(tmp_path: 
         trees.commit([TreeChange("a", [(b"k", b"1"), (bytes(512), b"2")])])
     with trees.read() as reader:
         assert reader.count("a") == 0
+    trees.close()
+
+
+@pytest.mark.parametrize("pages_left", [0, 2, 5])
+def test_a_commit_that_a_full_disk_cut_short_ended_the_broker(tmp_path: Path, pages_left: int) -> None:
+    with mounted_disk("tmpfs", tmp_path, 1 << 20) as disk:
+        if disk is None:
+            pytest.skip("no file system can be mounted here")
+        trees = RealFileSystem(disk).open_trees("trees", NAMES)
+        trees.commit([TreeChange("a", [(b"k", b"1")])])
+        status, filler = os.statvfs(disk), disk / "filler"
+        filler.write_bytes(bytes((status.f_bavail - pages_left) * status.f_frsize))
+        change = TreeChange("a", [(bytes([key]) * 8, bytes(1_000)) for key in range(100)])
+        with pytest.raises(StorageError) as caught:
+            trees.commit([change])
+        assert caught.value.disk_full
+        assert not caught.value.sync_failed
+        filler.unlink()
+        trees.commit([change])
+        with trees.read() as reader:
+            assert reader.count("a") == 101
+        trees.close()
+
+
+def test_a_commit_that_fails_on_a_disk_with_space_is_a_failed_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = LmdbTrees(str(tmp_path), "trees", NAMES)
+
+    def fail(_changes: Sequence[TreeChange]) -> None:
+        failure = lmdb.Error("mdb_txn_commit")
+        vars(failure)["code"] = errno.EIO
+        raise failure
+
+    monkeypatch.setattr(trees, "_commit", fail)
+    with pytest.raises(StorageError) as caught:
+        trees.commit([])
+    assert caught.value.sync_failed
     trees.close()
 
 
