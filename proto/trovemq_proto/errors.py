@@ -250,7 +250,11 @@ RULE_ILLEGAL = _add(
     "The rule's resource, actions or source addresses cannot be read.",
     "Write a resource as Topic:orders, Topic:orders*, Group:* or *, actions as Pub,Sub, sources as 10.0.0.0/8.",
 )  # fmt: skip
-
+TLS_OPTION_ILLEGAL = _add(
+    "TLS_OPTION_ILLEGAL", 137, "INVALID_ARGUMENT", False,
+    "A TLS option does not work: its file is missing, unreadable, expired or holds something else, or its key is another's.",
+    "Correct what the message names; nothing was connected.",
+)  # fmt: skip
 CLIENT_CLOSED = _add(
     "CLIENT_CLOSED", 140, "INVALID_ARGUMENT", False,
     "The client, producer or subscription was closed by its program.",
@@ -439,6 +443,11 @@ TRANSACTION_BROKERS = _add(
     "TRANSACTION_BROKERS", 404, "INVALID_ARGUMENT", False,
     "The topics and messages of one atomic transaction are not all on one broker.",
     "Put its topics on one broker, or use one transaction for each broker; the message names them.",
+)  # fmt: skip
+TLS_FAILED = _add(
+    "TLS_FAILED", 405, "UNAVAILABLE", False,
+    "Client and server do not agree on TLS: one of them speaks none, or does not trust the other's certificate.",
+    "The message says which; docs/how-to/tls.md shows how both are set up.",
 )  # fmt: skip
 
 # --- 5xx: the service -------------------------------------------------------------------------------
