@@ -101,9 +101,10 @@ def top_level_names(packages: Path) -> set[str]:
 
 
 def test_the_client_alone_is_sdk_and_command_line(wheels: dict[str, Path], tmp_path: Path) -> None:
-    commands = environment(tmp_path / "client", [wheels["trovemq-proto"], wheels["trovemq"]])
+    ours = [wheels[name] for name in ("trovemq-rpc", "trovemq-proto", "trovemq")]
+    commands = environment(tmp_path / "client", ours)
     (packages,) = (tmp_path / "client").glob("lib/python*/site-packages")
-    assert top_level_names(packages) == {"trovemq", "trovemq_proto"}
+    assert top_level_names(packages) == {"trovemq", "trovemq_proto", "trovemq_rpc"}
     assert "TroveMQ" in run([commands / "trovemq", "--help"]).stdout
     explained = run([commands / "trovemq", "--json", "errors", "TOPIC_NOT_FOUND"])
     assert "TOPIC_NOT_FOUND" in explained.stdout

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from trovemq_proto import errors
     from trovemq_proto.errors import TroveError
     from trovemq_proto.records import Message, RecordBatch
+    from trovemq_proto.tls import TlsOptions
 
 __all__ = [
     "Admin",
@@ -108,6 +109,7 @@ __all__ = [
     "SendReceipt",
     "StoreFinding",
     "Subscription",
+    "TlsOptions",
     "TopicDescription",
     "TopicHold",
     "TopicQueue",
@@ -164,6 +166,7 @@ _MODULES: Final = {
     "trovemq.transaction": ("Transaction", "TransactionResolution"),
     "trovemq_proto.errors": ("TroveError", "errors"),
     "trovemq_proto.records": ("Message", "RecordBatch"),
+    "trovemq_proto.tls": ("TlsOptions",),
 }
 _FORMER_NAMES: Final = {
     "BiographyEvent": "TrackEvent",

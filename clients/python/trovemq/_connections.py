@@ -14,7 +14,9 @@ from trovemq._wire.connection import Connection
 from trovemq.model import BrokerInfo, ClusterState, ServerInfo
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
+from trovemq_proto.channels import ChannelSettings
 from trovemq_proto.errors import TroveError
+from trovemq_proto.tls_diagnosis import explain
 
 _Answer = TypeVar("_Answer")
 
@@ -43,11 +45,15 @@ class ConnectionPool:
     Args:
         servers: Addresses of nameservers or of one broker; all of them are followed (see `_views`).
         options: The client's options.
+        channels: How its channels behave; as the options say where None.
     """
 
-    def __init__(self, servers: Sequence[str], options: ClientOptions) -> None:
+    def __init__(
+        self, servers: Sequence[str], options: ClientOptions, channels: ChannelSettings | None = None
+    ) -> None:
         self.servers = tuple(servers)
         self.options = options
+        self._channels = channels or options.channel_settings()
         self.routes = RouteTable()
         self._views = Views()
         self._connections: dict[str, Connection] = {}
@@ -64,7 +70,7 @@ class ConnectionPool:
 
         Raises:
             TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT where none answered within `wait_ms`
-                (each is tried once at least).
+                (each is tried once at least); TLS_FAILED where TLS is why none did.
         """
         loop = asyncio.get_running_loop()
         give_up, failures = loop.time() + wait_ms / 1000, 0
@@ -73,8 +79,10 @@ class ConnectionPool:
             try:
                 await first_of(tries)
                 break
-            except TroveError:
+            except TroveError as error:
                 failures += 1
+                if failures == 1:
+                    await self._explain(error)
                 delay = self.options.backoff.seconds(failures)
                 if loop.time() + delay > give_up:
                     raise
@@ -83,6 +91,16 @@ class ConnectionPool:
             loop.create_task(self._follow(server, entering))
             for server, entering in zip(self.servers, tries, strict=True)
         ]
+
+    async def _explain(self, error: TroveError) -> None:
+        """Raises TLS_FAILED where one of the servers is there and TLS is what keeps them apart."""
+        if error.spec not in (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT):
+            return
+        for sentence in await asyncio.gather(
+            *(explain(server, self._channels.tls) for server in self.servers)
+        ):
+            if sentence is not None:
+                raise TroveError(errors.TLS_FAILED, sentence) from error
 
     async def _enter(self, address: str) -> AsyncIterator[ClusterState]:
         """Begins to follow the server; its first routes are applied. Raises TroveError."""
@@ -163,15 +181,27 @@ class ConnectionPool:
             task.exception()  # it may have come too late for anybody to hear of it
 
     def connection(self, broker: BrokerInfo) -> Connection:
-        """The connection to a broker of the routes."""
-        return self._connection(self._address_of(broker))
+        """The connection to a broker of the routes.
+
+        Raises:
+            TroveError: TLS_FAILED where the client connects by TLS, and the broker has no port for it.
+        """
+        address = self._address_of(broker)
+        if not address:
+            raise TroveError(
+                errors.TLS_FAILED,
+                f"broker {broker.name} has no TLS port, and this client connects by TLS only: "
+                f"start the broker with --tls-listen, or connect to {broker.address} without TLS",
+                broker=broker.name,
+            )
+        return self._connection(address)
 
     def stream(self, broker: BrokerInfo) -> AppendStream:
         """The Append stream to a broker of the routes."""
         address = self._address_of(broker)
         stream = self._streams.get(address)
         if stream is None:
-            stream = AppendStream(self._connection(address), lambda ok: self._note(address, ok))
+            stream = AppendStream(self.connection(broker), lambda ok: self._note(address, ok))
             self._streams[address] = stream
         return stream
 
@@ -188,7 +218,10 @@ class ConnectionPool:
 
     def _address_of(self, broker: BrokerInfo) -> str:
         """A broker that was given by its address is dialled there, whatever address it advertises."""
-        return self._views.address_of(broker.name) or broker.address
+        given = self._views.address_of(broker.name)
+        if given is not None or self._channels.tls is None:
+            return given or broker.address
+        return broker.tls_address
 
     def check_open(self) -> None:
         """Raises TroveError CLIENT_CLOSED."""
@@ -199,7 +232,7 @@ class ConnectionPool:
         self.check_open()
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(address, self.options)
+            connection = self._connections[address] = Connection(address, self.options, self._channels)
         return connection
 
     async def close(self) -> None:

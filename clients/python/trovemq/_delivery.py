@@ -157,7 +157,14 @@ class Delivery:
         except TroveError as error:
             self._again(batch, error)
             return
-        batch.form = RecordForm.of(broker, self._pool.connection(broker).address)
+        try:
+            connection = self._pool.connection(broker)
+        except TroveError as error:
+            if error.spec is not errors.TLS_FAILED:
+                raise
+            self._give_up(batch, error)
+            return
+        batch.form = RecordForm.of(broker, connection.address)
         batch.broker = broker.name
         if batch.sequence_assigner is not None and not batch.sequence_assigner.knows(broker.name):
             self._after_asking(batch, broker, batch.sequence_assigner)

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
@@ -18,6 +19,7 @@ from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.memory import keep_freed_memory
+from trovemq_proto.tls import TlsOptions
 
 if TYPE_CHECKING:  # imported when they are first needed
     from trovemq.atomic import AtomicTransaction
@@ -34,7 +36,11 @@ TOPIC_NAME_MAX: Final = 127
 
 
 def connect(
-    server: str | Sequence[str], *, wait_ms: int = 0, options: ClientOptions | None = None
+    server: str | Sequence[str],
+    *,
+    wait_ms: int = 0,
+    tls: bool | TlsOptions | None = None,
+    options: ClientOptions | None = None,
 ) -> Connecting:
     """Connects to a cluster: `client = await connect(…)`, or `async with connect(…) as client:`.
 
@@ -44,16 +50,22 @@ def connect(
     Args:
         server: HOST:PORT of a nameserver or a broker; several nameservers with commas or as a sequence.
         wait_ms: How long to continue trying while no server answers; each is tried once at least.
-        options: Sizes, times and retries.
+        tls: True, or TlsOptions with the files; False for a plain connection. None: as the options say,
+            else as the environment does (TROVEMQ_TLS, TROVEMQ_TLS_CA, …).
+        options: Sizes, times, retries, and the transport.
 
     Returns:
         Something to await or to enter; nothing is dialled before.
 
     Raises:
-        TroveError: BROKER_UNREACHABLE or REQUEST_TIMEOUT (when awaited); REQUEST_ILLEGAL for what is no
-            address. Cancelling closes the connections that were opened.
+        TroveError: BROKER_UNREACHABLE, REQUEST_TIMEOUT or TLS_FAILED (when awaited); REQUEST_ILLEGAL for what
+            is not an address; TLS_OPTION_ILLEGAL for files that cannot be used. Cancelling closes what was
+            opened.
     """
-    return Connecting(parse_servers(server), wait_ms, options or ClientOptions())
+    options = options or ClientOptions()
+    if tls is not None:
+        options = replace(options, tls=tls)
+    return Connecting(parse_servers(server), wait_ms, options)
 
 
 class Connecting:
@@ -63,6 +75,7 @@ class Connecting:
         self._servers = servers
         self._wait_ms = wait_ms
         self._options = options
+        self._channels = options.channel_settings()
         self._client: Client | None = None
 
     def __await__(self) -> Generator[Any, None, Client]:
@@ -70,7 +83,7 @@ class Connecting:
 
     async def _open(self) -> Client:
         keep_freed_memory()
-        pool = ConnectionPool(self._servers, self._options)
+        pool = ConnectionPool(self._servers, self._options, self._channels)
         try:
             await pool.open(self._wait_ms)
         except BaseException:

@@ -24,6 +24,7 @@ class BrokerInfo:
         data_version: Rises whenever the broker's topics change.
         flush_mode: `sync` or `async`.
         version: The broker's version.
+        tls_address: HOST:PORT of the same by TLS; empty where it has none.
     """
 
     cluster: str
@@ -36,6 +37,7 @@ class BrokerInfo:
     data_version: int = 0
     flush_mode: str = ""
     version: str = ""
+    tls_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trovemq._backoff import Backoff
+from trovemq_proto.channels import ChannelSettings, GrpcTransport, chosen_transport
+from trovemq_proto.tls import TlsOptions, chosen_tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class ClientOptions:
         reconnect_timeout_ms: How long a puller continues without reaching its broker before it gives up; how
             long the acknowledgement or the return of a received message is tried.
         producers_max: Topics for which `Client.send` keeps a producer; the least recently used goes first.
+        tls: True for TLS, or TlsOptions; None: as TROVEMQ_TLS and its like say, else a plain connection.
+        grpc_transport: `grpcio`, or `trovemq` for our own; None: as TROVEMQ_GRPC_TRANSPORT says, else grpcio.
         channel_options: Further gRPC channel arguments, applied last.
     """
 
@@ -32,4 +36,16 @@ class ClientOptions:
     backoff: Backoff = field(default_factory=Backoff)
     reconnect_timeout_ms: int = 60_000
     producers_max: int = 1024
+    tls: bool | TlsOptions | None = None
+    grpc_transport: GrpcTransport | None = None
     channel_options: tuple[tuple[str, int | str], ...] = ()
+
+    def channel_settings(self) -> ChannelSettings:
+        """Of its channels; reads the files of TLS. TroveError TLS_OPTION_ILLEGAL, REQUEST_ILLEGAL."""
+        return ChannelSettings(
+            transport=chosen_transport(self.grpc_transport),
+            tls=chosen_tls(self.tls),
+            message_size_max=self.message_size_max,
+            connect_timeout_ms=self.connect_timeout_ms,
+            more=self.channel_options,
+        )

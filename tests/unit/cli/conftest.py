@@ -313,6 +313,7 @@ class CommandLine:
     client: FakeClient
     monkeypatch: pytest.MonkeyPatch
     servers: list[str] = field(default_factory=list)
+    options: list[trovemq.ClientOptions | None] = field(default_factory=list)
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Ran:
         out, err = _Stream(), _Stream()
@@ -323,8 +324,9 @@ class CommandLine:
             code = app.run(arguments)
         return Ran(code, out.content(), err.content().decode())
 
-    async def connect(self, server: str) -> FakeClient:
+    async def connect(self, server: str, *, options: trovemq.ClientOptions | None = None) -> FakeClient:
         self.servers.append(server)
+        self.options.append(options)
         return self.client
 
 

@@ -340,7 +340,7 @@ def test_tail_prints_what_comes_and_stops_at_max(run: Any) -> None:
 
 
 def test_an_unexpected_failure_is_still_one_json_object(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(server: str) -> None:
+    async def broken(server: str, *, options: object = None) -> None:
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("trovemq.connect", broken)

@@ -45,7 +45,7 @@ async def abort(context: Any, error: TroveError) -> None:
 
 
 class FakeServer:
-    """One server; `role` is BROKER or NAMESERVER.
+    """One server; `role` is BROKER or NAMESERVER. With `tls` it listens by TLS alone.
 
     Attributes:
         routes: The routes of RouteService; change them with `set_routes`.
@@ -54,7 +54,14 @@ class FakeServer:
         messaging: RocketMQ's v2 service at the same address.
     """
 
-    def __init__(self, name: str = "fake", *, role: str = "BROKER", address: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "fake",
+        *,
+        role: str = "BROKER",
+        address: str | None = None,
+        tls: grpc.ServerCredentials | None = None,
+    ) -> None:
         self.name = name
         self.role = role
         self.address = address or ""
@@ -78,6 +85,7 @@ class FakeServer:
         self.messaging = FakeMessaging(name)
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
+        self._tls = tls
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -88,7 +96,11 @@ class FakeServer:
         message_pb2_grpc.add_MessageServiceServicer_to_server(_Messages(self), self._server)
         query_pb2_grpc.add_QueryServiceServicer_to_server(_Queries(self), self._server)
         self._server.add_generic_rpc_handlers((self.messaging.handlers(),))
-        port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
+        address = self.address or "127.0.0.1:0"
+        if self._tls is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, self._tls)
         self.address = f"127.0.0.1:{port}"
         await self._server.start()
         return self

@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-import grpc
-import grpc.aio
-
 from trovemq.model import (
     BrokerStatistics,
     ClusterState,
@@ -18,10 +15,11 @@ from trovemq.model import (
     TopicDescription,
 )
 from trovemq.options import ClientOptions
+from trovemq_proto.channels import ChannelSettings, Transport, open_channel, transport_of
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
 from . import convert
-from .failures import CALL_FAILURES, error_of_call, unreachable
+from .failures import error_of_call, unreachable
 
 _SERVICE = "/trovemq.v1."
 
@@ -35,30 +33,14 @@ Metadata = Sequence[tuple[str, str]]
 _Reply = TypeVar("_Reply")
 
 
-def channel_arguments(options: ClientOptions) -> list[tuple[str, int | str]]:
-    """gRPC channel arguments: whole frames fit, reconnections are quick, no proxy, no DNS configuration."""
-    return [
-        ("grpc.max_send_message_length", options.message_size_max),
-        ("grpc.max_receive_message_length", options.message_size_max),
-        ("grpc.http2.max_frame_size", (1 << 24) - 1),
-        ("grpc.initial_reconnect_backoff_ms", 50),
-        # Not a wait, for all its name: how long one attempt to connect may take. A busy broker needs time.
-        ("grpc.min_reconnect_backoff_ms", options.connect_timeout_ms),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.enable_http_proxy", 0),
-        ("grpc.service_config_disable_resolution", 1),
-        ("grpc.enable_retries", 0),
-        *options.channel_options,
-    ]
-
-
 class Stream:
     """An open bidirectional stream; one `write` and one `read` may wait at a time."""
 
-    def __init__(self, call: Any, server: str) -> None:
+    def __init__(self, call: Any, server: str, transport: Transport) -> None:
         self._call = call
         self._server = server
+        self._failures = transport.failures
+        self._end_of_stream = transport.end_of_stream
 
     async def read(self) -> Any:
         """The next reply.
@@ -68,9 +50,9 @@ class Stream:
         """
         try:
             reply = await self._call.read()
-        except CALL_FAILURES as failure:
+        except self._failures as failure:
             raise await error_of_call(self._call, failure, self._server) from failure
-        if reply is grpc.aio.EOF:
+        if reply is self._end_of_stream:
             raise unreachable(self._server, "the server closed the stream")
         return reply
 
@@ -78,14 +60,14 @@ class Stream:
         """Writes one frame. Raises TroveError where the stream is broken."""
         try:
             await self._call.write(frame)
-        except CALL_FAILURES as failure:
+        except self._failures as failure:
             raise await error_of_call(self._call, failure, self._server) from failure
 
     async def end(self) -> None:
         """Nothing more will be sent; later errors do not matter."""
         try:
             await self._call.done_writing()
-        except CALL_FAILURES as failure:
+        except self._failures as failure:
             if isinstance(failure, asyncio.CancelledError):
                 raise
 
@@ -100,12 +82,17 @@ class Connection:
     Args:
         address: HOST:PORT or [IPV6]:PORT.
         options: Timeouts and sizes.
+        settings: Of its channel; those of the options where None.
     """
 
-    def __init__(self, address: str, options: ClientOptions) -> None:
+    def __init__(self, address: str, options: ClientOptions, settings: ChannelSettings | None = None) -> None:
         self.address = address
         self._options = options
-        self._channel: Any = grpc.aio.insecure_channel(address, options=channel_arguments(options))
+        settings = settings or options.channel_settings()
+        transport = transport_of(settings.transport)
+        self._transport = transport
+        self._failures = transport.failures
+        self._channel = open_channel(address, settings)
         self._unary: dict[str, Any] = {}
 
     async def close(self) -> None:
@@ -294,7 +281,7 @@ class Connection:
         asked = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)
         try:
             reply: _Reply = await asked
-        except CALL_FAILURES as failure:
+        except self._failures as failure:
             raise await error_of_call(asked, failure, self.address) from failure
         return reply
 
@@ -316,7 +303,7 @@ class Connection:
         asked = multi_call(requests(), timeout=timeout_ms / 1000)
         try:
             reply: _Reply = await asked
-        except CALL_FAILURES as failure:
+        except self._failures as failure:
             raise await error_of_call(asked, failure, self.address) from failure
         return reply
 
@@ -336,7 +323,7 @@ class Connection:
         try:
             async for reply in call:
                 yield reply
-        except CALL_FAILURES as failure:
+        except self._failures as failure:
             raise await error_of_call(call, failure, self.address) from failure
         finally:
             call.cancel()
@@ -344,4 +331,4 @@ class Connection:
     def open(self, method: str, decode: Callable[[bytes], object], *, metadata: Metadata = ()) -> Stream:
         """A stream of serialised requests; `read` gives the decoded answers."""
         multi_call = self._channel.stream_stream(method, response_deserializer=decode)
-        return Stream(multi_call(metadata=metadata), self.address)
+        return Stream(multi_call(metadata=metadata), self.address, self._transport)

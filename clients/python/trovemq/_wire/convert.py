@@ -58,6 +58,7 @@ def broker_info(info: common_pb2.BrokerInfo) -> BrokerInfo:
         data_version=info.data_version,
         flush_mode=info.flush_mode,
         version=info.version,
+        tls_address=info.tls_address,
     )
 
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from trovemq_proto import errors
+from trovemq_proto.channels import CallFailure, Status
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import common_pb2
 
 ERROR_METADATA_KEY = "trovemq-error-bin"
 
 _SPEC_OF_STATUS = {
-    grpc.StatusCode.UNAVAILABLE: errors.BROKER_UNREACHABLE,
-    grpc.StatusCode.CANCELLED: errors.BROKER_UNREACHABLE,
+    "UNAVAILABLE": errors.BROKER_UNREACHABLE,
+    "CANCELLED": errors.BROKER_UNREACHABLE,
     # Our servers describe their own errors; an INTERNAL without that is a broken connection.
-    grpc.StatusCode.INTERNAL: errors.BROKER_UNREACHABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED: errors.REQUEST_TIMEOUT,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LIMIT_EXCEEDED,
-    grpc.StatusCode.INVALID_ARGUMENT: errors.REQUEST_ILLEGAL,
-    grpc.StatusCode.UNIMPLEMENTED: errors.REQUEST_ILLEGAL,
+    "INTERNAL": errors.BROKER_UNREACHABLE,
+    "DEADLINE_EXCEEDED": errors.REQUEST_TIMEOUT,
+    "RESOURCE_EXHAUSTED": errors.LIMIT_EXCEEDED,
+    "INVALID_ARGUMENT": errors.REQUEST_ILLEGAL,
+    "UNIMPLEMENTED": errors.REQUEST_ILLEGAL,
 }
 
 
@@ -31,19 +29,19 @@ def error_from_wire(error: common_pb2.Error) -> TroveError:
     return errors.from_wire(error.symbol, error.message, dict(error.fields))
 
 
-def error_from_status(status: Any, details: str | None, trailer: Any, server: str) -> TroveError:
+def error_from_status(status: Status, details: str | None, trailer: Any, server: str) -> TroveError:
     """The error for the end of a call to `server` (HOST:PORT): the peer's own error where it sent one."""
     for key, value in trailer or ():
         if key == ERROR_METADATA_KEY:
             return error_from_wire(common_pb2.Error.FromString(value))
-    if status is grpc.StatusCode.OK:
+    if status.name == "OK":
         return unreachable(server, "the server closed the stream")
-    spec = _SPEC_OF_STATUS.get(status, errors.UNKNOWN_ERROR)
+    spec = _SPEC_OF_STATUS.get(status.name, errors.UNKNOWN_ERROR)
     text = f"{server}: {status.name}: {details or ''}"
     return TroveError(spec, text, server=server, grpc_status=status.name)
 
 
-def error_from_grpc(failure: grpc.RpcError, server: str) -> TroveError:
+def error_from_grpc(failure: CallFailure, server: str) -> TroveError:
     """The error for a failed call."""
     return error_from_status(failure.code(), failure.details(), failure.trailing_metadata(), server)
 
@@ -54,16 +52,12 @@ async def error_of_call(call: Any, failure: BaseException, server: str) -> Trove
     gRPC reports a call that ended during a wait as an RpcError, as a misuse, or as a cancellation without a
     canceller; the call itself knows its status. A real cancellation is raised.
     """
-    if isinstance(failure, grpc.RpcError):
+    if isinstance(failure, CallFailure):
         return error_from_grpc(failure, server)
     task = asyncio.current_task()
     if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
         raise failure
     return error_from_status(await call.code(), await call.details(), await call.trailing_metadata(), server)
-
-
-# The errors that grpc.aio raises on a call that is over.
-CALL_FAILURES = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, asyncio.CancelledError)
 
 
 def unreachable(server: str, why: str) -> TroveError:

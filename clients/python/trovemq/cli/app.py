@@ -17,6 +17,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from trovemq.cli.connecting import (
+    Connecting,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TlsOption,
+    TlsServerNameOption,
+    TransportOption,
+)
 from trovemq.cli.lazy import LazyGroup, UnloadedVerb, Verb
 from trovemq.cli.options import JsonOption, ServerOption, SharedOptions, TimeoutOption
 
@@ -86,6 +95,7 @@ VERBS: Final = (
     Verb("dlq", "dead_letters", "Dead letters of a consumer group: list, show, resend."),
     Verb("store", "store", "A broker's store: scrub, backup."),
     Verb("bench", "bench", "Measure one producer or one reader."),
+    Verb("cert", "certificates", "Certificates for development: ca, server, client."),
     Verb("verify", "verify", "Test a deployment: nothing acknowledged may be lost or altered."),
 )
 
@@ -121,9 +131,16 @@ def shared(
     server: ServerOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = None,
+    grpc_transport: TransportOption = None,
+    tls: TlsOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_server_name: TlsServerNameOption = None,
 ) -> None:
     """Options before the verb; the same ones after it win."""
-    context.obj = SharedOptions(server=server, json=json, timeout=timeout)
+    connecting = Connecting(grpc_transport, tls, tls_ca, tls_cert, tls_key, tls_server_name)
+    context.obj = SharedOptions(server=server, json=json, timeout=timeout, connecting=connecting)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ HOSTS_MAX: Final = 64
 _KEY_MODE: Final = 0o600
 _CERTIFICATE_MODE: Final = 0o644
 
-app = typer.Typer(no_args_is_help=True, help="Certificates for development: an authority, servers, clients.")
+app = typer.Typer(no_args_is_help=True, help="Certificates for development: ca, server, client.")
 
 DirectoryOption = Annotated[
     Path, typer.Option("--directory", metavar="DIR", help="Where the files are; made if it is missing.")

@@ -7,6 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
+from trovemq.cli.connecting import NOTHING_GIVEN, Connecting
+
 SERVER_DEFAULT: Final = "127.0.0.1:8081"
 TIMEOUT_S_DEFAULT: Final = 30.0
 
@@ -44,6 +46,7 @@ class SharedOptions:
     server: str | None = None
     json: bool = False
     timeout: float | None = None
+    connecting: Connecting = NOTHING_GIVEN
 
     def over(self, outer: SharedOptions) -> SharedOptions:
         """These, and where one is not given, the outer command's."""
@@ -51,4 +54,5 @@ class SharedOptions:
             server=self.server or outer.server,
             json=self.json or outer.json,
             timeout=self.timeout if self.timeout is not None else outer.timeout,
+            connecting=self.connecting.over(outer.connecting),
         )

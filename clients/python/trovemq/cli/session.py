@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
+from trovemq.cli.connecting import NAMES, NOTHING_GIVEN, Connecting, verb_parameters
 from trovemq.cli.options import (
     SERVER_DEFAULT,
     TIMEOUT_S_DEFAULT,
@@ -40,14 +41,16 @@ class Session:
     server: str
     timeout_s: float
     output: Output
+    connecting: Connecting = NOTHING_GIVEN
     exit_code: int = 0
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """A connection to the server. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT."""
+        """A connection to the server. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, TLS_FAILED."""
         import trovemq
 
-        client = await self.call(trovemq.connect(self.server))
+        options = self.connecting.client_options()
+        client = await self.call(trovemq.connect(self.server, options=options))
         try:
             yield client
         finally:
@@ -108,7 +111,8 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
         context: typer.Context, server: str | None, json: bool, timeout: float | None, **arguments: Any
     ) -> None:
         outer = context.find_root().obj or SharedOptions()
-        options = SharedOptions(server=server, json=json, timeout=timeout).over(outer)
+        connecting = Connecting(**{name: arguments.pop(name) for name in NAMES})
+        options = SharedOptions(server=server, json=json, timeout=timeout, connecting=connecting).over(outer)
         code = run_verb(options, lambda session: function(session, **arguments))
         if code != 0:
             raise typer.Exit(code)
@@ -119,6 +123,7 @@ def _command(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     parameters.append(_parameter("server", ServerOption, None))
     parameters.append(_parameter("json", JsonOption, False))
     parameters.append(_parameter("timeout", TimeoutOption, None))
+    parameters += verb_parameters()
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     vars(command)["__signature__"] = inspect.Signature(keyword_only)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
@@ -137,6 +142,7 @@ def run_verb(options: SharedOptions, verb: Callable[[Session], Coroutine[Any, An
         server=options.server or os.environ.get("TROVEMQ_SERVER") or SERVER_DEFAULT,
         timeout_s=options.timeout if options.timeout is not None else TIMEOUT_S_DEFAULT,
         output=output,
+        connecting=options.connecting,
     )
     try:
         asyncio.run(verb(session))

@@ -1,0 +1,172 @@
+"""Every gRPC channel of a client: SDK, command line, Spark sources, and a broker at its nameservers.
+
+This module alone knows which transport is used (grpcio or trovemq_rpc), with which times, sizes and TLS. A
+channel has grpc.aio's methods on both; what still differs is in `Transport`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal, Protocol, Self, cast, get_args, runtime_checkable
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.tls import ClientTls, system_certificates
+
+GrpcTransport = Literal["grpcio", "trovemq"]
+TRANSPORTS: Final[tuple[GrpcTransport, ...]] = get_args(GrpcTransport)
+TRANSPORT_DEFAULT: Final[GrpcTransport] = "grpcio"
+TRANSPORT_VARIABLE: Final = "TROVEMQ_GRPC_TRANSPORT"
+
+Argument = tuple[str, int | str]
+
+
+class Channel(Protocol):
+    """The part of grpc.aio's channel that generated stubs and our clients use."""
+
+    def unary_unary(self, method: str, *arguments: Any, **named: Any) -> Any: ...
+
+    def unary_stream(self, method: str, *arguments: Any, **named: Any) -> Any: ...
+
+    def stream_unary(self, method: str, *arguments: Any, **named: Any) -> Any: ...
+
+    def stream_stream(self, method: str, *arguments: Any, **named: Any) -> Any: ...
+
+    async def close(self, grace: float | None = None) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exception: object) -> None: ...
+
+
+class Status(Protocol):
+    """A member of StatusCode, of either transport."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class CallFailure(Protocol):
+    """An exception that carries the status of a call: AioRpcError of either transport."""
+
+    def code(self) -> Status: ...
+
+    def details(self) -> str | None: ...
+
+    def trailing_metadata(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """One transport, loaded.
+
+    Attributes:
+        module: grpc.aio, or trovemq_rpc in its place.
+        credentials: Its `ssl_channel_credentials`.
+        end_of_stream: What `read` returns after the last message.
+        failures: What a call raises when it is over: its status, a misuse, a write after its end, or a
+            cancellation that nobody asked for.
+    """
+
+    module: Any
+    credentials: Any
+    end_of_stream: object
+    failures: tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSettings:
+    """How a channel behaves. Sizes in bytes, times in milliseconds; None is the transport's own.
+
+    Attributes:
+        transport: Which one.
+        tls: None for a plain connection.
+        message_size_max: Largest message each way; -1 for no limit of ours.
+        connect_timeout_ms: How long one attempt to connect may take.
+        reconnect_min_ms: The pause after the first failed attempt.
+        reconnect_max_ms: The longest pause.
+        keepalive_time_ms: A silent connection is pinged after this time; None for never.
+        keepalive_timeout_ms: How long the answer may take.
+        more: Further gRPC channel arguments, applied last.
+    """
+
+    transport: GrpcTransport = TRANSPORT_DEFAULT
+    tls: ClientTls | None = None
+    message_size_max: int = -1
+    connect_timeout_ms: int = 5_000
+    reconnect_min_ms: int = 50
+    reconnect_max_ms: int = 1_000
+    keepalive_time_ms: int | None = None
+    keepalive_timeout_ms: int = 5_000
+    more: tuple[Argument, ...] = ()
+
+    def arguments(self) -> list[Argument]:
+        """As gRPC's channel arguments: no proxy, no DNS configuration, no retries but our own."""
+        arguments: list[Argument] = [
+            ("grpc.max_send_message_length", self.message_size_max),
+            ("grpc.max_receive_message_length", self.message_size_max),
+            ("grpc.initial_reconnect_backoff_ms", self.reconnect_min_ms),
+            # Not a wait, for all its name: how long an attempt to connect may take. A busy server needs time.
+            ("grpc.min_reconnect_backoff_ms", self.connect_timeout_ms),
+            ("grpc.max_reconnect_backoff_ms", self.reconnect_max_ms),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.service_config_disable_resolution", 1),
+            ("grpc.enable_retries", 0),
+        ]
+        if self.transport == "grpcio":  # the other one reads large messages in parts, whatever their frames
+            arguments.append(("grpc.http2.max_frame_size", (1 << 24) - 1))
+        if self.keepalive_time_ms is not None:
+            arguments.append(("grpc.keepalive_time_ms", self.keepalive_time_ms))
+            arguments.append(("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms))
+        if self.tls is not None and self.tls.server_name is not None:
+            arguments.append(("grpc.ssl_target_name_override", self.tls.server_name))
+        return [*arguments, *self.more]
+
+
+def chosen_transport(name: str | None, environment: Mapping[str, str] = os.environ) -> GrpcTransport:
+    """The transport of that name; where None, the one of TROVEMQ_GRPC_TRANSPORT, else the default.
+
+    Raises:
+        TroveError: REQUEST_ILLEGAL for another name.
+    """
+    source, text = "grpc_transport", name
+    if text is None:
+        source, text = TRANSPORT_VARIABLE, environment.get(TRANSPORT_VARIABLE) or TRANSPORT_DEFAULT
+    if text not in TRANSPORTS:
+        message = f"{source} is {' or '.join(TRANSPORTS)}, not {text!r}"
+        raise TroveError(errors.REQUEST_ILLEGAL, message, argument=source)
+    return text
+
+
+@cache
+def transport_of(name: GrpcTransport) -> Transport:
+    """The transport, imported at its first use: grpcio costs a tenth of a second, which trovemq_rpc saves."""
+    if name == "trovemq":
+        import trovemq_rpc
+
+        module, credentials = trovemq_rpc, trovemq_rpc.ssl_channel_credentials
+        failed: type[BaseException] = trovemq_rpc.AioRpcError
+    else:
+        import grpc
+        import grpc.aio
+
+        module, credentials, failed = grpc.aio, grpc.ssl_channel_credentials, grpc.RpcError
+    failures = (failed, module.UsageError, asyncio.InvalidStateError, asyncio.CancelledError)
+    return Transport(module, credentials, module.EOF, failures)
+
+
+def open_channel(address: str, settings: ChannelSettings) -> Channel:
+    """A channel to HOST:PORT; it connects when it is first used, and again by itself after a break."""
+    transport, tls, arguments = transport_of(settings.transport), settings.tls, settings.arguments()
+    if tls is None:
+        return cast("Channel", transport.module.insecure_channel(address, options=arguments))
+    # grpcio brings certificates of its own; the system's are meant on both.
+    trusted = system_certificates() if tls.ca is None and settings.transport == "grpcio" else tls.ca
+    credentials = transport.credentials(trusted, tls.key, tls.certificate)
+    return cast("Channel", transport.module.secure_channel(address, credentials, options=arguments))
